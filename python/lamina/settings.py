@@ -1,0 +1,389 @@
+"""The settings of lamina: one typed, frozen table of keys with default, meaning and trade-off.
+
+`Settings.parse` reads full Spark keys and fails on unknown and ill-typed ones; `python -m lamina.settings --markdown`
+prints the table as `docs/settings.md`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from lamina.errors import SettingsError
+
+PREFIX = "spark.sql.streaming.stateStore.lamina."
+
+AUTO = "auto"
+"""How a setting whose value is derived at run time is written."""
+
+_BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The type of a setting: what a value looks like, and how it is read; `read` raises ValueError."""
+
+    expected: str
+    read: Callable[[str], Any]
+
+
+def _integer(low: int, high: int, unit: str = "") -> Kind:
+    def read(text: str) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise ValueError(text)
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return Kind(f"a whole number{f' of {unit}' if unit else ''} from {low} to {high}", read)
+
+
+def _milliseconds(low: int = 0) -> Kind:
+    return _integer(low, 7 * 24 * 3600 * 1000, "milliseconds")
+
+
+def _bytes_or_auto(low: int) -> Kind:
+    def read(text: str) -> int | None:
+        if text.lower() == AUTO:
+            return None
+        match = _BYTES.fullmatch(text)
+        if match is None:
+            raise ValueError(text)
+        value = int(match[1]) * _BYTE_UNITS[match[2].lower()]
+        if value < low:
+            raise ValueError(text)
+        return value
+
+    return Kind(f"`{AUTO}`, or bytes as 536870912, 512m or 2g, at least {low >> 20}m", read)
+
+
+def _choice(*values: str) -> Kind:
+    def read(text: str) -> str:
+        if text not in values:
+            raise ValueError(text)
+        return text
+
+    return Kind("`" + "`, `".join(values) + "`" if len(values) == 1 else "one of `" + "`, `".join(values) + "`", read)
+
+
+def _boolean() -> Kind:
+    def read(text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+
+    return Kind("`true` or `false`", read)
+
+
+def _program_or_auto() -> Kind:
+    def read(text: str) -> str | None:
+        if not text:
+            raise ValueError(text)
+        return None if text.lower() == AUTO else text
+
+    return Kind(f"`{AUTO}`, or the path of a program", read)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting. `name` is the key without `PREFIX`.
+
+    `process_wide` settings are shared by all queries of a JVM and fixed by the first store that opens; the others belong to
+    a query. `on_restart` says whether a query may be restarted from its checkpoint with another value.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    meaning: str
+    trade_off: str
+    since: str
+    process_wide: bool
+    on_restart: bool
+
+    @property
+    def full_name(self) -> str:
+        """The key as a user writes it."""
+        return PREFIX + self.name
+
+
+def _key(
+    name: str,
+    kind: Kind,
+    default: Any,
+    meaning: str,
+    trade_off: str,
+    *,
+    since: str = "0.1.0",
+    process_wide: bool = False,
+    on_restart: bool = True,
+) -> Any:
+    key = Key(name, kind, default, meaning, trade_off, since, process_wide, on_restart)
+    return field(default=default, metadata={"key": key})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one store, checked. Attribute names are the keys in snake_case; None stands for `auto`."""
+
+    backend: str = _key(
+        "backend",
+        _choice("heap"),
+        "heap",
+        "Where the rows of a store live: `heap` keeps all of them in memory outside the Java heap.",
+        "The whole state of an executor's partitions must fit below `heap.maxBytes`.",
+    )
+    heap_max_bytes: int | None = _key(
+        "heap.maxBytes",
+        _bytes_or_auto(1 << 20),
+        None,
+        "Most memory that the tables of one executor take together, rows, index and undo log. `auto` derives it from "
+        "the container's limit and `spark.executor.memoryOverhead`.",
+        "Too low fails a batch with `memory.cap`; too high lets the container's killer decide.",
+        process_wide=True,
+    )
+    heap_quarantine_ms: int = _key(
+        "heap.quarantineMs",
+        _milliseconds(),
+        10_000,
+        "How long a freed page waits before it is used again.",
+        "Longer protects readers that outlive their task; shorter needs less memory.",
+        process_wide=True,
+    )
+    heap_hand_over_ms: int = _key(
+        "heap.handOverMs",
+        _milliseconds(),
+        120_000,
+        "How long the table of a closed store is kept for a restart of the query in the same JVM; 0 drops it at once.",
+        "Longer makes more restarts free of loading; shorter gives memory back sooner.",
+    )
+    compaction_mode: str = _key(
+        "compaction.mode",
+        _choice("background", "full"),
+        "background",
+        "`background` merges increments in the maintenance process; `full` writes the whole state every "
+        "`compaction.fullInterval` batches as part of the commit.",
+        "`full` makes restores read one file, and those batches as slow as the state is large.",
+    )
+    compaction_full_interval: int = _key(
+        "compaction.fullInterval",
+        _integer(1, 1_000_000, "batches"),
+        10,
+        "With `compaction.mode` `full`: every how many batches the whole state is written; 1 means each batch.",
+        "Small: short restores, much writing. Large: the opposite.",
+    )
+    compaction_max_chain: int = _key(
+        "compaction.maxChain",
+        _integer(2, 900, "files"),
+        64,
+        "Most files that a version may consist of before its commit writes a snapshot itself.",
+        "Small: a commit is slow more often when compaction cannot keep up. Large: longer restores.",
+    )
+    compression_codec: str = _key(
+        "compression.codec",
+        _choice("zstd", "lz4", "uncompressed"),
+        "zstd",
+        "Compression of the files' contents.",
+        "`zstd` writes least; `lz4` costs less processor time; `uncompressed` pays off on fast local storage only.",
+    )
+    compression_level: int = _key(
+        "compression.level",
+        _integer(1, 19),
+        1,
+        "Level of `zstd`; the other codecs have none.",
+        "Higher levels write a little less and take several times longer.",
+    )
+    durability_level: str = _key(
+        "durability.level",
+        _choice("task", "store"),
+        "task",
+        "What a commit waits for: `store` waits until its own file is durable; `task` lets the uploads of a task's "
+        "stores overlap, and the task ends when all are durable.",
+        "`store` adds the uploads up where a task has several stores (joins); a batch is durable with both.",
+    )
+    storage_fsync_enabled: bool = _key(
+        "storage.fsync.enabled",
+        _boolean(),
+        False,
+        "Whether local files are flushed to the disk before they count as written. Object stores need none.",
+        "`true` survives a power failure of the machine and adds 4 to 7 ms or more to a commit.",
+    )
+    retention_min_age_ms: int = _key(
+        "retention.minAgeMs",
+        _milliseconds(),
+        600_000,
+        "How long a file stays after no retained version needs it.",
+        "Longer gives slow readers more time; shorter frees storage sooner.",
+    )
+    engine_python: str | None = _key(
+        "engine.python",
+        _program_or_auto(),
+        None,
+        "The Python that runs the engine. `auto` takes `spark.pyspark.python`, then `PYSPARK_PYTHON`, then `python3`.",
+        "It needs `pyarrow` and `fsspec`.",
+        process_wide=True,
+    )
+    engine_start_timeout_ms: int = _key(
+        "engine.startTimeoutMs",
+        _milliseconds(1),
+        60_000,
+        "How long the start of the engine may take.",
+        "Longer tolerates slow file systems under Python; shorter reports a broken Python sooner.",
+        process_wide=True,
+    )
+    engine_request_timeout_ms: int = _key(
+        "engine.requestTimeoutMs",
+        _milliseconds(1),
+        600_000,
+        "How long a commit or a load may take before it fails with `engine.deadline`.",
+        "Longer tolerates slow storage; shorter notices a storage that hangs sooner.",
+        process_wide=True,
+    )
+    engine_connections: int = _key(
+        "engine.connections",
+        _integer(1, 1024),
+        64,
+        "Most data connections that the engine serves at once; further requests wait.",
+        "More lets more tasks commit at once; each costs a thread and buffers in the engine.",
+        process_wide=True,
+    )
+
+    @staticmethod
+    def parse(conf: Mapping[str, str]) -> Settings:
+        """The settings in `conf`, a mapping of full Spark keys; keys outside `PREFIX` are not ours and pass.
+
+        Raises:
+            SettingsError: `settings.unknown` or `settings.invalid`, naming the key.
+        """
+        values: dict[str, Any] = {}
+        for full_name, text in conf.items():
+            if not full_name.startswith(PREFIX):
+                continue
+            key = _BY_NAME.get(full_name[len(PREFIX) :])
+            if key is None:
+                raise SettingsError("settings.unknown", _unknown(full_name))
+            try:
+                values[_ATTRIBUTES[key.name]] = key.kind.read(str(text).strip())
+            except ValueError:
+                raise SettingsError(
+                    "settings.invalid",
+                    f"{full_name} is {text!r}; it must be {key.kind.expected}. Its default is {as_text(key.default)}.",
+                ) from None
+        return Settings(**values)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting under its key without the prefix, typed as in JSON; `auto` stays the text `auto`."""
+        return {key.name: _json_value(getattr(self, _ATTRIBUTES[key.name])) for key in KEYS}
+
+    def process_wide(self) -> dict[str, Any]:
+        """The part of `resolved` that all queries of a JVM share."""
+        return {key.name: _json_value(getattr(self, _ATTRIBUTES[key.name])) for key in KEYS if key.process_wide}
+
+
+_ATTRIBUTES: dict[str, str] = {f.metadata["key"].name: f.name for f in fields(Settings)}
+
+KEYS: tuple[Key, ...] = tuple(f.metadata["key"] for f in fields(Settings))
+"""Every setting, in the order of the documentation."""
+
+_BY_NAME: dict[str, Key] = {key.name: key for key in KEYS}
+
+_FOREIGN: tuple[tuple[str, str], ...] = (
+    ("spark.databricks.", "is known to Databricks only; neither Spark nor lamina reads it"),
+    ("spark.sql.streaming.stateStore.rocksdb.", "configures Spark's RocksDB provider; lamina does not read it"),
+    (
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot",
+        "configures Spark's own providers; lamina does not read it",
+    ),
+)
+
+
+def warnings_for(conf: Mapping[str, str]) -> list[str]:
+    """One sentence for each key of `conf` that looks as if it tuned the state but has no effect with lamina."""
+    return [f"{name} {why}." for name in sorted(conf) for start, why in _FOREIGN if name.startswith(start)]
+
+
+def check_process_settings(fixed: Settings, wanted: Settings) -> None:
+    """Fails where `wanted` differs from `fixed`, which the first store of this JVM opened with.
+
+    Raises:
+        SettingsError: `settings.conflict`, naming both values.
+    """
+    before, after = fixed.process_wide(), wanted.process_wide()
+    for name, value in before.items():
+        if after[name] != value:
+            raise SettingsError(
+                "settings.conflict",
+                f"{PREFIX}{name} is {as_text(after[name])} here, but {as_text(value)} was set by the first query of this "
+                "JVM, and all queries of a JVM share it. Use one value, or run the queries in different applications.",
+            )
+
+
+def as_text(value: Any) -> str:
+    """A value as a user would write it in a Spark configuration."""
+    if value is None:
+        return AUTO
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _json_value(value: Any) -> Any:
+    return AUTO if value is None else value
+
+
+def _unknown(full_name: str) -> str:
+    names = [key.full_name for key in KEYS]
+    lowered = {name.lower(): name for name in names}
+    near: Iterable[str] = difflib.get_close_matches(full_name.lower(), lowered, n=1, cutoff=0.0)
+    return f"{full_name} is not a setting of lamina. The nearest one is {''.join(lowered[name] for name in near)}."
+
+
+def markdown() -> str:
+    """The page `docs/settings.md`."""
+    lines = [
+        "# Settings",
+        "",
+        "Generated by `python -m lamina.settings --markdown`; do not edit.",
+        "",
+        f"Every key starts with `{PREFIX}`. A key under this prefix that is not listed here is an error. *Scope* `query`",
+        "settings belong to one query; `process` settings are shared by all queries of a JVM and fixed by the first store that",
+        "opens. *Restart* says whether a query may be restarted from its checkpoint with another value.",
+        "",
+        "| key | default | values | meaning | trade-off | scope | restart | since |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for key in KEYS:
+        cells = [
+            f"`{key.name}`",
+            f"`{as_text(key.default)}`",
+            key.kind.expected,
+            key.meaning,
+            key.trade_off,
+            "process" if key.process_wide else "query",
+            "yes" if key.on_restart else "no",
+            key.since,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Retention counts batches with Spark's own `spark.sql.streaming.minBatchesToRetain`.",
+        "",
+        "Keys that other platforms or other state store providers know and lamina does not read get a warning:",
+        "",
+        *(f"* `{start}{'*' if start.endswith('.') else ''}` {why}" for start, why in _FOREIGN),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--markdown"]:
+        sys.exit("usage: python -m lamina.settings --markdown")
+    sys.stdout.write(markdown())
