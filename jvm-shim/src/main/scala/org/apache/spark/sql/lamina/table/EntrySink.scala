@@ -1,0 +1,44 @@
+package org.apache.spark.sql.lamina.table
+
+/**
+ * Where a table sends its entries: the change set of a transaction, or a whole version.
+ *
+ * Key and value are (base object or null, offset or address, length in bytes), valid during the call only.
+ */
+trait EntrySink {
+  def entry(
+      family: Int,
+      op: Byte,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int): Unit
+}
+
+/** Operations of entries, as in the file format. */
+object Ops {
+  val Put: Byte = 1
+  val Delete: Byte = 2
+  val Append: Byte = 3
+}
+
+/**
+ * What a change set amounted to.
+ *
+ * @param rows entries
+ * @param bytes key and value bytes
+ * @param digest 128 bits as 32 hexadecimal digits; does not depend on the order of the changes
+ */
+final case class ChangeSummary(rows: Long, bytes: Long, digest: String)
+
+/** Off-heap bytes of a table: pages (dead rows are part of them), index, undo logs, ordered keys. */
+final case class TableMemory(pageBytes: Long, deadBytes: Long, indexBytes: Long, undoBytes: Long, orderedBytes: Long) {
+  def total: Long = pageBytes + indexBytes + undoBytes + orderedBytes
+}
+
+/** Walks rows; `next` gives a row's address, or 0 at the end. Updates meanwhile are allowed and may or may not be seen. */
+trait RowCursor {
+  def next(): Long
+}

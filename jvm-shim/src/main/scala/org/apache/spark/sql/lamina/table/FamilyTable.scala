@@ -1,0 +1,482 @@
+package org.apache.spark.sql.lamina.table
+
+import org.apache.spark.unsafe.Platform
+
+/**
+ * The rows of one column family: hash index, pages, ordered keys, and the undo logs of the open and of the last transaction.
+ *
+ * An undo entry is (state of the key before, new row). The state before is 0 where the key was absent, else the row's
+ * address, with the lowest bit set where the row was removed in the same transaction. The new row is 0 for a removal.
+ * Entries name keys by their rows, not by slots, so the index may grow and rows may move at any time.
+ *
+ * Not thread-safe. Called by [[StoreTable]] and by the provider under the store's lock.
+ */
+final class FamilyTable private[table] (
+    val id: Int,
+    val ordered: Boolean,
+    val multiValue: Boolean,
+    pool: PagePool,
+    retire: Page => Unit) {
+  import HashIndex.{isRemoved, rowOf}
+
+  private val index = new HashIndex(pool)
+  private val pages = new FamilyPages(pool, retire)
+  private val keys = if (ordered) new OrderedKeys(pool) else null
+  private var undo = new LongLog(pool)
+  private var previous = new LongLog(pool)
+  private val filling = new FillLog
+  private var baseRows: BaseRows = _
+  private var rowCount = 0L
+  private var rowBytes = 0L
+  private val listFlag = if (multiValue) Rows.List else 0
+
+  def rows: Long = rowCount
+
+  def keyValueBytes: Long = rowBytes
+
+  /** The row of a key as the open transaction sees it, or 0. */
+  def get(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
+    val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
+    if (word == 0L || isRemoved(word)) 0L else handOut(rowOf(word))
+  }
+
+  /** The row of a key in the version that the open transaction is based on, or 0. */
+  def getBase(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long =
+    base(index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength))
+
+  def put(
+      keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
+    undo.ensure()
+    index.ensure(hash)
+    val word = index.find(hash, keyBase, keyOffset, keyLength)
+    if (word != 0L && !isRemoved(word) && overwrite(rowOf(word), valueBase, valueOffset, valueLength)) ()
+    else {
+      val row = pages.append(keyBase, keyOffset, keyLength, valueLength, valueLength, Rows.Own | listFlag)
+      Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), valueLength)
+      replace(hash, word, row)
+    }
+  }
+
+  /** Appends encoded elements to a key's value; a put where the key is absent. */
+  def append(
+      keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
+    undo.ensure()
+    index.ensure(hash)
+    val word = index.find(hash, keyBase, keyOffset, keyLength)
+    if (word == 0L || isRemoved(word)) put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    else {
+      val old = rowOf(word)
+      val oldLength = Rows.valueLength(old)
+      val own = Rows.has(old, Rows.Own)
+      if (own && Rows.listCapacity(old) - oldLength >= valueLength) {
+        // Elements already handed out stay where they are; readers know how many they saw.
+        Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(old) + oldLength, valueLength)
+        Rows.setValueLength(old, oldLength + valueLength)
+        rowBytes += valueLength
+      } else {
+        val length = oldLength.toLong + valueLength
+        val capacity = math.min(if (own) length + length / 2 else length, math.max(length, Rows.MaxLength.toLong))
+        val appended = if (!own || Rows.has(old, Rows.Appended)) Rows.Appended else 0
+        val row = pages.append(
+          null, Rows.keyAddress(old), keyLength, clamp(length), clamp(capacity), Rows.Own | listFlag | appended)
+        Rows.writeList(row, clamp(capacity), if (own) Rows.listBase(old) else oldLength)
+        val target = Rows.valueAddress(row)
+        Platform.copyMemory(null, Rows.valueAddress(old), null, target, oldLength)
+        Platform.copyMemory(valueBase, valueOffset, null, target + oldLength, valueLength)
+        replace(hash, word, row)
+      }
+    }
+  }
+
+  /** Removes a key; false where it was absent. */
+  def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
+    undo.ensure()
+    val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
+    if (word == 0L || isRemoved(word)) false
+    else {
+      val row = rowOf(word)
+      index.update(row, removed = true)
+      Rows.setFlags(row, Rows.Removed)
+      undo.add(row, 0L)
+      forgetRow(row)
+      noteBase()
+      true
+    }
+  }
+
+  /** All rows, in no order. */
+  def scan(base: Boolean): RowCursor = new RowCursor {
+    private val buffer = new HashIndex.WordBuffer
+    private var prefix = index.copySegment(0L, buffer)
+    private var position = 0
+
+    override def next(): Long = {
+      while (true) {
+        while (position < buffer.count) {
+          val word = buffer.words(position)
+          position += 1
+          if (word != 0L && word != HashIndex.Tombstone) {
+            val row = if (base) FamilyTable.this.base(word) else if (isRemoved(word)) 0L else rowOf(word)
+            if (row != 0L) return handOut(row)
+          }
+        }
+        if (prefix == 0L) return 0L
+        prefix = index.copySegment(prefix, buffer)
+        position = 0
+      }
+      0L
+    }
+  }
+
+  /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
+  def range(from: Array[Byte], until: Array[Byte], base: Boolean): RowCursor = {
+    require(ordered, s"column family $id keeps no order")
+    new RowCursor {
+      private val buffer = new OrderedKeys.KeyBuffer
+      private var more = keys.copyFrom(from, above = false, buffer)
+
+      override def next(): Long = {
+        while (more) {
+          while (!buffer.isEmpty) {
+            val key = buffer.next()
+            val offset = Platform.BYTE_ARRAY_OFFSET.toLong
+            if (until != null && KeyOrder.compare(key, offset, key.length, until, offset, until.length) >= 0) {
+              more = false
+              return 0L
+            }
+            val row = if (base) getBase(key, offset, key.length) else get(key, offset, key.length)
+            if (buffer.isEmpty) more = keys.copyFrom(key, above = true, buffer)
+            if (row != 0L) return row
+          }
+          if (more && buffer.isEmpty) more = false
+        }
+        0L
+      }
+    }
+  }
+
+  // ---- transaction, called by StoreTable
+
+  private[table] def dropAll(): Unit = {
+    val cursor = scan(base = false)
+    var row = cursor.next()
+    while (row != 0L) {
+      remove(null, Rows.keyAddress(row), Rows.keyLength(row))
+      row = cursor.next()
+    }
+  }
+
+  /** Each key whose state differs from the base once; stops early when `visit` says false. */
+  private[table] def foreachChange(visit: (Byte, Long) => Boolean): Unit = {
+    var i = 0
+    var go = true
+    while (go && i < undo.size) {
+      val row = undo.second(i)
+      val before = undo.first(i)
+      if (row != 0L) {
+        if (!Rows.has(row, Rows.Superseded | Rows.Removed) && !sameAsBase(before, row)) {
+          go = visit(if (Rows.has(row, Rows.Appended)) Ops.Append else Ops.Put, row)
+        }
+      } else if (!Rows.has(before, Rows.Superseded) && !isFreshOwn(before)) {
+        go = visit(Ops.Delete, before)
+      }
+      i += 1
+    }
+  }
+
+  private[table] def commit(): Unit = {
+    dropPrevious()
+    var i = 0
+    while (i < undo.size) {
+      val row = undo.second(i)
+      val before = undo.first(i)
+      if (row != 0L) Rows.clearFlags(row, TransactionFlags)
+      if (before != 0L && (before & 1L) == 0L) {
+        Rows.clearFlags(before, TransactionFlags)
+        Rows.setFlags(before, Rows.Held)
+      }
+      i += 1
+    }
+    val done = undo
+    undo = previous
+    previous = done
+    baseRows = null
+  }
+
+  private[table] def abort(): Unit = {
+    rewind(undo)
+    undo.clear()
+    baseRows = null
+  }
+
+  private[table] def stepBack(): Unit = {
+    rewind(previous)
+    previous.clear()
+  }
+
+  private[table] def rewind(log: LongLog): Unit = {
+    var i = log.size - 1
+    while (i >= 0) {
+      val before = log.first(i)
+      val after = log.second(i)
+      val named = if (after != 0L) after else before & ~1L
+      val key = Rows.keyAddress(named)
+      val length = Rows.keyLength(named)
+      val hash = KeyHash.hash(null, key, length)
+      val word = index.find(hash, null, key, length)
+      if (word != 0L && !isRemoved(word)) forgetRow(rowOf(word))
+      if (before == 0L) {
+        if (word != 0L) index.erase()
+        if (ordered) keys.remove(null, key, length)
+      } else {
+        val row = before & ~1L
+        val removed = (before & 1L) != 0L
+        if (word == 0L) {
+          index.ensure(hash)
+          index.find(hash, null, key, length)
+          index.insert(hash, row, removed)
+          if (ordered) keys.add(null, key, length)
+        } else index.update(row, removed)
+        if (removed) Rows.clearFlags(row, Rows.Superseded)
+        else {
+          Rows.clearFlags(row, Rows.Superseded | Rows.Removed | Rows.Held)
+          countRow(row)
+        }
+      }
+      if (after != 0L) pages.dead(after)
+      i -= 1
+    }
+  }
+
+  // ---- restore
+
+  private[table] def reserve(rows: Long): Unit = index.reserve(rows)
+
+  private[table] def fill(
+      op: Byte, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
+    index.ensure(hash)
+    val word = index.find(hash, keyBase, keyOffset, keyLength)
+    if (word == 0L) {
+      val flags = listFlag | (if (op == Ops.Append) Rows.Held else if (op == Ops.Delete) Rows.Removed else 0)
+      val length = if (op == Ops.Delete) 0 else valueLength
+      val row = pages.append(keyBase, keyOffset, keyLength, length, length, flags)
+      Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), length)
+      index.insert(hash, row, removed = op == Ops.Delete)
+      if (op == Ops.Delete) filling.removed += row
+      else {
+        if (op == Ops.Append) filling.waiting += row
+        if (ordered) keys.add(keyBase, keyOffset, keyLength)
+        countRow(row)
+      }
+    } else if (Rows.has(rowOf(word), Rows.Held)) {
+      val newer = rowOf(word)
+      if (op == Ops.Delete) Rows.clearFlags(newer, Rows.Held)
+      else {
+        val tail = Rows.valueLength(newer)
+        val length = clamp(valueLength.toLong + tail)
+        val row = pages.append(
+          null, Rows.keyAddress(newer), keyLength, length, length, listFlag | (if (op == Ops.Append) Rows.Held else 0))
+        val target = Rows.valueAddress(row)
+        Platform.copyMemory(valueBase, valueOffset, null, target, valueLength)
+        Platform.copyMemory(null, Rows.valueAddress(newer), null, target + valueLength, tail)
+        forgetRow(newer)
+        index.update(row, removed = false)
+        countRow(row)
+        Rows.clearFlags(newer, Rows.Held)
+        filling.replaced += newer
+        if (op == Ops.Append) filling.waiting += row
+      }
+    }
+  }
+
+  private[table] def endFill(): Unit = {
+    filling.waiting.foreach { row =>
+      val word = index.find(
+        KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)), null, Rows.keyAddress(row), Rows.keyLength(row))
+      if (rowOf(word) == row) Rows.clearFlags(row, Rows.Held)
+    }
+    filling.replaced.foreach(pages.dead)
+    filling.removed.foreach { row =>
+      val key = Rows.keyAddress(row)
+      index.find(KeyHash.hash(null, key, Rows.keyLength(row)), null, key, Rows.keyLength(row))
+      index.erase()
+      pages.dead(row)
+    }
+    filling.clear()
+  }
+
+  // ---- maintenance
+
+  /** Moves the live rows out of the page with the most dead ones; false where there is nothing to gain. */
+  private[table] def reclaimPage(moved: MovedRows): Boolean = {
+    val page = pages.mostDead
+    if (page == null) false
+    else {
+      pages.foreachRow(page) { row =>
+        val key = Rows.keyAddress(row)
+        val length = Rows.keyLength(row)
+        val word = index.find(KeyHash.hash(null, key, length), null, key, length)
+        val indexed = word != 0L && rowOf(word) == row
+        // A row that is neither in the index nor held is dead.
+        if (indexed || Rows.has(row, Rows.Held)) {
+          val copy = pages.append(null, key, length, Rows.valueLength(row), Rows.valueLength(row), Rows.flags(row))
+          Platform.copyMemory(null, Rows.valueAddress(row), null, Rows.valueAddress(copy), Rows.valueLength(row))
+          if (indexed) index.update(copy, isRemoved(word))
+          moved.add(row, copy)
+        }
+      }
+      pages.drop(page)
+      true
+    }
+  }
+
+  /** Points the undo log of the last transaction at rows that were moved. */
+  private[table] def follow(moved: MovedRows): Unit = if (!moved.isEmpty) {
+    var i = 0
+    while (i < previous.size) {
+      val before = previous.first(i)
+      previous.setFirst(i, moved.target(before & ~1L) | (before & 1L))
+      previous.setSecond(i, moved.target(previous.second(i)))
+      i += 1
+    }
+  }
+
+  private[table] def deadBytes: Long = pages.deadBytes
+  private[table] def pageBytes: Long = pages.pageBytes
+  private[table] def indexBytes: Long = index.bytes
+  private[table] def undoBytes: Long = undo.bytes + previous.bytes
+  private[table] def orderedBytes: Long = if (ordered) keys.bytes else 0L
+  private[table] def hasUndo: Boolean = !undo.isEmpty
+
+  private[table] def close(): Unit = {
+    index.close()
+    pages.close()
+    if (ordered) keys.close()
+    undo.close()
+    previous.close()
+    rowCount = 0L
+    rowBytes = 0L
+  }
+
+  /** Drops the undo log of the last transaction: what it replaced is dead, what it removed is gone. */
+  private[table] def dropPrevious(): Unit = {
+    var i = 0
+    while (i < previous.size) {
+      val before = previous.first(i)
+      if (before != 0L && (before & 1L) == 0L) {
+        if (previous.second(i) == 0L) {
+          val key = Rows.keyAddress(before)
+          val length = Rows.keyLength(before)
+          val word = index.find(KeyHash.hash(null, key, length), null, key, length)
+          if (word != 0L && isRemoved(word) && rowOf(word) == before) {
+            index.erase()
+            if (ordered) keys.remove(null, key, length)
+          }
+        }
+        Rows.clearFlags(before, Rows.Held)
+        pages.dead(before)
+      }
+      i += 1
+    }
+    previous.clear()
+  }
+
+  // ---- parts
+
+  private val TransactionFlags =
+    Rows.Own | Rows.Read | Rows.Fresh | Rows.Superseded | Rows.Appended | Rows.Removed
+
+  /** Writes a value where it is, or finds it there already; false where a new row is needed. */
+  private def overwrite(row: Long, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Boolean = {
+    val length = Rows.valueLength(row)
+    if (length == valueLength && KeyHash.same(null, Rows.valueAddress(row), valueBase, valueOffset, length)) {
+      // An own row that is so far an append of its base stays one: the result is the same.
+      true
+    } else if (
+      !multiValue && (Rows.flags(row) & (Rows.Own | Rows.Read)) == Rows.Own &&
+      Rows.padded(length) == Rows.padded(valueLength)
+    ) {
+      Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), valueLength)
+      Rows.setValueLength(row, valueLength)
+      rowBytes += valueLength - length
+      true
+    } else false
+  }
+
+  /** Puts a new own row into the slot that `find` found with `word`, and logs it. */
+  private def replace(hash: Long, word: Long, row: Long): Unit = {
+    if (word == 0L) {
+      Rows.setFlags(row, Rows.Fresh)
+      if (ordered) keys.add(null, Rows.keyAddress(row), Rows.keyLength(row))
+      index.insert(hash, row, removed = false)
+      undo.add(0L, row)
+    } else {
+      val old = rowOf(word)
+      if (isRemoved(word)) {
+        if (Rows.has(old, Rows.Removed)) {
+          if (isFreshOwn(old)) Rows.setFlags(row, Rows.Fresh)
+          Rows.setFlags(old, Rows.Superseded)
+          undo.add(old | 1L, row)
+        } else {
+          // Removed by the transaction before this one, whose undo log alone still knows the old row.
+          Rows.setFlags(row, Rows.Fresh)
+          undo.add(0L, row)
+        }
+      } else {
+        if (Rows.has(old, Rows.Own)) {
+          Rows.setFlags(old, Rows.Superseded)
+          if (Rows.has(old, Rows.Fresh)) Rows.setFlags(row, Rows.Fresh)
+        }
+        forgetRow(old)
+        undo.add(old, row)
+      }
+      index.update(row, removed = false)
+    }
+    countRow(row)
+    noteBase()
+  }
+
+  private def handOut(row: Long): Long = {
+    if ((Rows.flags(row) & (Rows.Own | Rows.Read)) == Rows.Own) Rows.setFlags(row, Rows.Read)
+    row
+  }
+
+  private def isFreshOwn(row: Long): Boolean = (Rows.flags(row) & (Rows.Own | Rows.Fresh)) == (Rows.Own | Rows.Fresh)
+
+  private def sameAsBase(before: Long, row: Long): Boolean = (before & 1L) != 0L && {
+    val old = before & ~1L
+    !Rows.has(old, Rows.Own) && Rows.valueLength(old) == Rows.valueLength(row) &&
+    KeyHash.same(null, Rows.valueAddress(old), null, Rows.valueAddress(row), Rows.valueLength(row))
+  }
+
+  /** The base version's row for a slot's word. */
+  private def base(word: Long): Long = {
+    if (word == 0L) 0L
+    else {
+      val row = rowOf(word)
+      val flags = Rows.flags(row)
+      if ((flags & Rows.Own) != 0) {
+        if (baseRows == null) baseRows = new BaseRows(undo)
+        baseRows.of(row)
+      } else if (isRemoved(word) && (flags & Rows.Removed) == 0) 0L
+      else row
+    }
+  }
+
+  private def noteBase(): Unit = if (baseRows != null) baseRows.extend()
+
+  private def countRow(row: Long): Unit = {
+    rowCount += 1
+    rowBytes += Rows.keyValueBytes(row)
+  }
+
+  private def forgetRow(row: Long): Unit = {
+    rowCount -= 1
+    rowBytes -= Rows.keyValueBytes(row)
+  }
+
+  private def clamp(length: Long): Int = math.min(length, Int.MaxValue.toLong).toInt
+}

@@ -1,0 +1,242 @@
+package org.apache.spark.sql.lamina.table
+
+import org.apache.spark.unsafe.Platform
+
+/**
+ * Finds rows by key: an off-heap open-addressing array of 8-byte slots, in segments.
+ *
+ * {{{
+ * slot = hash tag 19 bits | row address / 8, 44 bits | removed 1 bit
+ * 0 = never used, 1 = tombstone
+ * }}}
+ * The top bits of a key's hash choose a segment by a directory that doubles (extendible hashing), the tag is the low bits. A
+ * slot's place in its segment follows from the tag alone, so a segment grows by a quarter in one pass over its slots without
+ * reading a key. Only splitting a full segment reads the keys of its rows. No step touches more than one segment.
+ *
+ * A removed slot still finds its row (the key is absent, but may be put again or the removal undone).
+ */
+private[table] final class HashIndex(pool: PagePool) {
+  import HashIndex._
+
+  private var depth = 0
+  private var directory: Array[Segment] = Array(newSegment(MinCapacity, 0))
+  private var segmentBytes = MinCapacity * 8L
+
+  /** Set by `find`: where the key was found, or where it may be inserted. */
+  private var slot = 0L
+  private var segment: Segment = _
+
+  def bytes: Long = segmentBytes
+
+  /** The slot's word for a key, or 0 where there is none. A word of a removed row has its lowest bit set. */
+  def find(hash: Long, base: AnyRef, offset: Long, length: Int): Long = {
+    val s = segmentOf(hash)
+    segment = s
+    val tag = hash & TagMask
+    val wanted = tag << TagShift
+    val end = s.address + s.capacity * 8L
+    var at = s.address + ((tag * s.capacity) >>> TagBits) * 8L
+    var insert = 0L
+    while (true) {
+      val word = Platform.getLong(null, at)
+      if (word == 0L) {
+        slot = if (insert != 0L) insert else at
+        return 0L
+      }
+      if (word == Tombstone) {
+        if (insert == 0L) insert = at
+      } else if ((word & TagPart) == wanted) {
+        val row = rowOf(word)
+        if (
+          Rows.keyLength(row) == length && KeyHash.same(null, Rows.keyAddress(row), base, offset, length)
+        ) {
+          slot = at
+          return word
+        }
+      }
+      at += 8
+      if (at == end) at = s.address
+    }
+    0L
+  }
+
+  /** Sets the row of the key that `find` found last. */
+  def update(row: Long, removed: Boolean): Unit = {
+    val word = Platform.getLong(null, slot)
+    Platform.putLong(null, slot, (word & TagPart) | ((row >>> 3) << 1) | (if (removed) 1L else 0L))
+  }
+
+  /** Makes the slot that `find` found last a tombstone. */
+  def erase(): Unit = {
+    Platform.putLong(null, slot, Tombstone)
+    segment.tombstones += 1
+  }
+
+  /** Makes room for one more key, so that `insert` cannot fail. Call before `find`. */
+  def ensure(hash: Long): Unit = {
+    var s = segmentOf(hash)
+    while ((s.used + 1) * 4L > s.capacity * 3L) {
+      grow(s, hash)
+      s = segmentOf(hash)
+    }
+  }
+
+  /** Inserts a key that the last `find` did not find. */
+  def insert(hash: Long, row: Long, removed: Boolean): Unit = {
+    if (Platform.getLong(null, slot) == Tombstone) segment.tombstones -= 1 else segment.used += 1
+    Platform.putLong(
+      null,
+      slot,
+      ((hash & TagMask) << TagShift) | ((row >>> 3) << 1) | (if (removed) 1L else 0L))
+  }
+
+  /** Prepares an empty index for a number of rows. */
+  def reserve(rows: Long): Unit = {
+    if (depth == 0 && directory(0).used == 0 && rows > MinCapacity / 2) {
+      var d = 0
+      while ((rows >>> d) > MaxCapacity / 3) d += 1
+      val each = math.max(MinCapacity.toLong, (rows >>> d) * 10 / 6).toInt
+      close()
+      depth = d
+      directory = Array.fill(1 << d)(newSegment(each, d))
+      segmentBytes = directory.length * each * 8L
+    }
+  }
+
+  /** Words of the segment that starts at a hash prefix, and the prefix after it; 0 after the last one. */
+  def copySegment(prefix: Long, into: WordBuffer): Long = {
+    val s = segmentOf(prefix)
+    into.copy(s.address, s.capacity)
+    if (s.depth == 0) 0L else ((prefix >>> (64 - s.depth)) + 1) << (64 - s.depth)
+  }
+
+  def close(): Unit = {
+    var i = 0
+    while (i < directory.length) {
+      val s = directory(i)
+      if (s.address != 0L) {
+        pool.free(s.address, s.capacity * 8L)
+        s.address = 0L
+      }
+      i += 1
+    }
+    segmentBytes = 0L
+  }
+
+  private def segmentOf(hash: Long): Segment = if (depth == 0) directory(0) else directory((hash >>> (64 - depth)).toInt)
+
+  private def newSegment(capacity: Int, depth: Int): Segment = {
+    val address = pool.allocate(capacity * 8L)
+    Platform.setMemory(address, 0.toByte, capacity * 8L)
+    new Segment(address, capacity, depth)
+  }
+
+  private def grow(s: Segment, hash: Long): Unit = {
+    val live = s.used - s.tombstones
+    val wanted = math.max(MinCapacity.toLong, (live + 1) * 10L / 6 + 1).toInt
+    if (wanted <= MaxCapacity) rebuild(s, wanted) else split(s, hash)
+  }
+
+  private def rebuild(s: Segment, capacity: Int): Unit = {
+    val target = newSegment(capacity, s.depth)
+    val old = s.address
+    val oldCapacity = s.capacity
+    var i = 0
+    while (i < oldCapacity) {
+      val word = Platform.getLong(null, old + i * 8L)
+      if (word != 0L && word != Tombstone) place(target, word)
+      i += 1
+    }
+    segmentBytes += (capacity - oldCapacity) * 8L
+    s.address = target.address
+    s.capacity = capacity
+    s.used = target.used
+    s.tombstones = 0
+    pool.free(old, oldCapacity * 8L)
+  }
+
+  private def split(s: Segment, hash: Long): Unit = {
+    if (s.depth == MaxDepth) throw new IllegalStateException("hash index is full")
+    val half = math.max(MinCapacity.toLong, (s.used - s.tombstones) / 2 * 10L / 6).toInt
+    var low = newSegment(half, s.depth + 1)
+    var high = newSegment(half, s.depth + 1)
+    var i = 0
+    while (i < s.capacity) {
+      val word = Platform.getLong(null, s.address + i * 8L)
+      if (word != 0L && word != Tombstone) {
+        val row = rowOf(word)
+        val full = KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row))
+        if ((full >>> (63 - s.depth) & 1L) == 0L) low = placeGrowing(low, word) else high = placeGrowing(high, word)
+      }
+      i += 1
+    }
+    if (s.depth == depth) {
+      directory = Array.tabulate(directory.length * 2)(i => directory(i >> 1))
+      depth += 1
+    }
+    val span = 1 << (depth - s.depth)
+    val first = ((if (depth == 0) 0L else hash >>> (64 - depth)).toInt / span) * span
+    i = 0
+    while (i < span) {
+      directory(first + i) = if (i < span / 2) low else high
+      i += 1
+    }
+    segmentBytes += (low.capacity.toLong + high.capacity - s.capacity) * 8L
+    pool.free(s.address, s.capacity * 8L)
+    s.address = 0L
+  }
+
+  private def placeGrowing(s: Segment, word: Long): Segment = {
+    if ((s.used + 1) * 4L > s.capacity * 3L) {
+      val before = segmentBytes
+      rebuild(s, s.capacity + s.capacity / 4 + 1)
+      segmentBytes = before
+    }
+    place(s, word)
+    s
+  }
+
+  private def place(s: Segment, word: Long): Unit = {
+    val end = s.address + s.capacity * 8L
+    var at = s.address + (((word >>> TagShift) * s.capacity) >>> TagBits) * 8L
+    while (Platform.getLong(null, at) != 0L) {
+      at += 8
+      if (at == end) at = s.address
+    }
+    Platform.putLong(null, at, word)
+    s.used += 1
+  }
+}
+
+private[table] object HashIndex {
+  val TagBits = 19
+  val TagShift: Int = 64 - TagBits
+  val TagMask: Long = (1L << TagBits) - 1
+  val TagPart: Long = TagMask << TagShift
+  val Tombstone = 1L
+  val MinCapacity = 32
+  val MaxCapacity: Int = 1 << 14
+  val MaxDepth = 28
+
+  def rowOf(word: Long): Long = ((word & ~TagPart) >>> 1) << 3
+
+  def isRemoved(word: Long): Boolean = (word & 1L) != 0L
+
+  /** `used` counts all slots that are not 0; `tombstones` those that hold no row. */
+  final class Segment(var address: Long, var capacity: Int, val depth: Int) {
+    var used = 0
+    var tombstones = 0
+  }
+
+  /** A copy of a segment's slots on the heap, for one cursor. */
+  final class WordBuffer {
+    var words: Array[Long] = Array.emptyLongArray
+    var count = 0
+
+    def copy(address: Long, capacity: Int): Unit = {
+      if (words.length < capacity) words = new Array[Long](capacity)
+      Platform.copyMemory(null, address, words, Platform.LONG_ARRAY_OFFSET, capacity * 8L)
+      count = capacity
+    }
+  }
+}
