@@ -1,0 +1,71 @@
+"""Attempt ids: the grammar of docs/spec/attempt-ids.md, parsed and printed.
+
+An id lives in Spark's commit log for ever, so nothing here may change the meaning of an id that was once printed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lamina.errors import LaminaError
+
+TAG = "L1"
+FILE = "o"
+GROUP = "g"
+EMPTY = "e"
+
+_GRAMMAR = re.compile(
+    r"L1\.(?P<version>0|[1-9][0-9]*)\.(?P<epoch>0|[1-9][0-9]*)"
+    r"\.(?:(?P<kind>[oe])\.-|(?P<group>g)\.(?P<container>[a-z0-9_-]{1,64}))\.(?P<random>[0-9a-f]{32})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class AttemptId:
+    """One execution of version - 1 → version of one store.
+
+    `kind` is `FILE`, `GROUP` or `EMPTY`; `container` is "-" unless the commit lies inside a group object.
+    """
+
+    version: int
+    epoch: int
+    kind: str
+    container: str
+    random: str
+
+    @classmethod
+    def for_file(cls, version: int, epoch: int, random: str) -> AttemptId:
+        """The id of an attempt that writes a file of its own."""
+        return cls(version, epoch, FILE, "-", random)
+
+    @classmethod
+    def for_empty_store(cls, epoch: int, random: str) -> AttemptId:
+        """The id of a store that is still empty: nothing was ever written."""
+        return cls(0, epoch, EMPTY, "-", random)
+
+    @classmethod
+    def parse(cls, text: str) -> AttemptId:
+        """The id that `text` prints.
+
+        Raises:
+            LaminaError: `attempt-id.unknown` for another tag or kind and for anything outside the grammar.
+        """
+        match = _GRAMMAR.fullmatch(text)
+        if match is None or (match["kind"] == EMPTY and match["version"] != "0"):
+            raise LaminaError.from_kind(
+                "attempt-id.unknown",
+                f"attempt id {text!r} is not one that this release knows; it was written by a newer lamina, "
+                "or by another state store",
+            )
+        return cls(
+            int(match["version"]),
+            int(match["epoch"]),
+            match["kind"] or match["group"],
+            match["container"] or "-",
+            match["random"],
+        )
+
+    def __str__(self) -> str:
+        return f"{TAG}.{self.version}.{self.epoch}.{self.kind}.{self.container}.{self.random}"

@@ -1,0 +1,226 @@
+"""The container of `.lam` and `.seg` files: header, sections, manifest, footer (docs/spec/files.md).
+
+The writer yields the bytes of a file while its sections are produced, so that nothing has to fit into memory. The
+reader works on bytes and knows no storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.format import manifest
+from lamina.format.entries import Compression, Written, encode
+from lamina.format.manifest import CommitManifest, Section, SegmentManifest
+
+FORMAT_VERSION = 1
+COMMIT = 1
+SEGMENT = 2
+
+MAGIC = b"LAMINA\r\n"
+END_MAGIC = b"\r\nANIMAL"
+HEADER = struct.Struct("<8sHB5x")
+FOOTER = struct.Struct("<QQQ16sQII8s")
+_FOOTER_CRC_BYTES = 48
+
+MAX_MANIFEST_BYTES = 256 << 20
+"""No manifest is larger; a damaged length must not allocate the machine's memory."""
+
+_SHA_BYTES = 16
+
+
+def checksum(*chunks: Any) -> str:
+    """First 16 bytes of SHA-256, in hexadecimal."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()[: 2 * _SHA_BYTES]
+
+
+def header(kind: int) -> bytes:
+    """The first 16 bytes of a file."""
+    return HEADER.pack(MAGIC, FORMAT_VERSION, kind)
+
+
+class ContainerWriter:
+    """Writes one container: `chunks` yields its bytes; afterwards the other attributes describe it."""
+
+    def __init__(self, kind: int, compression: Compression) -> None:
+        self._kind = kind
+        self._compression = compression
+        self.sections: list[Section] = []
+        self.size = 0
+        self.raw_bytes = 0
+
+    def chunks(
+        self,
+        sections: Iterable[tuple[str, Iterable[pa.RecordBatch]]],
+        manifest_of: Callable[[tuple[Section, ...], int], Mapping[str, Any]],
+    ) -> Iterator[Any]:
+        """The bytes of the file.
+
+        Args:
+            sections: names and entries, consumed in order.
+            manifest_of: called when all sections are written, with them and the CRC-32 of the header.
+        """
+        first = header(self._kind)
+        self.size = len(first)
+        yield first
+        for name, batches in sections:
+            yield from self._section(name, batches)
+        text = manifest.to_bytes(manifest_of(tuple(self.sections), zlib.crc32(first)))
+        stored = pa.Codec("zstd", compression_level=1).compress(text, asbytes=True)
+        offset = self.size
+        self.size += len(stored) + FOOTER.size
+        yield stored
+        yield footer(offset, stored, len(text), self.size)
+
+    def _section(self, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        offset, written, digest = self.size, Written(), hashlib.sha256()
+        for chunks in encode(batches, self._compression, written):
+            for chunk in chunks:
+                digest.update(chunk)
+                self.size += len(chunk)
+                yield chunk
+        sha256 = digest.hexdigest()[: 2 * _SHA_BYTES]
+        self.sections.append(Section(name, offset, self.size - offset, written.rows, sha256))
+        self.raw_bytes += written.raw_bytes
+        padding = -self.size % 8
+        if padding:
+            self.size += padding
+            yield bytes(padding)
+
+
+def footer(manifest_offset: int, stored: bytes, manifest_length: int, file_length: int) -> bytes:
+    """The last 64 bytes of a file."""
+    sha = hashlib.sha256(stored).digest()[:_SHA_BYTES]
+    body = struct.pack("<QQQ16sQ", manifest_offset, len(stored), manifest_length, sha, file_length)
+    return body + struct.pack("<II8s", zlib.crc32(body), FORMAT_VERSION, END_MAGIC)
+
+
+@dataclass(frozen=True)
+class Footer:
+    """A verified footer."""
+
+    manifest_offset: int
+    stored_length: int
+    manifest_length: int
+    sha256: bytes
+    file_length: int
+
+    @classmethod
+    def parse(cls, tail: Any, size: int, path: str) -> Footer:
+        """The footer at the end of `tail`, the last bytes of a file of `size` bytes.
+
+        Raises:
+            LaminaError: `file.damaged`, or `file.version` for a newer format, naming `path`.
+        """
+        view = memoryview(tail)
+        if size < HEADER.size + FOOTER.size or len(view) < FOOTER.size:
+            raise damaged(path, f"it has {size} bytes, fewer than any whole file")
+        raw = view[-FOOTER.size :]
+        offset, stored, length, sha, file_length, crc, version, magic = FOOTER.unpack(raw)
+        if magic != END_MAGIC:
+            raise damaged(path, "it does not end as a file of lamina; it was cut off or written by something else")
+        if zlib.crc32(raw[:_FOOTER_CRC_BYTES]) != crc:
+            raise damaged(path, "its footer does not fit its checksum")
+        if version > FORMAT_VERSION:
+            raise newer(path, version)
+        if version != FORMAT_VERSION:
+            raise damaged(path, f"its footer names format version {version}")
+        if file_length != size:
+            raise damaged(path, f"it has {size} bytes where its footer says {file_length}")
+        if offset + stored + FOOTER.size != size or offset < HEADER.size or length > MAX_MANIFEST_BYTES:
+            raise damaged(path, "its footer places the manifest outside the file")
+        return cls(offset, stored, length, sha, file_length)
+
+    def manifest(self, stored: Any, path: str) -> dict[str, Any]:
+        """The manifest's JSON from its bytes as stored, verified."""
+        if hashlib.sha256(stored).digest()[:_SHA_BYTES] != self.sha256:
+            raise damaged(path, "its manifest does not fit its checksum")
+        try:
+            text = pa.Codec("zstd").decompress(stored, decompressed_size=self.manifest_length, asbytes=True)
+            value = json.loads(text)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise damaged(path, f"its manifest cannot be read ({error})") from error
+        if not isinstance(value, dict):
+            raise damaged(path, "its manifest is no object")
+        return value
+
+
+def check_header(first: Any, kind: int, header_crc: int, path: str) -> None:
+    """Verifies the first 16 bytes of a file against its manifest."""
+    raw = bytes(memoryview(first)[: HEADER.size])
+    if len(raw) < HEADER.size or raw[:8] != MAGIC:
+        raise damaged(path, "it does not begin as a file of lamina")
+    _, version, found = HEADER.unpack(raw)
+    if zlib.crc32(raw) != header_crc:
+        if version > FORMAT_VERSION:
+            raise newer(path, version)
+        raise damaged(path, "its header does not fit its checksum")
+    if found != kind or version != FORMAT_VERSION:
+        raise damaged(path, f"its header says kind {found}, version {version}")
+
+
+def check_section(data: Any, section: Section, path: str) -> None:
+    """Verifies the bytes of one section."""
+    if len(data) != section.length:
+        raise damaged(path, f"section {section.name!r} ends after {len(data)} of {section.length} bytes")
+    if checksum(data) != section.sha256:
+        raise damaged(path, f"section {section.name!r} does not fit its checksum")
+
+
+def check_whole(data: Any, parsed: CommitManifest | SegmentManifest, end: Footer, path: str) -> None:
+    """Verifies the header and the padding of a whole file, and that its sections lie within it."""
+    kind = COMMIT if isinstance(parsed, CommitManifest) else SEGMENT
+    view = memoryview(data)
+    check_header(view, kind, parsed.header_crc, path)
+    position = HEADER.size
+    for section in sorted(parsed.sections, key=lambda section: section.offset):
+        if section.offset % 8 or section.offset < position or section.offset + section.length > end.manifest_offset:
+            raise damaged(path, f"section {section.name!r} lies outside its place")
+        if any(view[position : section.offset]):
+            raise damaged(path, "its padding is not zero")
+        position = section.offset + section.length
+    if any(view[position : end.manifest_offset]):
+        raise damaged(path, "its padding is not zero")
+
+
+def verify(data: Any, path: str) -> CommitManifest | SegmentManifest:
+    """Verifies every byte of a whole file and gives its manifest."""
+    view = memoryview(data)
+    end = Footer.parse(view, len(view), path)
+    parsed = parse_manifest(end.manifest(view[end.manifest_offset : -FOOTER.size], path), path)
+    check_whole(view, parsed, end, path)
+    for section in parsed.sections:
+        check_section(view[section.offset : section.offset + section.length], section, path)
+    return parsed
+
+
+def parse_manifest(value: Mapping[str, Any], path: str) -> CommitManifest | SegmentManifest:
+    """The manifest that `value` is."""
+    try:
+        return SegmentManifest.from_json(value) if "segment" in value else CommitManifest.from_json(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(path, f"its manifest lacks what it must have ({type(error).__name__}: {error})") from error
+
+
+def damaged(path: str, reason: str) -> LaminaError:
+    """The error that a file is damaged."""
+    return LaminaError.from_kind("file.damaged", f"{path} is damaged: {reason}")
+
+
+def newer(path: str, version: int) -> LaminaError:
+    """The error that a file needs a newer release."""
+    return LaminaError.from_kind(
+        "file.version",
+        f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}: use a newer lamina",
+    )

@@ -1,0 +1,185 @@
+"""Entries: the Arrow schema of a section, its checks, and Arrow IPC in both directions.
+
+Encoding and decoding release the interpreter lock: pyarrow compresses the buffers of a batch in parallel, and messages
+of one stream may be decoded by several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lamina.errors import LaminaError
+
+PUT = 1
+DELETE = 2
+APPEND = 3
+
+COLUMNS = ("cf", "op", "key", "value")
+SCHEMA = pa.schema(
+    [
+        pa.field("cf", pa.uint16(), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
+
+MAX_BATCH_BYTES = 64 << 20
+"""Most key bytes, and most value bytes, of one record batch, unless a single entry is larger."""
+
+BATCH_ROWS = 32_768
+"""Rows of a record batch as written: small enough that decoding overlaps with reading and sending."""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How the bodies of record batches are compressed: codec `zstd`, `lz4` or `uncompressed`."""
+
+    codec: str = "zstd"
+    level: int = 1
+
+    def write_options(self) -> Any:
+        if self.codec == "uncompressed":
+            return pa.ipc.IpcWriteOptions()
+        codec = pa.Codec("zstd", compression_level=self.level) if self.codec == "zstd" else pa.Codec("lz4")
+        return pa.ipc.IpcWriteOptions(compression=codec)
+
+
+class _Chunks:
+    """A file object that collects what is written to it, so that a stream can be taken out piece by piece."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._chunks: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self._chunks.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def take(self) -> list[Any]:
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+
+@dataclass
+class Written:
+    """What `encode` has written so far: rows, and bytes of the columns before compression."""
+
+    rows: int = 0
+    raw_bytes: int = 0
+
+
+def encode(batches: Iterable[pa.RecordBatch], compression: Compression, written: Written) -> Iterator[list[Any]]:
+    """The Arrow IPC stream of `batches`, as lists of buffers; `written` is kept up to date."""
+    sink = _Chunks()
+    writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), SCHEMA, options=compression.write_options())
+    for batch in batches:
+        entries = as_entries(batch)
+        for part in split(entries):
+            writer.write_batch(part)
+            written.rows += part.num_rows
+            written.raw_bytes += part.get_total_buffer_size() if part is entries else part.nbytes
+            yield sink.take()
+    writer.close()
+    yield sink.take()
+
+
+def as_entries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with exactly the columns of `SCHEMA`; further columns are left out.
+
+    Raises:
+        LaminaError: `engine.protocol` where a column is absent, has another type, or has nulls.
+    """
+    columns = []
+    for field in SCHEMA:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0 or batch.schema.field(index).type != field.type:
+            raise LaminaError.from_kind("engine.protocol", f"entries have no column {field.name!r} of {field.type}")
+        column = batch.column(index)
+        if column.null_count:
+            raise LaminaError.from_kind("engine.protocol", f"column {field.name!r} of entries has nulls")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch` in parts of at most `BATCH_ROWS` rows and `MAX_BATCH_BYTES` of keys and of values each."""
+    pending = [batch]
+    while pending:
+        part = pending.pop()
+        rows = part.num_rows
+        if rows > 2 * BATCH_ROWS:
+            pending.append(part.slice(BATCH_ROWS))
+            pending.append(part.slice(0, BATCH_ROWS))
+        elif rows > 1 and max(_data_bytes(part.column(2)), _data_bytes(part.column(3))) > MAX_BATCH_BYTES:
+            pending.append(part.slice(rows // 2))
+            pending.append(part.slice(0, rows // 2))
+        elif rows:
+            yield part
+
+
+def _data_bytes(column: pa.Array) -> int:
+    """Bytes of the values of a binary column, without its offsets."""
+    return int(column.nbytes)
+
+
+def messages(section: pa.Buffer, path: str) -> tuple[pa.Schema, list[Any]]:
+    """The schema and the undecoded record batches of a section; bodies are slices of `section`.
+
+    Raises:
+        LaminaError: `file.damaged` where the bytes are no Arrow stream of entries.
+    """
+    try:
+        reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(section))
+        schema = pa.ipc.read_schema(reader.read_next_message())
+        batches = []
+        while True:
+            try:
+                batches.append(reader.read_next_message())
+            except StopIteration:
+                break
+    except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
+        raise _no_entries(path, error) from error
+    for field in SCHEMA:
+        index = schema.get_field_index(field.name)
+        if index < 0 or schema.field(index).type != field.type:
+            raise _no_entries(path, f"no column {field.name!r} of {field.type}")
+    return schema, batches
+
+
+def decode(message: Any, schema: pa.Schema, path: str) -> pa.RecordBatch:
+    """The entries of one record batch message; unknown columns are ignored.
+
+    Raises:
+        LaminaError: `file.version` for an op that this release does not know, `file.damaged` for broken entries.
+    """
+    try:
+        batch = pa.ipc.read_record_batch(message, schema)
+    except (pa.ArrowException, OSError) as error:
+        raise _no_entries(path, error) from error
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in COLUMNS]
+    if any(column.null_count for column in columns):
+        raise _no_entries(path, "nulls")
+    if batch.num_rows:
+        ops = pc.min_max(columns[1]).as_py()
+        if ops["min"] < PUT or ops["max"] > APPEND:
+            raise LaminaError.from_kind(
+                "file.version", f"{path} has entries of an op that this release does not know; use a newer lamina"
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _no_entries(path: str, reason: object) -> LaminaError:
+    return LaminaError.from_kind("file.damaged", f"{path} is damaged: a section is no stream of entries ({reason})")

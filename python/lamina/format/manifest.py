@@ -1,0 +1,315 @@
+"""Manifests: what one version of one store, or one segment, consists of; frozen data with JSON in both directions.
+
+Unknown keys are ignored when read. A meaning never changes under the same key (docs/spec/files.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+INCREMENT = "increment"
+SNAPSHOT = "snapshot"
+RUN = "run"
+
+
+@dataclass(frozen=True)
+class StoreIdentity:
+    """Which store wrote a file: `checkpoint` is the uuid of the checkpoint, not its place."""
+
+    checkpoint: str
+    operator: int
+    partition: int
+    name: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "checkpoint": self.checkpoint,
+            "operator": self.operator,
+            "partition": self.partition,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StoreIdentity:
+        return cls(str(value["checkpoint"]), int(value["operator"]), int(value["partition"]), str(value["name"]))
+
+    def __str__(self) -> str:
+        return f"store {self.operator}/{self.partition}/{self.name} of checkpoint {self.checkpoint}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A range of the file that holds one Arrow stream; `sha256` is the first half of its SHA-256, in hexadecimal."""
+
+    name: str
+    offset: int
+    length: int
+    rows: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "offset": self.offset,
+            "length": self.length,
+            "rows": self.rows,
+            "sha256": self.sha256,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Section:
+        return cls(
+            str(value["name"]), int(value["offset"]), int(value["length"]), int(value["rows"]), str(value["sha256"])
+        )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where one part of a version is, and whose it was when written.
+
+    `root` None is the directory of the store whose manifest this is. `path` None is the manifest's own file, whose
+    `size` is then not known yet and None. `start` exclusive, `end` inclusive.
+    """
+
+    root: str | None
+    path: str | None
+    offset: int
+    length: int
+    size: int | None
+    sha256: str
+    kind: str
+    start: int
+    end: int
+    rows: int
+    origin: StoreIdentity
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "root": self.root,
+            "path": self.path,
+            "offset": self.offset,
+            "length": self.length,
+            "size": self.size,
+            "sha256": self.sha256,
+            "kind": self.kind,
+            "from": self.start,
+            "to": self.end,
+            "rows": self.rows,
+            "origin": self.origin.to_json(),
+            "filter": None,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Reference:
+        if value.get("filter") is not None:
+            raise ValueError("a reference has a filter, which this format version does not have")
+        return cls(
+            _optional_text(value["root"]),
+            _optional_text(value["path"]),
+            int(value["offset"]),
+            int(value["length"]),
+            None if value["size"] is None else int(value["size"]),
+            str(value["sha256"]),
+            str(value["kind"]),
+            int(value["from"]),
+            int(value["to"]),
+            int(value["rows"]),
+            StoreIdentity.from_json(value["origin"]),
+        )
+
+    def placed(self, path: str, size: int) -> Reference:
+        """This reference as a manifest of another file writes it."""
+        return replace(self, path=path, size=size) if self.path is None else self
+
+
+@dataclass(frozen=True)
+class ColumnFamily:
+    """A column family as the shim describes it; the values are passed through unchanged (docs/spec/files.md)."""
+
+    id: int
+    name: str
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.description, "id": self.id, "name": self.name}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ColumnFamily:
+        return cls(int(value["id"]), str(value["name"]), dict(value))
+
+    @property
+    def multi_value(self) -> bool:
+        """Whether values are lists of elements."""
+        return bool(self.description.get("multi_value", False))
+
+
+@dataclass(frozen=True)
+class Count:
+    """Live rows of a column family, and the sum of their key and value bytes."""
+
+    rows: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rows": self.rows, "bytes": self.bytes}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Count:
+        return cls(int(value["rows"]), int(value["bytes"]))
+
+
+@dataclass(frozen=True)
+class Base:
+    """The version that an attempt was built on."""
+
+    version: int
+    attempt: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """Who wrote: the run of the query and its epoch, the task attempt, and the attempts of the same version it saw."""
+
+    epoch: int
+    id: str
+    task_attempt: int
+    siblings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "id": self.id,
+            "task_attempt": self.task_attempt,
+            "siblings": list(self.siblings),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Run:
+        siblings = tuple(str(sibling) for sibling in value.get("siblings", ()))
+        return cls(int(value["epoch"]), str(value["id"]), int(value["task_attempt"]), siblings)
+
+
+@dataclass(frozen=True)
+class CommitManifest:
+    """What one version of one store consists of."""
+
+    attempt: str
+    version: int
+    base: Base | None
+    store: StoreIdentity
+    run: Run
+    digest: str
+    created_ms: int
+    writer: str
+    spark: str
+    sections: tuple[Section, ...]
+    header_crc: int
+    references: tuple[Reference, ...]
+    lineage: tuple[tuple[str, int], ...]
+    counts: Mapping[int, Count]
+    column_families: tuple[ColumnFamily, ...]
+    next_column_family: int
+
+    def section(self, name: str) -> Section | None:
+        """The section of that name, if the file has one."""
+        return next((section for section in self.sections if section.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attempt": self.attempt,
+            "version": self.version,
+            "base": None if self.base is None else {"version": self.base.version, "attempt": self.base.attempt},
+            "store": self.store.to_json(),
+            "run": self.run.to_json(),
+            "digest": self.digest,
+            "created_ms": self.created_ms,
+            "writer": self.writer,
+            "spark": self.spark,
+            "sections": [section.to_json() for section in self.sections],
+            "header_crc": self.header_crc,
+            "references": [reference.to_json() for reference in self.references],
+            "lineage": [[attempt, version] for attempt, version in self.lineage],
+            "counts": {str(family): count.to_json() for family, count in self.counts.items()},
+            "column_families": [family.to_json() for family in self.column_families],
+            "next_column_family": self.next_column_family,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CommitManifest:
+        base = value["base"]
+        return cls(
+            str(value["attempt"]),
+            int(value["version"]),
+            None if base is None else Base(int(base["version"]), str(base["attempt"])),
+            StoreIdentity.from_json(value["store"]),
+            Run.from_json(value["run"]),
+            str(value["digest"]),
+            int(value["created_ms"]),
+            str(value["writer"]),
+            str(value["spark"]),
+            tuple(Section.from_json(section) for section in value["sections"]),
+            int(value["header_crc"]),
+            tuple(Reference.from_json(reference) for reference in value["references"]),
+            tuple((str(attempt), int(version)) for attempt, version in value["lineage"]),
+            {int(family): Count.from_json(count) for family, count in value["counts"].items()},
+            tuple(ColumnFamily.from_json(family) for family in value["column_families"]),
+            int(value["next_column_family"]),
+        )
+
+
+@dataclass(frozen=True)
+class SegmentManifest:
+    """What one compacted segment holds, and what it was merged from (newest first)."""
+
+    store: StoreIdentity
+    segment: str
+    start: int
+    end: int
+    sections: tuple[Section, ...]
+    header_crc: int
+    created_ms: int
+    writer: str
+    inputs: tuple[Reference, ...]
+
+    def section(self, name: str) -> Section | None:
+        """The section of that name, if the file has one."""
+        return next((section for section in self.sections if section.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "store": self.store.to_json(),
+            "segment": self.segment,
+            "from": self.start,
+            "to": self.end,
+            "sections": [section.to_json() for section in self.sections],
+            "header_crc": self.header_crc,
+            "created_ms": self.created_ms,
+            "writer": self.writer,
+            "inputs": [reference.to_json() for reference in self.inputs],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SegmentManifest:
+        return cls(
+            StoreIdentity.from_json(value["store"]),
+            str(value["segment"]),
+            int(value["from"]),
+            int(value["to"]),
+            tuple(Section.from_json(section) for section in value["sections"]),
+            int(value["header_crc"]),
+            int(value["created_ms"]),
+            str(value["writer"]),
+            tuple(Reference.from_json(reference) for reference in value["inputs"]),
+        )
+
+
+def to_bytes(value: Mapping[str, Any]) -> bytes:
+    """JSON as it is stored: UTF-8, object keys sorted, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,102 @@
+"""Names of files and directories of a checkpoint: the only place that builds or parses a path.
+
+    <state>/<operator>/<partition>/[<store name>/]<version>_<attempt id>.lam
+    <state>/<operator>/<partition>/[<store name>/]<from>-<to>_<id>.seg
+    <state>/_lamina/checkpoint
+    <state>/_lamina/runs/<epoch>_<run id>
+
+Paths are relative to `<state>`, the directory `state` of a query's checkpoint, and use "/".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lamina.errors import LaminaError
+from lamina.format.attempt_id import AttemptId
+
+CHECKPOINT = "_lamina/checkpoint"
+RUNS = "_lamina/runs"
+DEFAULT_STORE = "default"
+
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_COMMIT = re.compile(rf"({_NUMBER})_(L1\.[A-Za-z0-9._-]+)\.lam", re.ASCII)
+_SEGMENT = re.compile(rf"({_NUMBER})-({_NUMBER})_([0-9a-f]{{32}})\.seg", re.ASCII)
+_RUN = re.compile(rf"({_NUMBER})_([^/]+)")
+
+
+@dataclass(frozen=True)
+class CommitName:
+    """The name of a commit's file."""
+
+    attempt: AttemptId
+
+    @property
+    def version(self) -> int:
+        return self.attempt.version
+
+    def __str__(self) -> str:
+        return f"{self.attempt.version}_{self.attempt}.lam"
+
+
+@dataclass(frozen=True)
+class SegmentName:
+    """The name of a compacted segment: the changes of versions start + 1 … end."""
+
+    start: int
+    end: int
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.start}-{self.end}_{self.id}.seg"
+
+
+def parse_name(name: str) -> CommitName | SegmentName | None:
+    """What `name` (without its directory) names; None for files that are not ours."""
+    if match := _COMMIT.fullmatch(name):
+        try:
+            attempt = AttemptId.parse(match[2])
+        except LaminaError:
+            return None
+        return CommitName(attempt) if str(attempt.version) == match[1] else None
+    if match := _SEGMENT.fullmatch(name):
+        return SegmentName(int(match[1]), int(match[2]), match[3])
+    return None
+
+
+def store_directory(operator: int, partition: int, name: str) -> str:
+    """The directory of a store; the store "default" has no folder of its own.
+
+    Raises:
+        LaminaError: `store.unsupported` for a name that cannot be a folder.
+    """
+    if name == DEFAULT_STORE:
+        return f"{operator}/{partition}"
+    if not name or "/" in name or name in (".", ".."):
+        raise LaminaError.from_kind("store.unsupported", f"{name!r} cannot be the name of a state store")
+    return f"{operator}/{partition}/{name}"
+
+
+def join(directory: str, name: str) -> str:
+    """The path of `name` in `directory`; "" is the root."""
+    return f"{directory}/{name}" if directory else name
+
+
+def split(path: str) -> tuple[str, str]:
+    """Directory and name of `path`."""
+    directory, _, name = path.rpartition("/")
+    return directory, name
+
+
+def run_path(epoch: int, run_id: str) -> str:
+    """The path of the claim of `epoch` by `run_id`."""
+    if not run_id or "/" in run_id:
+        raise LaminaError.from_kind("store.unsupported", f"{run_id!r} cannot be the id of a run")
+    return f"{RUNS}/{epoch}_{run_id}"
+
+
+def parse_run(name: str) -> tuple[int, str] | None:
+    """Epoch and run id of a file in `RUNS`; None for other files."""
+    match = _RUN.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None

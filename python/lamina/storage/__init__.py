@@ -1,0 +1,9 @@
+"""Objects under names: one small contract over local files, memory and every fsspec file system."""
+
+from __future__ import annotations
+
+from lamina.storage.backend import Backend, Listed
+from lamina.storage.storage import Storage
+from lamina.storage.temporary import is_temporary
+
+__all__ = ["Backend", "Listed", "Storage", "is_temporary"]

@@ -1,0 +1,66 @@
+"""The contract that every storage fulfils: whole objects under names, nothing half-written.
+
+Paths are relative to the root, with "/". Implementations raise the exceptions of their library; `Storage` maps them.
+The guarantees each method must give are in its docstring and are tested by `lamina.testing.storage_conformance`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One object of a listing: name without directory, size in bytes, time of publication in ms since 1970."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class Backend(ABC):
+    """Objects below one root. Thread-safe."""
+
+    @abstractmethod
+    def publish(self, path: str, chunks: Iterable[Any]) -> int:
+        """Writes an object whole and gives its size: no reader ever sees a part of it.
+
+        When this returns the object is durable. When `chunks` or the storage raises, no object appears; one that
+        existed stays.
+        """
+
+    @abstractmethod
+    def publish_if_absent(self, path: str, data: bytes) -> bool:
+        """As `publish`, unless an object is there; whether it was written. Of concurrent calls at most one writes."""
+
+    @abstractmethod
+    def read(self, path: str) -> pa.Buffer:
+        """The whole object."""
+
+    @abstractmethod
+    def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
+        """At most `length` bytes from `offset`; fewer where the object ends."""
+
+    @abstractmethod
+    def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
+        """The last `length` bytes (all of a smaller object), and the size of the object."""
+
+    @abstractmethod
+    def list(self, directory: str) -> Sequence[Listed]:
+        """The objects directly in `directory`; none where it does not exist."""
+
+    @abstractmethod
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Deletes objects; one that is not there is no error."""
+
+    @abstractmethod
+    def size(self, path: str) -> int:
+        """The size of an object; FileNotFoundError where it is not there."""
+
+    def close(self) -> None:
+        """Frees what the backend holds."""

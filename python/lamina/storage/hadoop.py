@@ -1,0 +1,149 @@
+"""Hadoop's URLs and configuration keys in fsspec's words.
+
+Spark names a checkpoint by a Hadoop URL and configures access by `fs.*` keys; the same directory has another URL and
+other parameters in fsspec. Keys that are not understood are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
+
+PACKAGES: Mapping[str, str] = {
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "abfs": "adlfs",
+    "hdfs": "pyarrow (built with libhdfs, and a Hadoop client on the machine)",
+    "webhdfs": "requests",
+    "oss": "ossfs",
+    "oci": "ocifs",
+    "sftp": "paramiko",
+    "smb": "smbprotocol",
+}
+"""The pip package that brings the file system of an fsspec protocol."""
+
+_PROTOCOLS = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "local": "file"}
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in fsspec's words: protocol, root without scheme, and parameters of the file system."""
+
+    protocol: str
+    root: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def translate(url: str, hadoop: Mapping[str, str]) -> Location:
+    """Where `url` is, with the access that the Hadoop configuration `hadoop` gives."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        default = hadoop.get("fs.defaultFS", "")
+        if url.startswith("/") and default and not default.startswith("file:"):
+            return translate(default.rstrip("/") + url, hadoop)
+        return Location("file", url)
+    scheme = match["scheme"].lower()
+    protocol = _PROTOCOLS.get(scheme, scheme)
+    rest = match["rest"]
+    if protocol == "file":
+        return Location("file", _without_authority(rest))
+    authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest.lstrip("/"))
+    if protocol == "s3":
+        return Location("s3", f"{authority}/{path}", _s3(authority, hadoop))
+    if protocol == "abfs":
+        container, _, host = authority.rpartition("@")
+        return Location("abfs", f"{container}/{path}" if container else f"{host}/{path}", _azure(host, hadoop))
+    if protocol == "gs":
+        return Location("gs", f"{authority}/{path}", _google(hadoop))
+    if protocol == "hdfs":
+        return Location("hdfs", "/" + path, _hdfs(authority or _default_authority(hadoop), hadoop))
+    if protocol == "memory":
+        return Location("memory", "/" + "/".join(part for part in (authority, path) if part))
+    return Location(protocol, f"{authority}/{path}" if authority else "/" + path)
+
+
+def _without_authority(rest: str) -> str:
+    """`/x`, `///x` and `//localhost/x` are the same local file."""
+    if not rest.startswith("//"):
+        return rest
+    return "/" + rest[2:].partition("/")[2].lstrip("/")
+
+
+def _default_authority(hadoop: Mapping[str, str]) -> str:
+    default = _URL.fullmatch(hadoop.get("fs.defaultFS", ""))
+    return default["rest"].strip("/") if default and default["scheme"].lower() == "hdfs" else ""
+
+
+def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
+    def get(name: str) -> str | None:
+        # a bucket's own key wins, as in S3A
+        return hadoop.get(f"fs.s3a.bucket.{bucket}.{name}") or hadoop.get(f"fs.s3a.{name}")
+
+    options: dict[str, Any] = {}
+    for name, parameter in (("access.key", "key"), ("secret.key", "secret"), ("session.token", "token")):
+        if value := get(name):
+            options[parameter] = value
+    client: dict[str, Any] = {}
+    secure = (get("connection.ssl.enabled") or "true").lower() != "false"
+    if endpoint := get("endpoint"):
+        has_scheme = "://" in endpoint
+        options["endpoint_url"] = endpoint if has_scheme else f"{'https' if secure else 'http'}://{endpoint}"
+    elif not secure:
+        options["use_ssl"] = False
+    if region := get("endpoint.region"):
+        client["region_name"] = region
+    if (get("path.style.access") or "false").lower() == "true":
+        options["config_kwargs"] = {"s3": {"addressing_style": "path"}}
+    if client:
+        options["client_kwargs"] = client
+    if "AnonymousAWSCredentialsProvider" in (get("aws.credentials.provider") or ""):
+        options["anon"] = True
+    return options
+
+
+def _azure(host: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
+    account = host.partition(".")[0]
+    options: dict[str, Any] = {"account_name": account} if account else {}
+
+    def get(name: str) -> str | None:
+        return hadoop.get(f"fs.azure.{name}.{host}") or hadoop.get(f"fs.azure.{name}")
+
+    if key := get("account.key"):
+        options["account_key"] = key
+    if token := get("sas.fixed.token"):
+        options["sas_token"] = token
+    if client := get("account.oauth2.client.id"):
+        options["client_id"] = client
+        options["client_secret"] = get("account.oauth2.client.secret")
+        # https://login.microsoftonline.com/<tenant>/oauth2/token
+        endpoint = (get("account.oauth2.client.endpoint") or "").split("/")
+        if len(endpoint) > 3:
+            options["tenant_id"] = endpoint[3]
+    return options
+
+
+def _google(hadoop: Mapping[str, str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name in ("fs.gs.auth.service.account.json.keyfile", "google.cloud.auth.service.account.json.keyfile"):
+        if value := hadoop.get(name):
+            options["token"] = value
+            break
+    if project := hadoop.get("fs.gs.project.id"):
+        options["project"] = project
+    if root := hadoop.get("fs.gs.storage.root.url"):
+        options["endpoint_url"] = root.rstrip("/")
+    return options
+
+
+def _hdfs(authority: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
+    host, _, port = authority.partition(":")
+    options: dict[str, Any] = {"host": host or "default"}
+    if port:
+        options["port"] = int(port)
+    if user := hadoop.get("hadoop.user.name"):
+        options["user"] = user
+    return options

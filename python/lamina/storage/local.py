@@ -1,0 +1,150 @@
+"""Local files: publish = temporary name in the same directory, (fsync,) rename.
+
+A reader never sees a part of a file: rename replaces a name in one step. With fsync the file is flushed before the
+rename and its directory after it. Large reads are memory-mapped: files never change once published, and deleting a
+mapped file keeps its pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+
+from lamina.storage.backend import Backend, Listed
+from lamina.storage.temporary import temporary_name
+
+_MAP_BYTES = 4 << 20
+"""Reads of at least this size are mapped."""
+
+
+class LocalBackend(Backend):
+    """Files below the directory `root`."""
+
+    def __init__(self, root: str, *, fsync: bool) -> None:
+        self._root = root
+        self._fsync = fsync
+        self._counter = itertools.count()
+
+    def publish(self, path: str, chunks: Iterable[Any]) -> int:
+        target = self._path(path)
+        with self._temporary(target) as (temporary, file):
+            size = 0
+            for chunk in chunks:
+                size += len(chunk)
+                file.write(chunk)
+            self._flush(file)
+            os.replace(temporary, target)
+        self._sync_directory(target)
+        return size
+
+    def publish_if_absent(self, path: str, data: bytes) -> bool:
+        target = self._path(path)
+        with self._temporary(target) as (temporary, file):
+            file.write(data)
+            self._flush(file)
+            # a link fails where the name exists, and a rename would replace it
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+        self._sync_directory(target)
+        return True
+
+    @contextlib.contextmanager
+    def _temporary(self, target: str) -> Iterator[tuple[str, IO[bytes]]]:
+        """A new file beside `target`, removed at the end unless it was renamed."""
+        temporary, file = self._create(target)
+        try:
+            with file:
+                yield temporary, file
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def _create(self, target: str) -> tuple[str, IO[bytes]]:
+        directory, name = os.path.split(target)
+        made = False
+        while True:
+            temporary = os.path.join(directory, temporary_name(name, os.getpid(), next(self._counter)))
+            try:
+                return temporary, open(temporary, "xb", buffering=1 << 16)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                if made:
+                    raise
+                os.makedirs(directory, exist_ok=True)
+                made = True
+
+    def _flush(self, file: IO[bytes]) -> None:
+        file.flush()
+        if self._fsync:
+            os.fsync(file.fileno())
+
+    def _sync_directory(self, target: str) -> None:
+        if not self._fsync:
+            return
+        descriptor = os.open(os.path.dirname(target), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str) -> pa.Buffer:
+        return self.read_range(path, 0, self.size(path))
+
+    def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
+        target = self._path(path)
+        if length < _MAP_BYTES:
+            with open(target, "rb", buffering=0) as file:
+                return _pread(file, offset, length)
+        # a mapping must end within the file: touching a page behind its end kills the process
+        available = max(0, min(length, os.path.getsize(target) - offset))
+        with pa.memory_map(target, "r") as mapped:
+            mapped.seek(offset)
+            return mapped.read_buffer(available)
+
+    def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
+        with open(self._path(path), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            return _pread(file, max(0, size - length), min(length, size)), size
+
+    def list(self, directory: str) -> Sequence[Listed]:
+        found = []
+        try:
+            with os.scandir(self._path(directory)) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.is_file():
+                            stat = entry.stat()
+                            found.append(Listed(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return found
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(path))
+
+    def size(self, path: str) -> int:
+        return os.stat(self._path(path)).st_size
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self._root, *path.split("/")) if path else self._root
+
+
+def _pread(file: IO[bytes], offset: int, length: int) -> pa.Buffer:
+    parts = []
+    while length > 0:
+        part = os.pread(file.fileno(), length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset, length = offset + len(part), length - len(part)
+    return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))

@@ -1,0 +1,161 @@
+"""Storage as the layers above see it: a root URL, relative paths, errors of lamina.
+
+Opens the file system that a URL names, and turns what it raises into `storage.*` and `file.missing`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import fsspec
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.storage.backend import Backend, Listed
+from lamina.storage.hadoop import PACKAGES, translate
+from lamina.storage.local import LocalBackend
+from lamina.storage.remote import FsspecBackend
+
+_Result = TypeVar("_Result")
+
+
+class Storage:
+    """Objects below `url`.
+
+    Args:
+        url: a directory, as Hadoop or fsspec write it.
+        hadoop: Hadoop configuration keys; those for access are used.
+        fsync: whether local files are flushed to the disk before they count as written.
+        backend: used in place of the file system that `url` names (tests).
+    Raises:
+        LaminaError: `storage.scheme` where no file system for the URL is installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        hadoop: Mapping[str, str] | None = None,
+        fsync: bool = False,
+        *,
+        backend: Backend | None = None,
+    ) -> None:
+        self.url = url.rstrip("/") or "/"
+        self._backend = backend or open_backend(self.url, hadoop or {}, fsync)
+
+    def publish(self, path: str, data: Any) -> int:
+        """Writes an object whole and durably, from bytes or an iterable of chunks; gives its size."""
+        source = _Source([data] if isinstance(data, (bytes, bytearray, memoryview, pa.Buffer)) else data)
+        try:
+            return self._call("write", path, lambda: self._backend.publish(path, source))
+        except LaminaError:
+            if source.error is not None:
+                raise source.error from None
+            raise
+
+    def publish_if_absent(self, path: str, data: bytes) -> bool:
+        """Writes an object unless one is there; whether it was written."""
+        return self._call("write", path, lambda: self._backend.publish_if_absent(path, data))
+
+    def read(self, path: str) -> pa.Buffer:
+        """The whole object; `file.missing` where there is none."""
+        return self._call("read", path, lambda: self._backend.read(path))
+
+    def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
+        """At most `length` bytes from `offset`; `file.missing` where there is no object."""
+        return self._call("read", path, lambda: self._backend.read_range(path, offset, length))
+
+    def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
+        """The last `length` bytes and the size of the object; `file.missing` where there is none."""
+        return self._call("read", path, lambda: self._backend.read_tail(path, length))
+
+    def list(self, directory: str) -> Sequence[Listed]:
+        """The objects directly in `directory`."""
+        return self._call("list", directory, lambda: self._backend.list(directory))
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Deletes objects that may be there."""
+        if paths:
+            self._call("delete", paths[0], lambda: self._backend.delete_many(paths))
+
+    def size(self, path: str) -> int:
+        """Size in bytes; `file.missing` where there is no object."""
+        return self._call("look up", path, lambda: self._backend.size(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object."""
+        try:
+            self.size(path)
+        except LaminaError as error:
+            if error.kind == "file.missing":
+                return False
+            raise
+        return True
+
+    def location(self, path: str) -> str:
+        """How `path` is named to people."""
+        return f"{self.url}/{path}" if path else self.url
+
+    def close(self) -> None:
+        """Frees what the file system holds."""
+        self._backend.close()
+
+    def _call(self, verb: str, path: str, operation: Callable[[], _Result]) -> _Result:
+        try:
+            return operation()
+        except LaminaError:
+            raise
+        except FileNotFoundError as error:
+            if verb == "write":
+                raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
+            raise LaminaError.from_kind("file.missing", f"{self.location(path)} is not there") from error
+        except PermissionError as error:
+            raise LaminaError.from_kind("storage.denied", self._failed(verb, path, error)) from error
+        except Exception as error:
+            # object stores raise exceptions of their own libraries, which have no common root
+            raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
+
+    def _failed(self, verb: str, path: str, error: BaseException) -> str:
+        return f"could not {verb} {self.location(path)}: {type(error).__name__}: {error}"
+
+
+class _Source:
+    """Chunks on their way to a storage; remembers whether it was they that failed."""
+
+    def __init__(self, chunks: Iterable[Any]) -> None:
+        self._chunks = chunks
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._chunks
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool) -> Backend:
+    """The backend for `url`."""
+    location = translate(url, hadoop)
+    if location.protocol == "file":
+        return LocalBackend(os.path.abspath(location.root), fsync=fsync)
+    try:
+        filesystem = fsspec.filesystem(
+            location.protocol, **dict(location.options), **({} if location.protocol == "memory" else _UNCACHED)
+        )
+    except (ImportError, ValueError) as error:
+        package = PACKAGES.get(location.protocol)
+        what = (
+            f"install it with: pip install {package}" if package else "use a scheme for which fsspec has a file system"
+        )
+        raise LaminaError.from_kind(
+            "storage.scheme", f"no file system for {url} is installed ({location.protocol}); {what} ({error})"
+        ) from error
+    except Exception as error:
+        raise LaminaError.from_kind("storage.failed", f"could not open {url}: {error}") from error
+    return FsspecBackend(filesystem, location.root)
+
+
+_UNCACHED = {"use_listings_cache": False}
+"""Listings must show what other processes published."""

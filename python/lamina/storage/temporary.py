@@ -1,0 +1,17 @@
+"""Names under which a publication writes before it renames; one that stays behind was cut off by a crash."""
+
+from __future__ import annotations
+
+import re
+
+_TEMPORARY = re.compile(r"\.(?P<target>.+)\.[0-9]+-[0-9]+\.tmp", re.DOTALL)
+
+
+def temporary_name(target: str, process: int, number: int) -> str:
+    """The name that `process` writes before it becomes `target`."""
+    return f".{target}.{process}-{number}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `name` was made by `temporary_name`."""
+    return _TEMPORARY.fullmatch(name) is not None
