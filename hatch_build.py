@@ -1,6 +1,7 @@
 """Builds the JVM shim: one jar per Spark minor in `python/lamina/jars/`, without sbt.
 
-As hatchling's build hook it runs for every wheel and editable install; `python hatch_build.py [minor ...]` runs it alone.
+As hatchling's build hook it runs for every wheel and editable install; `python hatch_build.py [minor ...]` runs it
+alone.
 The Scala compiler is the one that pyspark ships. The jars of the minor that is installed come from pyspark; Spark 4.2's
 come from Maven Central through the Ivy that pyspark ships, and Spark 4.3, which is not there, from PyPI.
 """
@@ -73,7 +74,8 @@ def jar_name(minor: str) -> str:
 def java() -> str:
     """The path of a Java that fits; fails with a sentence."""
     spec = importlib.util.spec_from_file_location("lamina_java", PACKAGE / "spark" / "java.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     problem = module.java_problem()
@@ -88,7 +90,8 @@ def installed_spark() -> tuple[str, Path]:
     versions = " or ".join(SPARK_VERSIONS.values())
     if spec is None or spec.origin is None:
         raise BuildError(
-            f"{sys.executable} has no pyspark, but its Scala compiler builds the shim: pip install 'pyspark=={versions}'."
+            f"{sys.executable} has no pyspark, but the shim is built with the Scala compiler of pyspark {versions}: "
+            f"{sys.executable} -m pip install 'pyspark=={max(SPARK_VERSIONS.values())}'."
         )
     found = importlib.metadata.version("pyspark")
     minor = ".".join(found.split(".")[:2])
@@ -132,8 +135,8 @@ def fetch_from_maven(spark: str, program: str, jars: Path, to: Path) -> None:
     missing = [name for name in SPARK_MODULES if not (to / f"spark-{name}_2.13-{spark}.jar").is_file()]
     if answer.returncode != 0 or missing:
         raise BuildError(
-            f"{answer.stdout[-3000:]}{answer.stderr[-3000:]}\nThe jars of Spark {spark} could not be fetched from Maven "
-            "Central (the output above says why), but the shim is built for every Spark minor: connect to "
+            f"{answer.stdout[-3000:]}{answer.stderr[-3000:]}\nThe jars of Spark {spark} could not be fetched from "
+            "Maven Central (the output above says why), but the shim is built for every Spark minor: connect to "
             "https://repo1.maven.org and build again."
         )
 
@@ -148,8 +151,8 @@ def fetch_from_pypi(spark: str, program: str, jars: Path, to: Path) -> None:
         archives = list(Path(scratch).glob("pyspark-*.tar.gz"))
         if answer.returncode != 0 or not archives:
             raise BuildError(
-                f"pyspark {spark} could not be downloaded from PyPI (the output above says why), but the shim is built for "
-                "every Spark minor: connect to https://pypi.org and build again."
+                f"pyspark {spark} could not be downloaded from PyPI (the output above says why), but the shim is built "
+                "for every Spark minor: connect to https://pypi.org and build again."
             )
         with tarfile.open(archives[0]) as archive:
             for member in archive:

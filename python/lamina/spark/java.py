@@ -14,8 +14,8 @@ import sys
 MAJORS = (17, 21)
 
 _GET = (
-    "Install a JDK 17 or 21 (Debian and Ubuntu: `apt install openjdk-17-jdk-headless`; macOS: `brew install openjdk@17`; "
-    "others: https://adoptium.net) and put it on PATH or into JAVA_HOME."
+    "Install a JDK 17 or 21 (Debian and Ubuntu: `apt install openjdk-17-jdk-headless`; macOS: "
+    "`brew install openjdk@17`; others: https://adoptium.net) and put it on PATH or into JAVA_HOME."
 )
 
 

@@ -1,0 +1,95 @@
+// Builds, tests and publishes the JVM shim, once per Spark minor, from shared sources and one small folder per minor.
+// Spark 4.3 is compiled against the jars of an installed pyspark 4.3 (environment variable LAMINA_PYSPARK_JARS, which the
+// Makefile sets); Spark 4.2 against Maven Central.
+
+ThisBuild / organization := "io.lamina"
+ThisBuild / scalaVersion := "2.13.18"
+ThisBuild / version := {
+  val text = IO.read(file("python/lamina/_version.py"))
+  "__version__ = \"([^\"]+)\"".r.findFirstMatchIn(text).map(_.group(1)).getOrElse(sys.error("no __version__"))
+}
+
+lazy val root = (project in file("."))
+  .aggregate(spark42, spark43)
+  .settings(publish / skip := true, target := file("build/sbt/root"))
+
+lazy val spark42 = shim("4.2").settings(
+  libraryDependencies += "org.apache.spark" %% "spark-sql" % "4.2.0" % Provided
+)
+
+lazy val spark43 = shim("4.3").settings(
+  autoScalaLibrary := false,
+  Compile / unmanagedJars ++= {
+    val jars = file(sys.env.getOrElse("LAMINA_PYSPARK_JARS", sys.error("set LAMINA_PYSPARK_JARS to pyspark 4.3's jars")))
+    if ((jars * "spark-core_2.13-4.3.*.jar").get.isEmpty) sys.error(s"$jars holds no Spark 4.3")
+    (jars * "*.jar").classpath
+  }
+)
+
+def shim(minor: String): Project = {
+  val id = s"spark${minor.replace(".", "")}"
+  val shimSources = file("jvm-shim/src")
+  Project(id, file(s"build/sbt/$minor")).settings(
+    name := s"lamina-spark-$minor",
+    target := file(s"build/sbt/$minor/target").getAbsoluteFile,
+    Compile / unmanagedSourceDirectories :=
+      Seq(shimSources / "main/scala", shimSources / s"main/scala-spark-$minor").map(_.getAbsoluteFile),
+    Compile / unmanagedResourceDirectories := Seq((shimSources / "main/resources").getAbsoluteFile),
+    Test / unmanagedSourceDirectories :=
+      Seq(shimSources / "test/scala", shimSources / s"test/scala-spark-$minor").map(_.getAbsoluteFile),
+    Test / unmanagedResourceDirectories := Seq((shimSources / "test/resources").getAbsoluteFile),
+    scalacOptions ++= Seq("-Xlint", "-Werror", "-deprecation", "-feature", "-unchecked", "-encoding", "UTF-8"),
+    libraryDependencies ++= Seq(
+      "org.scalatest" %% "scalatest" % "3.2.19" % Test,
+      "org.scalatestplus" %% "scalacheck-1-18" % "3.2.19.0" % Test,
+      "org.scalacheck" %% "scalacheck" % "1.18.1" % Test
+    ),
+    // The jar is what the wheel carries: classes, the engine's Python sources, and what it was built for.
+    Compile / packageBin / mappings ++= {
+      val python = file("python").getAbsoluteFile
+      val properties = target.value / "lamina-build.properties"
+      IO.write(properties, s"version=${version.value}\nsparkMinor=$minor\n")
+      val engine = (python / "lamina" ** "*.py").get.map(path => path -> IO.relativize(python, path).get)
+      engine ++ Seq(
+        properties -> "lamina-build.properties",
+        file("LICENSE").getAbsoluteFile -> "META-INF/LICENSE"
+      )
+    },
+    Compile / doc / sources := Nil,
+    Compile / packageDoc / publishArtifact := false,
+    publishM2Configuration := publishM2Configuration.value.withOverwrite(true),
+    // Spark itself provides everything, so that `--packages` has nothing else to resolve.
+    pomPostProcess := { pom =>
+      pom.asInstanceOf[scala.xml.Elem].copy(child = pom.child.filter(_.label != "dependencies"))
+    },
+    description := s"State store provider of lamina for Spark $minor",
+    licenses := Seq("Apache-2.0" -> url("https://www.apache.org/licenses/LICENSE-2.0")),
+    Test / fork := true,
+    Test / parallelExecution := false,
+    Test / baseDirectory := file(".").getAbsoluteFile,
+    Test / javaOptions ++= Seq("-Xmx2g", "-Xss4m", "-XX:+IgnoreUnrecognizedVMOptions") ++ sparkModuleOptions,
+    Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDF")
+  )
+}
+
+// What Spark's own launcher passes to its JVMs (org.apache.spark.launcher.JavaModuleOptions).
+lazy val sparkModuleOptions = Seq(
+  "java.base/java.lang",
+  "java.base/java.lang.invoke",
+  "java.base/java.lang.reflect",
+  "java.base/java.io",
+  "java.base/java.net",
+  "java.base/java.nio",
+  "java.base/java.util",
+  "java.base/java.util.concurrent",
+  "java.base/java.util.concurrent.atomic",
+  "java.base/jdk.internal.ref",
+  "java.base/sun.nio.ch",
+  "java.base/sun.nio.cs",
+  "java.base/sun.security.action",
+  "java.base/sun.util.calendar"
+).map(module => s"--add-opens=$module=ALL-UNNAMED") ++ Seq(
+  "--add-modules=jdk.incubator.vector",
+  "-Djdk.reflect.useDirectMethodHandle=false",
+  "-Dio.netty.tryReflectionSetAccessible=true"
+)

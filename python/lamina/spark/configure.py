@@ -1,0 +1,112 @@
+"""`lamina.configure`: makes a PySpark session keep the state of its streaming queries in lamina."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from lamina.errors import EngineError, SettingsError
+from lamina.settings import Settings, as_text
+from lamina.spark import launch
+from lamina.spark.jars import jar_path, spark_home
+from lamina.spark.java import java_problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+CHECKPOINT_FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+_KEYS: dict[str, str] = {field.name: field.metadata["key"].full_name for field in fields(Settings)}
+
+
+def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: object) -> SparkSession.Builder:
+    """Sets what a session needs so that its streaming queries keep their state in lamina.
+
+    Sets the provider, checkpoint format 2 and the given settings, and adds the shim's jar for the installed Spark to
+    `spark.jars`; jars, extensions and plugins that the builder, `spark-defaults.conf` or `PYSPARK_SUBMIT_ARGS` set
+    stay. Needs no network. Call it before the first session of the process, unless the jar is already loaded (as after
+    `spark-submit --packages`).
+
+    Args:
+        builder: `SparkSession.builder`, or one with options set.
+        backend: where rows live; `heap`.
+        settings: further settings of lamina in snake case, as `compaction_mode="full"` for `compaction.mode`.
+
+    Returns:
+        The same builder.
+
+    Raises:
+        SettingsError: an unknown or ill-typed setting, or a session that can no longer load the jar.
+        VersionError: `version.spark`, where no jar fits the installed Spark.
+        EngineError: `engine.dependency`, where there is no Java that fits.
+    """
+    options = _options(builder)
+    if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
+        raise SettingsError(
+            "settings.invalid",
+            "A Spark Connect client cannot load a state store provider; start the server with --packages and "
+            "--properties-file instead.",
+        )
+    wanted = _full_keys({"backend": backend, **settings})
+    Settings.parse(wanted)
+    if _jvm_runs():
+        _require_loaded_provider()
+    else:
+        problem = java_problem()
+        if problem is not None:
+            raise EngineError("engine.dependency", problem)
+        _add(builder, options, "spark.jars", jar_path())
+    return builder.config(map={PROVIDER_KEY: PROVIDER, CHECKPOINT_FORMAT_KEY: "2", **wanted})
+
+
+def _options(builder: SparkSession.Builder) -> dict[str, Any]:
+    return dict(getattr(builder, "_options", {}))
+
+
+def _full_keys(settings: dict[str, object]) -> dict[str, str]:
+    full: dict[str, str] = {}
+    for name, value in settings.items():
+        if name not in _KEYS:
+            near = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.0)[0]
+            raise SettingsError("settings.unknown", f"{name} is not a setting of lamina. The nearest one is {near}.")
+        full[_KEYS[name]] = as_text(value)
+    return full
+
+
+def _add(builder: SparkSession.Builder, options: dict[str, Any], key: str, entry: str) -> None:
+    """Adds `entry` to a list that may be set in three places, of which Spark would use one."""
+    environment = launch.jvm_environment()
+    in_arguments = launch.add_to_submit_args(key, entry, environment)
+    if key in options or not in_arguments:
+        before = options[key] if key in options else launch.defaults(spark_home(), environment).get(key)
+        builder.config(key, launch.merged(before, entry))
+
+
+def _jvm_runs() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _require_loaded_provider() -> None:
+    """A JVM that already runs loads no further jars on the driver, so the provider has to be there."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    try:
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        jvm.java.lang.Class.forName(PROVIDER, False, loader)
+    except Py4JJavaError:
+        raise SettingsError(
+            "settings.conflict",
+            "Spark's JVM already runs without lamina's jar. In a plain Python program, call lamina.configure before "
+            "the first session (in a notebook: restart the kernel); with spark-submit, add "
+            f"`--jars {jar_path()}` or `--packages` with lamina's artifact.",
+        ) from None

@@ -1,0 +1,77 @@
+"""Reads what a PySpark driver's JVM will be configured with before the session's own settings: the defaults file and
+`PYSPARK_SUBMIT_ARGS`, with the precedence that Spark's launcher gives them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import MutableMapping
+from pathlib import Path
+
+SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+_OPTION_OF_KEY = {"spark.jars": "--jars"}
+
+
+def defaults(home: Path, environment: MutableMapping[str, str]) -> dict[str, str]:
+    """The entries of the file that Spark would read: `--properties-file`, else `spark-defaults.conf`."""
+    words = _submit_words(environment)
+    folder = environment.get("SPARK_CONF_DIR") or str(home / "conf")
+    path = Path(folder) / "spark-defaults.conf"
+    for index, word in enumerate(words[:-1]):
+        if word == "--properties-file":
+            path = Path(words[index + 1])
+    if not path.is_file():
+        return {}
+    return parse_properties(path.read_text(encoding="utf-8"))
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Entries of a Java properties file as Spark writes them: `key value`, `key=value` or `key: value` per line."""
+    entries: dict[str, str] = {}
+    for line in re.sub(r"\\\n[ \t]*", "", text).splitlines():
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        match = re.match(r"([^\s=:]+)\s*[=:\s]\s*(.*)", stripped)
+        if match:
+            entries[match[1]] = match[2].strip()
+    return entries
+
+
+def add_to_submit_args(key: str, entry: str, environment: MutableMapping[str, str]) -> bool:
+    """Adds `entry` to the comma-separated list `key` where `PYSPARK_SUBMIT_ARGS` sets it.
+
+    There it would win over the session's own value, which then never reaches the driver's class path.
+
+    Returns:
+        Whether the arguments set that key.
+    """
+    words = _submit_words(environment)
+    found = False
+    for index, word in enumerate(words[:-1]):
+        if word == _OPTION_OF_KEY.get(key):
+            words[index + 1] = merged(words[index + 1], entry)
+            found = True
+        elif word in ("--conf", "-c") and words[index + 1].startswith(f"{key}="):
+            words[index + 1] = f"{key}={merged(words[index + 1][len(key) + 1 :], entry)}"
+            found = True
+    if found:
+        environment[SUBMIT_ARGS] = shlex.join(words)
+    return found
+
+
+def merged(entries: str | None, entry: str) -> str:
+    """A comma-separated list with `entry` in it once, at its end if it was not there."""
+    present = [item.strip() for item in (entries or "").split(",") if item.strip()]
+    return ",".join(present if entry in present else [*present, entry])
+
+
+def _submit_words(environment: MutableMapping[str, str]) -> list[str]:
+    return shlex.split(environment.get(SUBMIT_ARGS, ""))
+
+
+def jvm_environment() -> MutableMapping[str, str]:
+    """The environment that the driver's JVM will inherit."""
+    return os.environ
