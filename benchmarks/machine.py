@@ -1,0 +1,100 @@
+"""Describes the machine and the software of a run, without anything that names a host, a person or a path."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypedDict
+
+from benchmarks.scala import java
+
+
+class Machine(TypedDict):
+    cpu: str
+    cores: int
+    memory_gib: float
+    system: str
+    jdk: str
+    python: str
+    spark: str
+    pyarrow: str
+
+
+def describe() -> Machine:
+    """CPU, memory and versions."""
+    return Machine(
+        cpu=_cpu(),
+        cores=os.cpu_count() or 0,
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        system=f"{platform.system()} {platform.release().split('-')[0]}",
+        jdk=_jdk(),
+        python=platform.python_version(),
+        spark=version("pyspark"),
+        pyarrow=version("pyarrow"),
+    )
+
+
+def load() -> float:
+    """The load average of the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process now, 0 if it has ended."""
+    return _status(pid, "VmRSS")
+
+
+def peak_resident_bytes(pid: int) -> int:
+    """The greatest resident memory that a process ever had, 0 if it has ended."""
+    return _status(pid, "VmHWM")
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Command lines of all processes below `pid`."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found: dict[int, str] = {}
+    queue = list(children.get(pid, []))
+    while queue:
+        child = queue.pop()
+        try:
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if command:
+            found[child] = command.replace(b"\0", b" ").decode(errors="replace")
+        queue.extend(children.get(child, []))
+    return found
+
+
+def _status(pid: int, field: str) -> int:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    match = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else 0
+
+
+def _cpu() -> str:
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    return match.group(1).strip() if match else platform.processor() or platform.machine()
+
+
+def _jdk() -> str:
+    found = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
+    match = re.search(r'version "([^"]+)"', found)
+    return match.group(1) if match else "unknown"

@@ -1,0 +1,84 @@
+"""Runs every variant in a fresh child process, alternating, and collects one JSON result from each.
+
+A child is a module of this package run as `python -m <module> <request>`; it prints one line `RESULT <json>`. Variants take
+turns within a round and each round starts with another one, so that a slow minute of the machine meets all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.scala import ROOT
+
+MARK = "RESULT "
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def run_child(module: str, request: Mapping[str, Any], timeout: float = 900) -> dict[str, Any]:
+    """Run one child to its end and return its result, with the machine's load before it.
+
+    Raises:
+        SystemExit: The child failed or gave no result; its last lines are shown.
+    """
+    load = machine.load()
+    environment = dict(os.environ, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    paths = [str(ROOT), str(ROOT / "python"), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    with tempfile.TemporaryFile("w+") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(request)],
+            cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = -1
+        finally:
+            # the JVM and the engine live in the child's process group: nothing of a round may run during the next one
+            _end_group(child.pid)
+            child.wait()
+        output.seek(0)
+        lines = output.read().splitlines()
+    for line in lines:
+        if line.startswith(MARK):
+            return {**json.loads(line[len(MARK) :]), "load": load}
+    raise SystemExit("\n".join([*lines[-60:], f"{module} ended with {code} and no result for {json.dumps(request)}"]))
+
+
+def print_result(result: Mapping[str, Any]) -> None:
+    """The child's last act."""
+    print(MARK + json.dumps(result), flush=True)
+
+
+def turns(variants: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """(round, variant) in the order in which they run."""
+    for number in range(rounds):
+        shift = number % len(variants)
+        for variant in [*variants[shift:], *variants[:shift]]:
+            yield number, variant
+
+
+def progress(text: str) -> None:
+    """One line of what is going on, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_result(name: str, result: Mapping[str, Any]) -> None:
+    """Keep the JSON of the last run for the report."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+
+
+def _end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,77 @@
+"""A child's Spark session, and what can be read of its JVM between two batches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks import machine, variants
+
+PARTITIONS = 2
+
+
+def start(variant: str, *, driver_memory: str, extra_jars: list[Path] | None = None) -> SparkSession:
+    """A `local[2]` session with the variant's state store."""
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName(f"benchmark-{variant}")
+        .config("spark.driver.memory", driver_memory)
+        .config("spark.ui.enabled", "false")
+        .config("spark.jars", ",".join(map(str, [*variants.jars(variant), *(extra_jars or [])])))
+        .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+        .config("spark.log.level", "ERROR")
+    )
+    for key, value in variants.settings(variant).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def jvm(spark: SparkSession) -> Any:
+    """The root of the JVM's packages."""
+    return spark.sparkContext._jvm  # noqa: SLF001  (pyspark has no public way in)
+
+
+def gc_millis(spark: SparkSession) -> int:
+    """Milliseconds that the JVM has spent in garbage collections."""
+    beans = jvm(spark).java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()
+    return sum(bean.getCollectionTime() for bean in beans)
+
+
+def heap_after_collection(spark: SparkSession) -> int:
+    """Bytes in use on the heap after a full collection."""
+    jvm(spark).java.lang.System.gc()
+    return int(jvm(spark).java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed())
+
+
+def jvm_pid(spark: SparkSession) -> int:
+    """Process id of the JVM."""
+    return int(jvm(spark).java.lang.ProcessHandle.current().pid())
+
+
+def resident(spark: SparkSession) -> dict[str, int]:
+    """Greatest resident memory, in bytes, of the JVM and of each process that it started, named by the module it runs."""
+    pid = jvm_pid(spark)
+    found = {"jvm": machine.peak_resident_bytes(pid)}
+    for child, command in machine.descendants(pid).items():
+        found[_role(command)] = machine.peak_resident_bytes(child)
+    return found
+
+
+def directory_bytes(path: Path) -> int:
+    """Sum of the sizes of all files below a directory."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.path.getsize(os.path.join(folder, name))
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _role(command: str) -> str:
+    return "maintenance" if "maintenance" in command else "engine" if "lamina" in command else command.split(" ")[0]
