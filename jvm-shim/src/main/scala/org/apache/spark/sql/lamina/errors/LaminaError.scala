@@ -1,0 +1,80 @@
+package org.apache.spark.sql.lamina.errors
+
+/**
+ * The one error of lamina in the JVM.
+ *
+ * @param kind stable name of what went wrong, one of [[LaminaError.kinds]]; the same as in Python's `lamina.errors`
+ * @param message what happened, to which file, version and store, and what to do about it; not an interface
+ */
+final class LaminaError(val kind: String, message: String, cause: Throwable = null)
+    extends RuntimeException(s"[$kind] $message", cause)
+
+object LaminaError {
+  val SettingsUnknown = "settings.unknown"
+  val SettingsInvalid = "settings.invalid"
+  val SettingsConflict = "settings.conflict"
+  val VersionSpark = "version.spark"
+  val VersionEngine = "version.engine"
+  val EngineStart = "engine.start"
+  val EngineDependency = "engine.dependency"
+  val EngineLost = "engine.lost"
+  val EngineProtocol = "engine.protocol"
+  val EngineDeadline = "engine.deadline"
+  val EngineCancelled = "engine.cancelled"
+  val StorageScheme = "storage.scheme"
+  val StorageDenied = "storage.denied"
+  val StorageFailed = "storage.failed"
+  val FileMissing = "file.missing"
+  val FileDamaged = "file.damaged"
+  val FileVersion = "file.version"
+  val FileIdentity = "file.identity"
+  val AttemptIdUnknown = "attempt-id.unknown"
+  val StateNotRetained = "state.not-retained"
+  val StateSuperseded = "state.superseded"
+  val StateBase = "state.base"
+  val MemoryCap = "memory.cap"
+  val StoreClosed = "store.closed"
+  val StoreStamp = "store.stamp"
+  val StoreState = "store.state"
+  val StoreUnsupported = "store.unsupported"
+  val RowTooLarge = "row.too-large"
+  val Internal = "internal"
+
+  /** Every kind, in the order in which they were added. Append only. */
+  val kinds: Seq[String] = Seq(
+    SettingsUnknown,
+    SettingsInvalid,
+    SettingsConflict,
+    VersionSpark,
+    VersionEngine,
+    EngineStart,
+    EngineDependency,
+    EngineLost,
+    EngineProtocol,
+    EngineDeadline,
+    EngineCancelled,
+    StorageScheme,
+    StorageDenied,
+    StorageFailed,
+    FileMissing,
+    FileDamaged,
+    FileVersion,
+    FileIdentity,
+    AttemptIdUnknown,
+    StateNotRetained,
+    StateSuperseded,
+    StateBase,
+    MemoryCap,
+    StoreClosed,
+    StoreStamp,
+    StoreState,
+    StoreUnsupported,
+    RowTooLarge,
+    Internal)
+
+  private val known = kinds.toSet
+
+  /** An error that came over the wire; a kind that this shim does not know (of a newer engine) becomes `internal`. */
+  def fromKind(kind: String, message: String): LaminaError =
+    if (known(kind)) new LaminaError(kind, message) else new LaminaError(Internal, s"$kind: $message")
+}

@@ -1,0 +1,147 @@
+package org.apache.spark.sql.lamina.wire
+
+import java.util.ArrayDeque
+import java.util.concurrent.{SynchronousQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.locks.ReentrantLock
+
+import scala.collection.mutable
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+
+/** A request whose answer has not been read yet and which therefore keeps its connection. */
+private[wire] trait Unanswered {
+
+  /** Waits for the answer, keeps it, and gives the connection back. Does nothing if somebody else does so already. */
+  private[wire] def receive(): Unit
+}
+
+/**
+ * At most `limit` data connections; who wants one more waits.
+ *
+ * A sent commit keeps its connection until its answer is read, and a task reads its answers only at its end. So that
+ * tasks with several stores can never wait for one another's connections, who finds none left has the answer of the
+ * oldest sent commit read by a thread of the pool.
+ *
+ * Invariant: `open` counts idle connections, borrowed ones, and those being opened.
+ */
+private[wire] final class ConnectionPool(limit: Int, name: String, connect: () => Connection) {
+  private val lock = new ReentrantLock
+  private val freed = lock.newCondition()
+  private val idle = new ArrayDeque[Connection]
+  private val borrowed = mutable.Set.empty[Connection]
+  private val unanswered = mutable.LinkedHashSet.empty[Unanswered]
+  private var open = 0
+  private var closed = false
+  private val readers =
+    new ThreadPoolExecutor(0, Int.MaxValue, 1L, TimeUnit.SECONDS, new SynchronousQueue[Runnable], DaemonThreads(name))
+
+  private def locked[T](body: => T): T = {
+    lock.lock()
+    try body
+    finally lock.unlock()
+  }
+
+  /**
+   * A connection for one request.
+   *
+   * @throws LaminaError `engine.deadline` if none gets free in time, `engine.lost` once the pool is closed
+   */
+  def borrow(deadline: Deadline): Connection = {
+    val found = locked {
+      var connection = take()
+      while (connection.isEmpty && open >= limit) {
+        askForAnswer()
+        if (!freed.await(deadline.remainingMs, TimeUnit.MILLISECONDS) && deadline.remainingMs == 0)
+          throw new LaminaError(
+            LaminaError.EngineDeadline,
+            s"no connection to the engine got free within ${deadline.timeoutMs} ms; $open are in use " +
+              "(spark.sql.streaming.stateStore.lamina.engine.connections)")
+        connection = take()
+      }
+      if (connection.isEmpty) open += 1
+      connection
+    }
+    found.getOrElse(connectNew())
+  }
+
+  /** With the lock held. */
+  private def take(): Option[Connection] = {
+    if (closed) throw new LaminaError(LaminaError.EngineLost, "the engine process has ended")
+    val connection = Option(idle.pollLast())
+    connection.foreach(borrowed += _)
+    connection
+  }
+
+  private def connectNew(): Connection = {
+    val connection =
+      try connect()
+      catch {
+        case error: Throwable =>
+          locked {
+            open -= 1
+            freed.signal()
+          }
+          throw error
+      }
+    val late = locked {
+      borrowed += connection
+      closed
+    }
+    if (late) connection.close()
+    connection
+  }
+
+  /** Gives a connection back after a complete answer. */
+  def give(connection: Connection): Unit = {
+    val keeps = locked {
+      borrowed -= connection
+      val keeps = !closed && connection.isOpen
+      if (keeps) idle.addLast(connection) else open -= 1
+      freed.signal()
+      keeps
+    }
+    if (!keeps) connection.close()
+  }
+
+  /** Closes a connection on which no further request can follow. */
+  def discard(connection: Connection): Unit = {
+    connection.close()
+    locked {
+      borrowed -= connection
+      open -= 1
+      freed.signal()
+    }
+  }
+
+  /** Says that the answer of `request` may be read by the pool. */
+  def awaits(request: Unanswered): Unit = locked {
+    unanswered += request
+    // somebody may wait for a connection already, and found no answer to read
+    if (lock.hasWaiters(freed)) askForAnswer()
+  }
+
+  /** Says that the answer of `request` is being read. */
+  def reads(request: Unanswered): Unit = locked { unanswered -= request; () }
+
+  private def askForAnswer(): Unit = if (!closed) unanswered.headOption.foreach { request =>
+    unanswered -= request
+    readers.execute(() => request.receive())
+  }
+
+  /** Connections open now, and those of them in use. */
+  def counts: (Int, Int) = locked((open, borrowed.size))
+
+  /** Closes all connections: requests on them fail, later ones too. */
+  def close(): Unit = {
+    val all = locked {
+      closed = true
+      val all = borrowed.toList ++ idle.toArray(Array.empty[Connection])
+      open -= idle.size
+      idle.clear()
+      freed.signalAll()
+      all
+    }
+    all.foreach(_.close())
+    readers.shutdown()
+  }
+}

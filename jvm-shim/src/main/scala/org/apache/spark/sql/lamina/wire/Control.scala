@@ -1,0 +1,112 @@
+package org.apache.spark.sql.lamina.wire
+
+import java.lang.reflect.InvocationHandler
+import java.net.{InetAddress, SocketTimeoutException}
+import java.util.concurrent.TimeUnit
+import javax.net.SocketFactory
+
+import org.json4s.JValue
+import py4j.{CallbackClient, ClientServerConnection, Gateway, GatewayServer, Protocol => Py4JProtocol, PythonClient,
+  Py4JClientConnection, Py4JException}
+import py4j.reflection.PythonProxyHandler
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+
+/** The engine's control methods (docs/spec/wire.md). All texts are JSON. */
+private[wire] trait EngineControl {
+  def hello(json: String): String
+  def openStore(json: String): String
+  def begin(handle: Long, json: String): String
+  def resolve(handle: Long, json: String): String
+  def related(handle: Long, json: String): String
+  def maintain(handle: Long, json: String): String
+  def closeStore(handle: Long): String
+  def cancel(requestId: Long): String
+  def stats(): String
+  def shutdown(): String
+}
+
+/**
+ * Calls the engine's control methods through Py4J, from any thread.
+ *
+ * @param timeoutMs how long one call may take
+ */
+private[wire] final class Control(port: Int, token: String, timeoutMs: Long) {
+  import Control._
+
+  private val client = new Client(port, token, math.min(timeoutMs, Int.MaxValue.toLong).toInt)
+  private val gateway = new Gateway(null, client)
+  client.setGateway(gateway)
+  private val entryPoint: InvocationHandler = new PythonProxyHandler(Py4JProtocol.ENTRY_POINT_OBJECT_ID, gateway)
+
+  /**
+   * Calls `method` and returns its answer.
+   *
+   * @param args texts, JSON values, or integers
+   * @throws LaminaError what the engine answered, `engine.deadline`, or `engine.protocol` where the call got no answer
+   */
+  def call(method: String, args: Seq[AnyRef]): JValue = {
+    val target = methods.getOrElse(method, throw new IllegalArgumentException(s"the engine has no control method $method"))
+    val values: Array[AnyRef] = args.map {
+      case json: JValue => Protocol.text(json)
+      case other => other
+    }.toArray
+    val result =
+      try entryPoint.invoke(null, target, values)
+      catch { case error: Py4JException => throw failed(method, error) }
+    result match {
+      case json: String => Protocol.answer(Protocol.parse(json))
+      case other => throw new LaminaError(LaminaError.EngineProtocol, s"the control method $method answered $other")
+    }
+  }
+
+  private def failed(method: String, error: Py4JException): LaminaError = {
+    val causes = Iterator.iterate[Throwable](error)(_.getCause).takeWhile(_ != null).toList
+    if (causes.exists(_.isInstanceOf[SocketTimeoutException]))
+      new LaminaError(LaminaError.EngineDeadline, s"the control call $method had no answer after $timeoutMs ms", error)
+    else
+      new LaminaError(LaminaError.EngineProtocol, s"the control call $method failed: ${causes.last.getMessage}", error)
+  }
+
+  def close(): Unit = client.shutdown()
+}
+
+private[wire] object Control {
+  private val methods = classOf[EngineControl].getMethods.iterator.map(method => method.getName -> method).toMap
+
+  // as PySpark does; failures reach the caller as exceptions
+  GatewayServer.turnLoggingOff()
+
+  /**
+   * Py4J's client for Python's `ClientServer`, with its connections in a pool instead of one per thread.
+   *
+   * Python never calls back, so a connection need not belong to a thread; and one per thread would stay open after the
+   * thread has ended. Each connection has a thread of its own in the engine.
+   */
+  private final class Client(port: Int, token: String, readTimeoutMs: Int)
+      extends PythonClient(
+        null,
+        null,
+        port,
+        InetAddress.getLoopbackAddress,
+        CallbackClient.DEFAULT_MIN_CONNECTION_TIME,
+        TimeUnit.SECONDS,
+        SocketFactory.getDefault,
+        null,
+        false,
+        readTimeoutMs,
+        token) {
+
+    /** Called with the client's lock held. */
+    override protected def getConnection(): Py4JClientConnection = {
+      val idle = connections.pollLast()
+      if (idle != null) idle
+      else {
+        val connection = new ClientServerConnection(gateway, startClientSocket(), null, this, null, readTimeout, authToken)
+        connection.setInitiatedFromClient(true)
+        connection.start()
+        connection
+      }
+    }
+  }
+}

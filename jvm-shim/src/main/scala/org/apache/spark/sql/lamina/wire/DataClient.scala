@@ -1,0 +1,127 @@
+package org.apache.spark.sql.lamina.wire
+
+import java.io.IOException
+import java.util.concurrent.atomic.AtomicLong
+
+import org.json4s.{JArray, JObject, JValue}
+import org.json4s.JsonAST.JString
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.EntrySink
+
+/** The data requests of one engine: commits, loads, feeds, over a bounded pool of connections and reused buffers. */
+private[wire] final class DataClient(
+    settings: ProcessSettings,
+    name: String,
+    connect: () => Connection,
+    lostReason: () => Option[String],
+    logTail: () => String,
+    cancelRequest: Long => Unit) {
+  import DataClient._
+
+  private val timer = new DeadlineTimer(s"$name-deadlines")
+  private val pool = new ConnectionPool(settings.connections, s"$name-answers", connect)
+  private val writers = new Reuse[ChangeWriter](MaxIdleBytes, () => new ChangeWriter)
+  private val readers = new Reuse[EntryReader](MaxIdleBytes, () => new EntryReader)
+
+  /**
+   * Sends a commit. The first section is collected before `header` is asked for, so that the header may say what the
+   * section amounted to. A section that is too large to be held is run a second time, so it must give the same again.
+   */
+  def commit(header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
+    writers.use { writer =>
+      sections.headOption.foreach { case (_, fill) =>
+        writer.hold()
+        fill(writer)
+      }
+      val names = "sections" -> JArray(sections.iterator.map { case (section, _) => JString(section) }.toList)
+      val json = Protocol.merged(header(), names)
+      val exchange = open("commit")
+      try {
+        exchange.addHeader(json)
+        sections.zipWithIndex.foreach { case ((_, fill), index) =>
+          if (index > 0 || writer.overflowed) {
+            writer.stream(exchange.connection)
+            fill(writer)
+          }
+          writer.finish(exchange.connection)
+        }
+        exchange.connection.flush()
+      } catch { case error: Throwable => throw exchange.failedSending(error) }
+      val pending = new PendingCommit(exchange, cancelRequest)
+      // nobody may ever ask for the answer: a task can die between commit and await
+      exchange.onExpiry { () =>
+        pool.reads(pending)
+        pending.receive()
+      }
+      pool.awaits(pending)
+      pending
+    }
+
+  def load(header: JObject)(onHeader: JValue => Unit)(sink: EntrySink): Unit = {
+    val op = header \ "op" match {
+      case JString(given) => given
+      case _ => "load"
+    }
+    stream(op, header)(onHeader)((reader, connection) => { reader.read(connection, sink); () })
+  }
+
+  def feed(header: JObject)(onHeader: JValue => Unit)(sink: FeedSink): Unit =
+    stream("feed", header)(onHeader)((reader, connection) => { reader.readFeed(connection, sink); () })
+
+  def ping(): Unit = stream("ping", JObject())(_ => ())((_, _) => ())
+
+  private def stream(op: String, header: JObject)(onHeader: JValue => Unit)(
+      read: (EntryReader, Connection) => Unit): Unit =
+    readers.use { reader =>
+      val exchange = open(op)
+      try {
+        exchange.addHeader(header)
+        exchange.connection.flush()
+        onHeader(exchange.readAnswer())
+        read(reader, exchange.connection)
+      } catch { case error: Throwable => throw exchange.failed(error) }
+      exchange.done()
+    }
+
+  private def open(op: String): Exchange = {
+    val deadline = Deadline.in(settings.requestTimeoutMs)
+    val connection =
+      try pool.borrow(deadline)
+      catch {
+        case error: IOException if Connection.isInterruption(error) => throw interrupted(op, error)
+        case error: InterruptedException =>
+          Thread.currentThread.interrupt()
+          throw interrupted(op, error)
+        case error: IOException =>
+          throw lostReason() match {
+            case Some(reason) => new LaminaError(LaminaError.EngineLost, reason, error)
+            case None => new LaminaError(LaminaError.EngineProtocol, s"no data connection to the engine: $error", error)
+          }
+      }
+    new Exchange(requestIds.incrementAndGet(), op, connection, deadline, timer, pool, lostReason, logTail)
+  }
+
+  private def interrupted(op: String, cause: Throwable): LaminaError =
+    new LaminaError(LaminaError.EngineCancelled, s"a $op request was given up, because its thread was interrupted", cause)
+
+  /** Connections open now, and those of them in use. */
+  def connections: (Int, Int) = pool.counts
+
+  /** Fails all requests, those that are under way and later ones. */
+  def close(): Unit = {
+    pool.close()
+    timer.close()
+    writers.close()
+    readers.close()
+  }
+}
+
+private[wire] object DataClient {
+
+  /** What idle writers, and idle readers, may hold of buffers. */
+  private val MaxIdleBytes = 64L << 20
+
+  /** Unique in this JVM, across engines. */
+  private val requestIds = new AtomicLong
+}

@@ -1,0 +1,28 @@
+package org.apache.spark.sql.lamina.wire
+
+import java.util.concurrent.{ScheduledThreadPoolExecutor, TimeUnit}
+
+/** A moment by which a request has to be answered. */
+private[wire] final class Deadline private (val timeoutMs: Long, endNanos: Long) {
+  def remainingMs: Long = math.max(0L, (endNanos - System.nanoTime() + 999999L) / 1000000L)
+}
+
+private[wire] object Deadline {
+  def in(timeoutMs: Long): Deadline =
+    new Deadline(timeoutMs, System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs))
+}
+
+/** Calls back when deadlines pass: one daemon thread for all requests of an engine. */
+private[wire] final class DeadlineTimer(name: String) {
+  private val timer = new ScheduledThreadPoolExecutor(1, DaemonThreads(name))
+  timer.setRemoveOnCancelPolicy(true)
+  timer.setExecuteExistingDelayedTasksAfterShutdownPolicy(false)
+
+  /** Runs `action` when `deadline` passes, unless the returned function is called before. */
+  def at(deadline: Deadline)(action: => Unit): () => Unit = {
+    val scheduled = timer.schedule((() => action): Runnable, deadline.remainingMs, TimeUnit.MILLISECONDS)
+    () => { scheduled.cancel(false); () }
+  }
+
+  def close(): Unit = { timer.shutdownNow(); () }
+}

@@ -1,0 +1,208 @@
+package org.apache.spark.sql.lamina.wire
+
+import org.json4s.{JObject, JValue}
+import org.json4s.JsonAST.{JInt, JString}
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.EntrySink
+import org.apache.spark.util.ShutdownHookManager
+
+/**
+ * One engine process as the shim sees it: control calls, and data requests.
+ *
+ * An instance belongs to one process and ends with it: then every call fails with `engine.lost`, and `Engine.get` starts
+ * the next one, whose `generation` is greater. Handles of stores belong to a generation. All methods may be called from
+ * any thread.
+ */
+final class Engine private (
+    settings: ProcessSettings,
+    val generation: Long,
+    process: EngineProcess,
+    greeting: Greeting)
+    extends Logging {
+  private val control = new Control(greeting.py4jPort, process.token, settings.requestTimeoutMs)
+  private val data = new DataClient(
+    settings,
+    s"lamina-engine-$generation",
+    () => Connection.open(greeting.socket, process.token),
+    () => process.lostReason(),
+    () => process.logTail,
+    cancel)
+
+  process.onExit { () =>
+    data.close()
+    control.close()
+    if (!stopping) logError(s"the engine process ${process.pid} has ended; the next store that opens starts another")
+  }
+  @volatile private var stopping = false
+
+  def isAlive: Boolean = process.isAlive
+
+  /** Process id of the engine. */
+  def pid: Long = process.pid
+
+  /** Bytes that the buffers of all engines of this JVM hold now. */
+  def bufferBytes: Long = DirectBuffer.totalBytes
+
+  /** Data connections open now, and those of them in use. */
+  def connections: (Int, Int) = data.connections
+
+  /**
+   * Calls a control method.
+   *
+   * @param args texts, JSON values, or integers
+   * @return the answer
+   * @throws LaminaError what the engine answered, or `engine.lost`, `engine.deadline`
+   */
+  def call(method: String, args: AnyRef*): JValue =
+    try control.call(method, args)
+    catch {
+      case error: LaminaError if error.kind == LaminaError.EngineProtocol && error.getCause != null =>
+        throw process.lostReason() match {
+          case Some(reason) => new LaminaError(LaminaError.EngineLost, s"$method was not answered: $reason", error)
+          case None => error
+        }
+    }
+
+  /**
+   * Sends a commit; returns when everything is sent.
+   *
+   * @param header `handle`, `attempt` and so on; id, op, sections and deadline are filled in
+   * @param sections by name, what puts its entries into a sink; may be called twice and must give the same again
+   */
+  def commit(header: JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit = commit(() => header, sections)
+
+  /** As above, with a header that is made after the first section was run. */
+  def commit(header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
+    data.commit(header, sections)
+
+  /**
+   * Reads a version.
+   *
+   * @param header with `op` "load" or "replay"
+   * @param onHeader gets the answer before the first entry
+   * @param sink gets each entry as addresses into a buffer, valid during the call only
+   */
+  def load(header: JObject)(onHeader: JValue => Unit)(sink: EntrySink): Unit = data.load(header)(onHeader)(sink)
+
+  /**
+   * Reads changes, version by version.
+   *
+   * @param row gets version, family, op, key address and length, value address and length
+   */
+  def feed(header: JObject)(onHeader: JValue => Unit)(
+      row: (Long, Int, Byte, Long, Int, Long, Int) => Unit): Unit =
+    data.feed(header)(onHeader)(
+      (version, family, op, key, keyLength, value, valueLength) =>
+        row(version, family, op, key, keyLength, value, valueLength))
+
+  /** An empty data request: fails if the engine does not answer. */
+  def ping(): Unit = data.ping()
+
+  /** Asks the engine to give up a data request. Does nothing where it has ended. */
+  private def cancel(requestId: Long): Unit = {
+    call("cancel", Long.box(requestId))
+    ()
+  }
+
+  private def hello(): Unit = {
+    val answer = call(
+      "hello",
+      JObject("shim_version" -> JString(Protocol.shimVersion), "protocol" -> JInt(Protocol.Version)))
+    answer \ "maintenance_pid" match {
+      case JInt(pid) => process.ownsMaintenance(pid.toLong)
+      case _ => ()
+    }
+  }
+
+  private def stop(graceMs: Long): Unit = {
+    stopping = true
+    process.stop(graceMs)
+  }
+}
+
+object Engine {
+
+  /** After Spark's context has stopped, before temporary directories are deleted. */
+  private val ShutdownPriority = 30
+  private val GraceMs = 5000L
+
+  private var fixed: Option[ProcessSettings] = None
+  @volatile private var current: Option[Engine] = None
+  private var generations = 0L
+  private var hooked = false
+
+  /**
+   * The engine of this JVM; starts its process if there is none, or if it has ended.
+   *
+   * @throws LaminaError `engine.start`, `engine.dependency`, `version.engine`; `settings.conflict` if a process setting is not
+   *   what the first start fixed
+   */
+  def get(settings: ProcessSettings): Engine = current match {
+    case Some(engine) if engine.isAlive =>
+      fixed.foreach(requireSame(_, settings))
+      engine
+    case _ => startIfNeeded(settings)
+  }
+
+  private def startIfNeeded(settings: ProcessSettings): Engine = synchronized {
+    fixed.foreach(requireSame(_, settings))
+    current.filter(_.isAlive).getOrElse {
+      hookShutdown()
+      generations += 1
+      val engine =
+        try start(settings, generations)
+        catch {
+          case error: InterruptedException =>
+            Thread.currentThread.interrupt()
+            throw new LaminaError(LaminaError.EngineCancelled, "the thread that started the engine was interrupted", error)
+        }
+      fixed = Some(settings)
+      current = Some(engine)
+      engine
+    }
+  }
+
+  private def start(settings: ProcessSettings, generation: Long): Engine = {
+    val (process, greeting) = EngineProcess.start(settings, generation)
+    try {
+      val engine = new Engine(settings, generation, process, greeting)
+      engine.hello()
+      engine
+    } catch {
+      case error: Throwable =>
+        process.stop(GraceMs)
+        throw error
+    }
+  }
+
+  private def requireSame(first: ProcessSettings, later: ProcessSettings): Unit = {
+    if ((first.raw ne later.raw) && first.raw != later.raw) {
+      val key = (first.raw.keySet ++ later.raw.keySet).toSeq.sorted.find(key => first.raw.get(key) != later.raw.get(key)).get
+      def shown(settings: ProcessSettings): String = settings.raw.get(key).fold("not set")(value => s"'$value'")
+      throw conflict(key, shown(first), shown(later))
+    }
+    if (first.python != later.python)
+      throw conflict("spark.sql.streaming.stateStore.lamina.engine.python", first.python, later.python)
+  }
+
+  private def conflict(key: String, first: String, later: String): LaminaError =
+    new LaminaError(
+      LaminaError.SettingsConflict,
+      s"$key was $first when the engine of this JVM was first started and is $later now; it holds for all queries of a " +
+        "JVM, so set the same everywhere or restart the application")
+
+  private def hookShutdown(): Unit = if (!hooked) {
+    hooked = true
+    ShutdownHookManager.addShutdownHook(ShutdownPriority)(() => shutdown())
+    ()
+  }
+
+  /** Ends the engine process, if there is one, and forgets the settings that it fixed. */
+  def shutdown(): Unit = synchronized {
+    current.foreach(_.stop(GraceMs))
+    current = None
+    fixed = None
+  }
+}

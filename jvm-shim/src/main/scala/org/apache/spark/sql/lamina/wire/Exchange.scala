@@ -1,0 +1,121 @@
+package org.apache.spark.sql.lamina.wire
+
+import java.io.IOException
+
+import scala.util.control.NonFatal
+
+import org.json4s.{JObject, JValue}
+import org.json4s.JsonAST.{JInt, JString}
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+
+/**
+ * One request on its connection, from the first byte to the last of its answer, and what became of it.
+ *
+ * Ends by exactly one of `done` and `failed`, which give the connection back. The engine watches the deadline as well and
+ * answers when it passes; this side waits a little longer, then closes the connection.
+ */
+private[wire] final class Exchange(
+    val id: Long,
+    op: String,
+    val connection: Connection,
+    deadline: Deadline,
+    timer: DeadlineTimer,
+    pool: ConnectionPool,
+    lostReason: () => Option[String],
+    logTail: () => String) {
+
+  connection.begin(id)
+  private val patience = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
+  private var disarm = timer.at(patience)(connection.expire(id))
+
+  /** Lets `action` run too when the deadline passes. */
+  def onExpiry(action: () => Unit): Unit = {
+    disarm()
+    disarm = timer.at(patience) {
+      connection.expire(id)
+      action()
+    }
+  }
+
+  /** How long anybody may wait for the answer. */
+  def waitMs: Long = patience.remainingMs + Exchange.GraceMs
+
+  /** Takes the request's header for sending; `flush` of the connection sends it. */
+  def addHeader(header: JObject): Unit =
+    connection.add(Protocol.frame(
+      Protocol.merged(header, "id" -> JInt(id), "op" -> JString(op), "deadline_ms" -> JInt(deadline.remainingMs max 1L))))
+
+  /** The header of the answer, if it says ok. */
+  def readAnswer(): JValue = {
+    val json = connection.readHeader()
+    json \ "id" match {
+      case JInt(answered) if answered == id => Protocol.answer(json)
+      case other =>
+        Protocol.answer(json)
+        throw new LaminaError(LaminaError.EngineProtocol, s"request $id got the answer of request $other")
+    }
+  }
+
+  /** The answer is complete: another request may follow on the connection. */
+  def done(): Unit = {
+    disarm()
+    connection.end()
+    pool.give(connection)
+  }
+
+  /** Ends the exchange after `error` and says what to throw: for a broken connection, why it broke. */
+  def failed(error: Throwable): Throwable = {
+    val result =
+      try explained(error)
+      catch { case NonFatal(_) => error }
+    disarm()
+    connection.end()
+    pool.discard(connection)
+    result
+  }
+
+  /** As `failed`, while sending: the engine may have answered before it had read everything. */
+  def failedSending(error: Throwable): Throwable = {
+    val answered = error match {
+      case _: IOException if connection.isOpen =>
+        try { readAnswer(); None }
+        catch {
+          case answer: LaminaError => Some(answer)
+          case NonFatal(_) => None
+        }
+      case _ => None
+    }
+    failed(answered.getOrElse(error))
+  }
+
+  private def explained(error: Throwable): Throwable = error match {
+    case interruption: IOException if Connection.isInterruption(interruption) => interruptedError(interruption)
+    case _: IOException if connection.hasExpired => deadlineError
+    case broken: IOException =>
+      lostReason() match {
+        case Some(reason) => new LaminaError(LaminaError.EngineLost, s"$op request $id was not answered: $reason", broken)
+        case None =>
+          new LaminaError(
+            LaminaError.EngineProtocol,
+            s"the engine broke off $op request $id (${broken.getMessage}); the last lines of its log:\n${logTail()}",
+            broken)
+      }
+    case other => other
+  }
+
+  def deadlineError: LaminaError =
+    new LaminaError(
+      LaminaError.EngineDeadline,
+      s"$op request $id was not answered within ${deadline.timeoutMs} ms " +
+        "(spark.sql.streaming.stateStore.lamina.engine.requestTimeoutMs)")
+
+  def interruptedError(cause: Throwable): LaminaError =
+    new LaminaError(LaminaError.EngineCancelled, s"$op request $id was given up, because its thread was interrupted", cause)
+}
+
+private[wire] object Exchange {
+
+  /** How much later than the engine this side gives up, so that the engine's own answer arrives first. */
+  private val GraceMs = 1000L
+}

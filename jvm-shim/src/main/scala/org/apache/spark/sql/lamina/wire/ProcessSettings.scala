@@ -1,0 +1,21 @@
+package org.apache.spark.sql.lamina.wire
+
+/**
+ * What the engine process of this JVM is started with. The first successful start fixes it for the life of the JVM.
+ *
+ * @param python interpreter that runs the engine
+ * @param pythonPath entries put before an inherited PYTHONPATH; the shim's jar comes first
+ * @param startTimeoutMs how long the engine may take to answer the handshake
+ * @param requestTimeoutMs deadline of each request, control and data
+ * @param connections most data connections open at once
+ * @param tempDir where the private directory of the engine is made
+ * @param raw process settings as the user gave them, by full key: handed to the engine, and compared with those of later opens
+ */
+final case class ProcessSettings(
+    python: String,
+    pythonPath: Seq[String],
+    startTimeoutMs: Long,
+    requestTimeoutMs: Long,
+    connections: Int,
+    tempDir: String,
+    raw: Map[String, String])
