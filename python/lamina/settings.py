@@ -10,7 +10,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lamina.errors import SettingsError
@@ -279,12 +279,9 @@ class Settings:
         return Settings(**values)
 
     def resolved(self) -> dict[str, Any]:
-        """Every setting under its key without the prefix, typed as in JSON; `auto` stays the text `auto`."""
-        return {key.name: _json_value(getattr(self, _ATTRIBUTES[key.name])) for key in KEYS}
-
-    def process_wide(self) -> dict[str, Any]:
-        """The part of `resolved` that all queries of a JVM share."""
-        return {key.name: _json_value(getattr(self, _ATTRIBUTES[key.name])) for key in KEYS if key.process_wide}
+        """Every setting under its full key, typed as in JSON; `auto` stays the text `auto`."""
+        values = {key.full_name: getattr(self, _ATTRIBUTES[key.name]) for key in KEYS}
+        return {name: AUTO if value is None else value for name, value in values.items()}
 
 
 _ATTRIBUTES: dict[str, str] = {f.metadata["key"].name: f.name for f in fields(Settings)}
@@ -309,20 +306,27 @@ def warnings_for(conf: Mapping[str, str]) -> list[str]:
     return [f"{name} {why}." for name in sorted(conf) for start, why in _FOREIGN if name.startswith(start)]
 
 
-def check_process_settings(fixed: Settings, wanted: Settings) -> None:
-    """Fails where `wanted` differs from `fixed`, which the first store of this JVM opened with.
+def join_process(fixed: Settings, conf: Mapping[str, str]) -> Settings:
+    """The settings in `conf`, for a JVM whose process settings are those of `fixed`; keys that `conf` leaves out follow it.
 
     Raises:
-        SettingsError: `settings.conflict`, naming both values.
+        SettingsError: `settings.conflict` where `conf` sets another value, naming both; and as `Settings.parse`.
     """
-    before, after = fixed.process_wide(), wanted.process_wide()
-    for name, value in before.items():
-        if after[name] != value:
+    wanted = Settings.parse(conf)
+    shared: dict[str, Any] = {}
+    for key in KEYS:
+        if not key.process_wide:
+            continue
+        attribute = _ATTRIBUTES[key.name]
+        there, here = getattr(fixed, attribute), getattr(wanted, attribute)
+        if key.full_name in conf and there != here:
             raise SettingsError(
                 "settings.conflict",
-                f"{PREFIX}{name} is {as_text(after[name])} here, but {as_text(value)} was set by the first query of this "
-                "JVM, and all queries of a JVM share it. Use one value, or run the queries in different applications.",
+                f"{key.full_name} is {as_text(here)} here, but {as_text(there)} was fixed by the first query of this JVM, "
+                "and all queries of a JVM share it. Use one value, or run the queries in different applications.",
             )
+        shared[attribute] = there
+    return replace(wanted, **shared)
 
 
 def as_text(value: Any) -> str:
@@ -332,10 +336,6 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
-
-
-def _json_value(value: Any) -> Any:
-    return AUTO if value is None else value
 
 
 def _unknown(full_name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lamina.errors import SettingsError
-from lamina.settings import KEYS, PREFIX, Settings, check_process_settings, markdown, warnings_for
+from lamina.settings import KEYS, PREFIX, Settings, join_process, markdown, warnings_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
@@ -18,15 +18,9 @@ def parse(**values: str) -> Settings:
     return Settings.parse({PREFIX + name.replace("__", "."): value for name, value in values.items()})
 
 
-def failure(**values: str) -> SettingsError:
-    with pytest.raises(SettingsError) as caught:
-        parse(**values)
-    return caught.value
-
-
 def test_without_any_key_every_setting_has_its_default() -> None:
     settings = Settings.parse({})
-    assert settings.resolved() == {key.name: "auto" if key.default is None else key.default for key in KEYS}
+    assert settings.resolved() == {key.full_name: "auto" if key.default is None else key.default for key in KEYS}
 
 
 def test_keys_outside_the_prefix_are_not_ours() -> None:
@@ -102,15 +96,18 @@ def test_an_ill_typed_value_names_key_and_value_and_what_is_expected(name: str, 
 
 def test_a_process_setting_that_differs_later_is_a_conflict_naming_both_values() -> None:
     with pytest.raises(SettingsError) as caught:
-        check_process_settings(parse(heap__maxBytes="1g"), parse(heap__maxBytes="2g"))
+        join_process(parse(heap__maxBytes="1g"), {PREFIX + "heap.maxBytes": "2g"})
     assert caught.value.kind == "settings.conflict"
     assert str(1 << 30) in caught.value.message
     assert str(2 << 30) in caught.value.message
     assert "heap.maxBytes" in caught.value.message
 
 
-def test_query_settings_may_differ_between_queries() -> None:
-    check_process_settings(parse(compression__codec="lz4"), parse(compression__codec="zstd"))
+def test_a_later_query_that_leaves_a_process_setting_out_follows_the_first() -> None:
+    first = parse(heap__maxBytes="1g", compression__codec="lz4")
+    second = join_process(first, {PREFIX + "compression.codec": "zstd"})
+    assert second.heap_max_bytes == 1 << 30
+    assert second.compression_codec == "zstd"
 
 
 def test_keys_that_only_other_platforms_or_providers_know_get_a_warning() -> None:
