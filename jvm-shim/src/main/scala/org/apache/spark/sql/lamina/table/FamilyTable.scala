@@ -66,7 +66,7 @@ final class FamilyTable private[table] (
     index.ensure(hash)
     val word = index.find(hash, keyBase, keyOffset, keyLength)
     if (word == 0L || isRemoved(word)) put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    else {
+    else if (valueLength > 0) {
       val old = rowOf(word)
       val oldLength = Rows.valueLength(old)
       val own = Rows.has(old, Rows.Own)

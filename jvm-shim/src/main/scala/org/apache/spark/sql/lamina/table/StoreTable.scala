@@ -16,6 +16,7 @@ final class StoreTable(pool: PagePool) {
   private var open = false
   private var stepBackPossible = false
   private var writtenBytes = 0L
+  private var moving = false
 
   /** Adds a column family; nothing happens where it is there already. */
   def addFamily(id: Int, ordered: Boolean, multiValue: Boolean): FamilyTable =
@@ -134,11 +135,14 @@ final class StoreTable(pool: PagePool) {
   def maintain(): Unit = if (!open) {
     var budget = 4 + (4 * writtenBytes / PagePool.PageBytes).toInt
     writtenBytes = 0L
+    // No page is used again before the undo logs follow, so that an address names one row.
+    moving = true
     families.values.foreach { family =>
       val moved = new MovedRows
       try while (budget > 0 && family.reclaimPage(moved)) budget -= 1
       finally family.follow(moved)
     }
+    moving = false
     freeRetired()
     pool.sweep()
   }
@@ -180,7 +184,7 @@ final class StoreTable(pool: PagePool) {
   private def retire(page: Page): Unit = {
     epoch += 1
     retired.append((epoch, page))
-    freeRetired()
+    if (!moving) freeRetired()
   }
 
   /** Hands pages to the pool that no reader can know of. */

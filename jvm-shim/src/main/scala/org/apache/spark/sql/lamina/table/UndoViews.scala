@@ -29,7 +29,16 @@ private[table] final class MovedRows {
 
   def add(from: Long, to: Long): Unit = targets(from) = to
 
-  def target(row: Long): Long = if (row == 0L) 0L else targets.getOrElse(row, row)
+  /** Where a row is now; it may have been moved several times. */
+  def target(row: Long): Long = {
+    var at = row
+    var next = if (row == 0L) 0L else targets.getOrElse(row, 0L)
+    while (next != 0L) {
+      at = next
+      next = targets.getOrElse(at, 0L)
+    }
+    at
+  }
 }
 
 /** Rows that a restore has to look at once more at its end. */

@@ -1,0 +1,194 @@
+package org.apache.spark.sql.lamina.table
+
+import java.nio.charset.StandardCharsets.ISO_8859_1
+
+import scala.collection.mutable
+
+import org.apache.spark.unsafe.Platform
+
+/** A store table beside a Scala map that does the same; `check` compares all there is to compare. */
+private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 1L << 30) {
+  import TableModel._
+
+  var now = 0L
+  val pool = new PagePool(maxBytes, quarantineMs, () => now)
+  val table = new StoreTable(pool)
+  table.addFamily(Plain, ordered = false, multiValue = false)
+  table.addFamily(Sorted, ordered = true, multiValue = false)
+  table.addFamily(Lists, ordered = false, multiValue = true)
+
+  var base: State = Map.empty
+  var state: State = Map.empty
+  private var older: Option[State] = None
+  private val touches = mutable.Map.empty[(Int, String), Int]
+
+  def begin(): Unit = if (!table.inTransaction) table.begin()
+
+  def put(family: Int, key: String, value: String): Unit = {
+    begin()
+    val (k, v) = (bytes(key), bytes(value))
+    table.family(family).put(k, Base, k.length, v, Base, v.length)
+    state += (family, key) -> value
+    touch(family, key)
+  }
+
+  def append(key: String, value: String): Unit = {
+    begin()
+    val (k, v) = (bytes(key), bytes(value))
+    table.family(Lists).append(k, Base, k.length, v, Base, v.length)
+    state += (Lists, key) -> (state.getOrElse((Lists, key), "") + value)
+    touch(Lists, key)
+  }
+
+  def remove(family: Int, key: String): Boolean = {
+    begin()
+    val k = bytes(key)
+    val removed = table.family(family).remove(k, Base, k.length)
+    assert(removed == state.contains((family, key)), s"remove $key said $removed")
+    state -= ((family, key))
+    touch(family, key)
+    removed
+  }
+
+  def dropFamily(family: Int): Unit = {
+    begin()
+    table.dropFamily(family)
+    state = state.filterNot(_._1._1 == family)
+    base.keys.filter(_._1 == family).foreach(key => touch(key._1, key._2))
+  }
+
+  /** Checks the change set against the difference of the versions, then commits. */
+  def commit(): ChangeSummary = {
+    begin()
+    val seen = mutable.Set.empty[(Int, String)]
+    var replayed = base
+    val unchanged = table.isUnchanged
+    val summary = table.changeSet { (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
+      val key = (family, text(keyBase, keyOffset, keyLength))
+      assert(seen.add(key), s"$key is twice in the change set")
+      val value = text(valueBase, valueOffset, valueLength)
+      op match {
+        case Ops.Put => replayed += key -> value
+        case Ops.Append => replayed += key -> (replayed(key) + value)
+        case Ops.Delete =>
+          assert(replayed.contains(key), s"delete of $key, which the base does not have")
+          replayed -= key
+        case other => throw new AssertionError(s"op $other")
+      }
+    }
+    assert(replayed == state, "the change set applied to the base does not give the version")
+    assert(unchanged == seen.isEmpty && summary.rows == seen.size)
+    // A key that was written once and equals its base is left out; one that came back by several writes may be in.
+    seen.foreach(key => assert(base.get(key) != state.get(key) || touches(key) > 1, s"$key did not change"))
+    table.commit()
+    older = Some(base)
+    base = state
+    touches.clear()
+    summary
+  }
+
+  def abort(): Unit = if (table.inTransaction) {
+    table.abort()
+    state = base
+    touches.clear()
+  }
+
+  def stepBack(): Boolean = {
+    abort()
+    assert(table.canStepBack == older.isDefined)
+    older.exists { previous =>
+      table.stepBack()
+      base = previous
+      state = previous
+      older = None
+      true
+    }
+  }
+
+  def maintain(): Unit = table.maintain()
+
+  def check(): Unit = {
+    for (family <- Seq(Plain, Sorted, Lists)) {
+      val expected = state.collect { case ((`family`, key), value) => key -> value }
+      assert(scan(family, base = false) == expected, s"scan of family $family")
+      assert(table.rows(family) == expected.size, s"row count of family $family: ${table.rows(family)} is not ${expected.size}")
+      assert(table.keyValueBytes(family) == expected.map(e => e._1.length + e._2.length).sum)
+      if (table.inTransaction) {
+        val before = base.collect { case ((`family`, key), value) => key -> value }
+        assert(scan(family, base = true) == before, s"base scan of family $family")
+        (before.keySet ++ expected.keySet).foreach { key =>
+          assert(getBase(family, key) == before.get(key), s"base of $key")
+        }
+      }
+      expected.keys.foreach(key => assert(get(family, key) == expected.get(key), s"get $key"))
+    }
+  }
+
+  def checkRange(from: Option[String], until: Option[String], base: Boolean): Unit = {
+    val source = if (base) this.base else state
+    val expected = source.toSeq
+      .collect { case ((Sorted, key), value) => key -> value }
+      .filter(e => from.forall(_ <= e._1) && until.forall(e._1 < _))
+      .sortBy(_._1)
+    val cursor = table.family(Sorted).range(from.map(bytes).orNull, until.map(bytes).orNull, base)
+    assert(drain(cursor) == expected, s"range $from until $until, base $base")
+  }
+
+  def get(family: Int, key: String): Option[String] = {
+    val k = bytes(key)
+    value(table.family(family).get(k, Base, k.length))
+  }
+
+  def getBase(family: Int, key: String): Option[String] = {
+    val k = bytes(key)
+    value(table.family(family).getBase(k, Base, k.length))
+  }
+
+  def scan(family: Int, base: Boolean): Map[String, String] = {
+    val rows = drain(table.family(family).scan(base))
+    assert(rows.map(_._1).distinct.size == rows.size, "a key came twice")
+    rows.toMap
+  }
+
+  def snapshot(): State = {
+    var all: State = Map.empty
+    table.snapshot { (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
+      assert(op == Ops.Put)
+      all += (family, text(keyBase, keyOffset, keyLength)) -> text(valueBase, valueOffset, valueLength)
+    }
+    all
+  }
+
+  def close(): Unit = {
+    table.close()
+    now += quarantineMs + 1
+    pool.sweep()
+  }
+
+  private def touch(family: Int, key: String): Unit = touches((family, key)) = touches.getOrElse((family, key), 0) + 1
+
+  private def drain(cursor: RowCursor): Seq[(String, String)] =
+    Iterator.continually(cursor.next()).takeWhile(_ != 0L).map(row => keyOf(row) -> value(row).get).toVector
+}
+
+private[table] object TableModel {
+  type State = Map[(Int, String), String]
+  val Plain = 0
+  val Sorted = 1
+  val Lists = 5
+  val Base: Long = Platform.BYTE_ARRAY_OFFSET.toLong
+
+  /** One character is one byte, so that the order of strings is the order of bytes. */
+  def bytes(text: String): Array[Byte] = text.getBytes(ISO_8859_1)
+
+  def text(base: AnyRef, offset: Long, length: Int): String = {
+    val copy = new Array[Byte](length)
+    Platform.copyMemory(base, offset, copy, Base, length)
+    new String(copy, ISO_8859_1)
+  }
+
+  def keyOf(row: Long): String = text(null, Rows.keyAddress(row), Rows.keyLength(row))
+
+  def value(row: Long): Option[String] =
+    if (row == 0L) None else Some(text(null, Rows.valueAddress(row), Rows.valueLength(row)))
+}

@@ -1,0 +1,249 @@
+package org.apache.spark.sql.lamina.table
+
+import org.scalacheck.{Gen, Prop, Properties, Test}
+import org.scalacheck.Prop.forAll
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+
+/** The table against a map, over random histories. */
+object TableProperties extends Properties("table") {
+  import TableModel._
+
+  override def overrideParameters(p: Test.Parameters): Test.Parameters =
+    p.withMinSuccessfulTests(150).withMaxSize(120)
+
+  private sealed trait Step
+  private case class Put(family: Int, key: String, value: String) extends Step {
+    override def toString: String = s"Put($family,$key,${value.take(9)}×${value.length})"
+  }
+  private case class Append(key: String, value: String) extends Step {
+    override def toString: String = s"Append($key,${value.take(9)}×${value.length})"
+  }
+  private case class Remove(family: Int, key: String) extends Step
+  private case class Range(from: Option[String], until: Option[String], base: Boolean) extends Step
+  private case class Drop(family: Int) extends Step
+  private case object Commit extends Step
+  private case object Abort extends Step
+  private case object StepBack extends Step
+  private case object Maintain extends Step
+  private case object Check extends Step
+
+  private val family = Gen.oneOf(Plain, Sorted, Lists)
+  private val anyKey = Gen.frequency(
+    6 -> Gen.choose(0, 30).map(i => ("k" * (i % 9)) + i),
+    1 -> Gen.choose(0, 255).map(i => i.toChar.toString * (i % 4)),
+    1 -> Gen.const(""))
+  private val anyValue = Gen.frequency(
+    8 -> Gen.choose(0, 90).flatMap(n => Gen.choose('a', 'c').map(_.toString * n)),
+    1 -> Gen.choose(60000, 70000).map("v" * _))
+  private val bound = Gen.option(anyKey)
+  private val step: Gen[Step] = Gen.frequency(
+    30 -> (for (f <- family; k <- anyKey; v <- anyValue) yield Put(f, k, v)),
+    12 -> (for (f <- family; k <- anyKey) yield Remove(f, k)),
+    12 -> (for (k <- anyKey; v <- anyValue) yield Append(k, v)),
+    4 -> (for (a <- bound; b <- bound; base <- Gen.oneOf(true, false)) yield Range(a, b, base)),
+    1 -> family.map(Drop.apply),
+    6 -> Gen.const(Commit),
+    3 -> Gen.const(Abort),
+    3 -> Gen.const(StepBack),
+    4 -> Gen.const(Maintain),
+    6 -> Gen.const(Check))
+
+  private def run(model: TableModel, step: Step): Unit = step match {
+    case Put(f, k, v) => model.put(f, k, v)
+    case Append(k, v) => model.append(k, v)
+    case Remove(f, k) => model.remove(f, k)
+    case Range(from, until, base) => model.begin(); model.checkRange(from, until, base)
+    case Drop(f) => model.dropFamily(f)
+    case Commit => model.commit()
+    case Abort => model.abort()
+    case StepBack => model.stepBack()
+    case Maintain => model.maintain()
+    case Check => model.check()
+  }
+
+  private def withModel(quarantineMs: Long)(body: TableModel => Unit): Prop = {
+    val model = new TableModel(quarantineMs)
+    try {
+      body(model)
+      model.check()
+      model.abort()
+      model.check()
+    } finally model.close()
+    Prop(model.pool.reservedBytes <= 3L * (PagePool.PagesPerChunk + 1) * PagePool.PageBytes) :|
+      s"${model.pool.reservedBytes} bytes stay reserved after close"
+  }
+
+  property("a random history gives what a map gives") = forAll(Gen.listOfN(200, step)) { steps =>
+    withModel(0L)(model => steps.foreach(run(model, _)))
+  }
+
+  property("growth and reclaim lose nothing") = Prop.all((1 to 12).map { seed =>
+    withModel(0L) { model =>
+      val random = new scala.util.Random(seed)
+      val keys = 1500 * seed
+      for (version <- 1 to 12) {
+        for (_ <- 1 to keys / 3) {
+          val k = f"${random.nextInt(keys)}%08d"
+          val f = if (random.nextInt(4) == 0) Sorted else Plain
+          if (random.nextInt(5) == 0) model.remove(f, k) else model.put(f, k, "x" * random.nextInt(200))
+        }
+        if (random.nextInt(4) == 0) model.abort() else model.commit()
+        if (random.nextInt(4) == 0) model.stepBack()
+        model.maintain()
+      }
+    }
+  }: _*)
+
+  property("reclaim bounds dead space") = Prop.all((1 to 3).map { seed =>
+    withModel(0L) { model =>
+      val random = new scala.util.Random(seed)
+      for (i <- 0 until 20000) model.put(Plain, f"$i%08d", "x" * 56)
+      model.commit()
+      for (_ <- 1 to 60) {
+        for (_ <- 1 to 2000) model.put(Plain, f"${random.nextInt(20000)}%08d", random.nextPrintableChar().toString * 56)
+        model.commit()
+        model.maintain()
+        val memory = model.table.memory
+        assert(memory.deadBytes <= memory.pageBytes * 35 / 100, s"${memory.deadBytes} of ${memory.pageBytes} bytes are dead")
+      }
+    }
+  }: _*)
+
+  property("equal change sets have equal digests whatever their order") = forAll(Gen.long) { seed =>
+    def digest(order: Int => Seq[Int], last: String): String = {
+      val model = new TableModel()
+      try {
+        order(100).foreach(i => model.put(Plain, s"key $i", s"value $i"))
+        model.put(Plain, "last", last)
+        model.commit().digest
+      } finally model.close()
+    }
+    val shuffled = new scala.util.Random(seed).shuffle((0 until 100).toVector)
+    val one = digest(n => 0 until n, "a")
+    Prop(one == digest(_ => shuffled, "a")) && Prop(one != digest(_ => shuffled, "b"))
+  }
+
+  property("filling newest first gives what the changes give oldest first") =
+    forAll(Gen.listOfN(12, Gen.listOfN(15, step))) { versions =>
+      val source = new TableModel()
+      val target = new TableModel()
+      try {
+        val increments = versions.map { steps =>
+          steps.foreach {
+            case s @ (_: Put | _: Append | _: Remove) => run(source, s)
+            case _ => ()
+          }
+          source.begin()
+          val entries = Vector.newBuilder[(Int, Byte, String, String)]
+          source.table.changeSet { (f, op, kb, ko, kl, vb, vo, vl) => entries += ((f, op, text(kb, ko, kl), text(vb, vo, vl))) }
+          source.commit()
+          entries.result()
+        }
+        target.table.reserve(Plain, 500)
+        increments.reverse.flatten.foreach { case (f, op, k, v) =>
+          target.table.fill(f, op, bytes(k), Base, k.length, bytes(v), Base, v.length)
+        }
+        target.table.endFill()
+        target.base = source.base
+        target.state = source.base
+        target.check()
+        target.checkRange(None, None, base = false)
+        Prop(target.snapshot() == source.base)
+      } finally {
+        source.close()
+        target.close()
+      }
+    }
+
+  property("a row stays readable while its reader lives and for the quarantine after it") = Prop {
+    val model = new TableModel(quarantineMs = 1000L)
+    try {
+      for (i <- 0 until 5000) model.put(Plain, s"key $i", "first" * 20)
+      model.commit()
+      model.table.readersActive(7L)
+      val key = bytes("key 17")
+      val row = model.table.family(Plain).get(key, Base, key.length)
+      def overwriteAll(fill: String): Unit = {
+        for (i <- 0 until 5000) model.put(Plain, s"key $i", fill * 20)
+        model.commit()
+        for (_ <- 1 to 20) model.maintain()
+      }
+      for (round <- 1 to 5) overwriteAll(s"next$round")
+      val whileReading = value(row)
+      model.now += 5000L
+      for (round <- 1 to 5) overwriteAll(s"more$round")
+      val longAfter = value(row)
+      model.table.readersEnded(7L)
+      for (round <- 1 to 5) overwriteAll(s"last$round")
+      val inQuarantine = value(row)
+      whileReading.contains("first" * 20) && longAfter.contains("first" * 20) && inQuarantine.contains("first" * 20)
+    } finally model.close()
+  }
+
+  property("a value handed out is not overwritten by the transaction that reads it") = Prop {
+    val model = new TableModel()
+    try {
+      model.put(Plain, "key", "before")
+      val key = bytes("key")
+      val row = model.table.family(Plain).get(key, Base, key.length)
+      model.put(Plain, "key", "behind")
+      value(row).contains("before") && model.get(Plain, "key").contains("behind")
+    } finally model.close()
+  }
+
+  property("a cursor goes on while rows change and the index grows") = Prop {
+    val model = new TableModel()
+    try {
+      for (i <- 0 until 1000) model.put(Plain, s"key $i", "old")
+      model.commit()
+      model.begin()
+      val cursor = model.table.family(Plain).scan(base = false)
+      val seen = scala.collection.mutable.Set.empty[String]
+      var row = cursor.next()
+      while (row != 0L) {
+        val name = keyOf(row)
+        if (!name.startsWith("new")) {
+          assert(seen.add(name), s"$name came twice")
+          for (i <- 0 until 20) model.put(Plain, s"new $name $i", "x" * 30)
+          if (name.endsWith("7")) model.remove(Plain, name) else model.put(Plain, name, "changed")
+        }
+        row = cursor.next()
+      }
+      model.commit()
+      model.check()
+      seen.size == 1000
+    } finally model.close()
+  }
+
+  property("the cap is an error that loses nothing") = Prop {
+    val model = new TableModel(maxBytes = 6L << 20)
+    try {
+      for (i <- 0 until 2000) model.put(Plain, s"key $i", "x" * 100)
+      model.commit()
+      val kind =
+        try {
+          for (i <- 0 until 100000) model.put(Plain, s"more $i", "x" * 1000)
+          "none"
+        } catch { case e: LaminaError => e.kind }
+      model.abort()
+      model.check()
+      kind == LaminaError.MemoryCap
+    } finally model.close()
+  }
+
+  property("a row above the limit is refused and the transaction goes on") = Prop {
+    val model = new TableModel()
+    try {
+      model.put(Plain, "key", "value")
+      val kind =
+        try {
+          model.table.family(Plain).put(bytes("big"), Base, 3, null, 0L, Rows.MaxLength + 1)
+          "none"
+        } catch { case e: LaminaError => e.kind }
+      model.commit()
+      model.check()
+      kind == LaminaError.RowTooLarge
+    } finally model.close()
+  }
+}
