@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks import machine, variants
+from lamina.spark import configure
 
 PARTITIONS = 2
 
@@ -27,6 +28,8 @@ def start(variant: str, *, driver_memory: str, extra_jars: list[Path] | None = N
     )
     for key, value in variants.settings(variant).items():
         builder = builder.config(key, value)
+    if variant == variants.LAMINA:
+        builder = configure(builder)
     return builder.getOrCreate()
 
 

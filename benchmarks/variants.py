@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.scala import ROOT, benchmark_jar, compile_jar
+from benchmarks.scala import ROOT, benchmark_jar
+from lamina.spark import jar_path
 
 FLOOR, HDFS, ROCKSDB, LAMINA = "floor", "hdfs", "rocksdb", "lamina"
 ALL = (FLOOR, HDFS, ROCKSDB, LAMINA)
@@ -35,20 +40,25 @@ def settings(variant: str) -> dict[str, str]:
             _PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
         }
     if variant == LAMINA:
-        return {
-            _PREFIX + "providerClass": "org.apache.spark.sql.lamina.LaminaStateStoreProvider",
-            _PREFIX + "checkpointFormatVersion": "2",
-        }
+        return {}  # lamina.configure sets them
     raise ValueError(f"unknown variant {variant}")
 
 
 def jars(variant: str) -> list[Path]:
-    """The jars that a session of this variant needs beside Spark's."""
-    own = {FLOOR: lambda: [benchmark_jar("floor")], LAMINA: lambda: [shim_jar()]}.get(variant, list)
-    return [benchmark_jar("workload"), *own()]
+    """The benchmark's own jars that a session of this variant needs; `lamina.configure` adds lamina's."""
+    return [benchmark_jar("workload"), *([benchmark_jar("floor")] if variant == FLOOR else [])]
+
+
+def prepare(chosen: Sequence[str]) -> None:
+    """Compile what the variants need, before anything is timed."""
+    for variant in chosen:
+        jars(variant)
+    if LAMINA in chosen:
+        shim_jar()
 
 
 def shim_jar() -> Path:
-    """lamina's shim, compiled from this checkout."""
-    sources = ROOT / "jvm-shim" / "src" / "main"
-    return compile_jar("shim", [sources / "scala", sources / "scala-spark-4.3"])
+    """lamina's shim for the installed Spark, built from this checkout."""
+    minor = ".".join(version("pyspark").split(".")[:2])
+    subprocess.run([sys.executable, str(ROOT / "hatch_build.py"), minor], check=True, stdout=subprocess.DEVNULL)
+    return Path(jar_path(minor))

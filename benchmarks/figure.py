@@ -1,0 +1,65 @@
+"""Draws the figures: one look for all benchmarks, small PNG files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+from benchmarks.statistics import Spread
+from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot  # noqa: E402  (the backend comes first)
+
+COLOURS = {FLOOR: "#9a9a9a", HDFS: "#d98c3f", ROCKSDB: "#5b8db8", LAMINA: "#2a7f4f"}
+
+
+def grouped_bars(
+    path: Path, groups: Mapping[str, Mapping[str, Spread]], *, title: str, unit: str, logarithmic: bool = False
+) -> None:
+    """One group of bars for each cell, one bar for each variant, whiskers from the least to the greatest round."""
+    present = [variant for variant in TITLES if any(variant in group for group in groups.values())]
+    figure, axes = pyplot.subplots(figsize=(8, 3.6), dpi=110)
+    width = 0.8 / len(present)
+    for position, variant in enumerate(present):
+        for place, group in enumerate(groups.values()):
+            if variant not in group:
+                continue
+            bar = group[variant]
+            x = place + (position - (len(present) - 1) / 2) * width
+            axes.bar(x, bar["median"], width * 0.92, color=COLOURS[variant], label=TITLES[variant] if place == 0 else None)
+            whisker = [[bar["median"] - bar["low"]], [bar["high"] - bar["median"]]]
+            axes.errorbar(x, bar["median"], yerr=whisker, color="#222222", linewidth=0.8, capsize=2)
+            axes.annotate(f"{bar['median']:.3g}", (x, bar["high"]), ha="center", va="bottom", fontsize=7)
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
+    axes.set_ylabel(unit)
+    _finish(figure, axes, path, title)
+
+
+def lines(
+    path: Path, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str
+) -> None:
+    """One line for each named series."""
+    figure, axes = pyplot.subplots(figsize=(8, 3.6), dpi=110)
+    for name, (xs, ys) in series.items():
+        axes.plot(xs, ys, label=name, linewidth=1.2)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_ylim(bottom=0)
+    _finish(figure, axes, path, title)
+
+
+def _finish(figure: pyplot.Figure, axes: pyplot.Axes, path: Path, title: str) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", linewidth=0.3)
+    axes.legend(fontsize=7, frameon=False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None})
+    pyplot.close(figure)
