@@ -31,6 +31,7 @@ def shim(minor: String): Project = {
   val shimSources = file("jvm-shim/src")
   Project(id, file(s"build/sbt/$minor")).settings(
     name := s"lamina-spark-$minor",
+    moduleName := s"lamina-spark-$minor",
     target := file(s"build/sbt/$minor/target").getAbsoluteFile,
     Compile / unmanagedSourceDirectories :=
       Seq(shimSources / "main/scala", shimSources / s"main/scala-spark-$minor").map(_.getAbsoluteFile),
@@ -68,6 +69,7 @@ def shim(minor: String): Project = {
     Test / parallelExecution := false,
     Test / baseDirectory := file(".").getAbsoluteFile,
     Test / javaOptions ++= Seq("-Xmx2g", "-Xss4m", "-XX:+IgnoreUnrecognizedVMOptions") ++ sparkModuleOptions,
+    Test / javaOptions += s"-Dlog4j2.configurationFile=${file("project/log4j2-test.properties").getAbsoluteFile.toURI}",
     Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDF")
   )
 }

@@ -1,0 +1,124 @@
+# Every command of this project. `make` alone prints them; CI runs `make test`.
+#
+# Needs Python 3.10-3.13 and a JDK 17 or 21; everything else is fetched: Python packages into .venv, sbt and the jars of
+# Spark 4.2 through Ivy, which pyspark brings along.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+SHELL := /bin/sh
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet -c constraints.txt
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/lamina/_version.py)
+WHEEL := dist/lamina-$(VERSION)-py3-none-any.whl
+SBT_VERSION := $(shell sed -n 's/^sbt.version=//p' project/build.properties)
+SBT_JAR := build/sbt-launch/sbt-launch-$(SBT_VERSION).jar
+# Where `make publish-local` publishes to: the local Maven repository that `spark-submit --packages` looks into.
+M2 := $(HOME)/.m2/repository
+
+# The Python of .venv: one that Spark 4.3 supports (3.11-3.13) if there is any, else 3.10, which Spark 4.2 supports.
+ifndef PYTHON
+PYTHON := $(shell for low in 11 10; do for p in python3 python3.13 python3.12 python3.11 python3.10; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c "import sys; sys.exit(not (3, $$low) <= sys.version_info[:2] <= (3, 13))" \
+	2>/dev/null && { command -v $$p; exit 0; }; done; done)
+endif
+
+SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
+PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
+
+.PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-packaging bench-quick clean \
+	check-machine
+
+help:  ## Print this list
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
+	$(VENV)/bin/lamina demo
+
+test: lint test-unit test-scala test-spark test-packaging  ## Everything that CI runs (at most 25 minutes on two cores)
+
+build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
+
+publish-local: $(SBT_JAR)  ## Publish the jars to the local Maven repository, for spark-submit --packages
+	$(SBT) -Dmaven.repo.local=$(abspath $(M2)) $(foreach project,$(SBT_PROJECTS),$(project)/publishM2)
+
+lint: $(VENV)/.dev  ## Lint, formatting and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.dev $(SBT_JAR)  ## Format the Python and the Scala sources
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+	$(SBT) scalafmtAll
+
+test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
+	$(PY) -m pytest tests/unit tests/conformance
+
+test-scala: $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
+	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
+
+test-spark: $(VENV)/.dev  ## Tests with Spark
+	$(PY) hatch_build.py
+	$(PY) -m pytest tests/spark
+
+test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
+	$(PY) -m pytest tests/packaging
+
+bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
+	$(PY) -m benchmarks.aggregation --quick
+
+clean:  ## Remove everything that was built, but not .venv
+	rm -rf build dist target project/target project/project python/lamina/jars spark-warehouse metastore_db derby.log \
+		artifacts site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find python tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+check-machine:
+	@test -n "$(PYTHON)" || { echo "No Python 3.10-3.13 was found on PATH (python3 is: $$(python3 --version 2>&1 \
+	| head -1)), but lamina needs one: install it from https://www.python.org or your system's packages, or run" \
+	"'make PYTHON=/path/to/python3.12 ...'." >&2; exit 1; }
+	@"$(PYTHON)" -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))" || { \
+	echo "$(PYTHON) is $$("$(PYTHON)" --version 2>&1), but lamina needs Python 3.10-3.13: install one from" \
+	"https://www.python.org or your system's packages, or run 'make PYTHON=/path/to/python3.12 ...'." >&2; exit 1; }
+	@"$(PYTHON)" -c "import ensurepip, venv" 2>/dev/null || { echo "$(PYTHON) has no venv module, but lamina is installed" \
+	"into a virtual environment: on Debian and Ubuntu 'apt install python3-venv'." >&2; exit 1; }
+	@"$(PYTHON)" python/lamina/spark/java.py
+
+# Everything that the shim's build needs; the pinned versions are in constraints.txt.
+$(VENV)/.base: constraints.txt | check-machine
+	test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
+	$(INSTALL) hatchling pyspark
+	@touch $@
+
+$(WHEEL): $(VENV)/.base $(SCALA_SOURCES) $(PYTHON_SOURCES) pyproject.toml hatch_build.py LICENSE README.md | check-machine
+	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	@touch $@
+
+# .venv holds lamina either from the wheel, as a user has it, or from the source tree, as the tests have it.
+$(VENV)/.demo: $(WHEEL)
+	$(INSTALL) '$(WHEEL)[demo]'
+	$(INSTALL) --no-deps --force-reinstall '$(WHEEL)'
+	@rm -f $(VENV)/.dev
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base pyproject.toml hatch_build.py | check-machine
+	$(INSTALL) --no-build-isolation -e '.[dev,s3]'
+	@rm -f $(VENV)/.demo
+	@touch $@
+
+PYSPARK_JARS = $(shell $(PY) -c "import importlib.util, os; \
+	print(os.path.join(os.path.dirname(importlib.util.find_spec('pyspark').origin), 'jars'))")
+# pyspark 4.3 needs Python 3.11; on 3.10 sbt builds the shim for Spark 4.2 only.
+SBT_PROJECTS = spark42 $(if $(wildcard $(PYSPARK_JARS)/spark-core_2.13-4.3.*),spark43)
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+SBT = LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) $(JAVA) -Xmx1g -Xss8m -Dsbt.color=false -Dsbt.supershell=false \
+	-Dsbt.server.autostart=false -jar $(SBT_JAR) </dev/null
+
+$(SBT_JAR): $(VENV)/.base
+	mkdir -p build/sbt-launch
+	$(JAVA) -cp "$(PYSPARK_JARS)/*" org.apache.ivy.Main -warn -types jar -notransitive -cache build/shim/ivy \
+		-dependency org.scala-sbt sbt-launch $(SBT_VERSION) -retrieve 'build/sbt-launch/[artifact]-[revision].[ext]'
+	@touch $@
