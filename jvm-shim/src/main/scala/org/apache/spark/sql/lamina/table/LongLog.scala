@@ -2,58 +2,70 @@ package org.apache.spark.sql.lamina.table
 
 import org.apache.spark.unsafe.Platform
 
-/** A growing off-heap list of pairs of longs: the undo log of a transaction as (previous state of a key, new row). */
+/**
+ * A growing off-heap list of pairs of longs: the undo log of a transaction as (previous state of a key, new row).
+ *
+ * Grows by chunks that never move, so that no addition pauses.
+ */
 private[table] final class LongLog(pool: PagePool) {
-  private var address = 0L
-  private var capacity = 0
+  import LongLog._
+
+  private var chunks = Array.emptyLongArray
+  private var chunkCount = 0
   private var count = 0
 
   def size: Int = count
 
   def isEmpty: Boolean = count == 0
 
-  def bytes: Long = capacity * 16L
+  def bytes: Long = chunkCount * ChunkBytes
 
   /** Makes room for one more pair, so that `add` cannot fail. */
-  def ensure(): Unit = if (count == capacity) grow()
+  def ensure(): Unit = if (count == chunkCount << ChunkBits) grow()
 
   def add(first: Long, second: Long): Unit = {
     ensure()
-    val at = address + count * 16L
+    val at = address(count)
     Platform.putLong(null, at, first)
     Platform.putLong(null, at + 8, second)
     count += 1
   }
 
-  def first(i: Int): Long = Platform.getLong(null, address + i * 16L)
+  def first(i: Int): Long = Platform.getLong(null, address(i))
 
-  def second(i: Int): Long = Platform.getLong(null, address + i * 16L + 8)
+  def second(i: Int): Long = Platform.getLong(null, address(i) + 8)
 
-  def setFirst(i: Int, value: Long): Unit = Platform.putLong(null, address + i * 16L, value)
+  def setFirst(i: Int, value: Long): Unit = Platform.putLong(null, address(i), value)
 
-  def setSecond(i: Int, value: Long): Unit = Platform.putLong(null, address + i * 16L + 8, value)
+  def setSecond(i: Int, value: Long): Unit = Platform.putLong(null, address(i) + 8, value)
 
-  /** Empties the log; memory beyond a quarter of what was used is given back. */
+  /** Empties the log; a chunk is kept for the next transaction. */
   def clear(): Unit = {
-    if (capacity > 1024 && count < capacity / 4) close()
+    shrink(1)
     count = 0
   }
 
   def close(): Unit = {
-    if (address != 0) pool.free(address, capacity * 16L)
-    address = 0
-    capacity = 0
+    shrink(0)
     count = 0
   }
 
+  private def address(i: Int): Long = chunks(i >>> ChunkBits) + (i & ChunkMask) * 16L
+
   private def grow(): Unit = {
-    val larger = math.max(64, capacity + (capacity >> 1))
-    val target = pool.allocate(larger * 16L)
-    if (address != 0) {
-      Platform.copyMemory(null, address, null, target, count * 16L)
-      pool.free(address, capacity * 16L)
-    }
-    address = target
-    capacity = larger
+    if (chunkCount == chunks.length) chunks = java.util.Arrays.copyOf(chunks, math.max(4, chunkCount * 2))
+    chunks(chunkCount) = pool.allocate(ChunkBytes)
+    chunkCount += 1
   }
+
+  private def shrink(keep: Int): Unit = while (chunkCount > keep) {
+    chunkCount -= 1
+    pool.free(chunks(chunkCount), ChunkBytes)
+  }
+}
+
+private[table] object LongLog {
+  val ChunkBits = 10
+  val ChunkMask: Int = (1 << ChunkBits) - 1
+  val ChunkBytes: Long = 16L << ChunkBits
 }
