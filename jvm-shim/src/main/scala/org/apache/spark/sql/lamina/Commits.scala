@@ -1,0 +1,134 @@
+package org.apache.spark.sql.lamina
+
+import org.json4s.{JInt, JNull, JObject, JValue}
+import org.json4s.JsonDSL._
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.execution.streaming.state.{StateStoreCheckpointInfo, StateStoreConf, StateStoreId, StateStoreMetrics}
+import org.apache.spark.sql.lamina.table.{ChangeSummary, EntrySink}
+
+/**
+ * What a writing open is based on.
+ *
+ * @param base attempt that the version opened is of
+ * @param begun the attempt that the engine allotted, or none while the open may still turn out to only read
+ * @param initial column families at the start of the transaction, the default one included
+ */
+final case class Draft(
+    base: Option[String],
+    begun: Option[Begun],
+    loadEmpty: Boolean,
+    forceSnapshot: Boolean,
+    initial: ColumnFamilies)
+
+/** What a commit gave: what the driver is told about it, and the store's metrics at that moment. */
+final case class Outcome(info: StateStoreCheckpointInfo, metrics: StateStoreMetrics)
+
+/**
+ * Commits of one store: the change set goes to the engine once, the table moves on, and the answer is waited for where the
+ * durability level says.
+ */
+final class Commits(
+    id: StateStoreId,
+    storeConf: StateStoreConf,
+    engine: EngineStore,
+    counters: Counters,
+    measure: LiveTable => StateStoreMetrics) {
+
+  /** Under format v2 Spark names each version by attempt, so a version may be the attempt of an older one. */
+  private val namesAttempts = storeConf.enableStateStoreCheckpointIds
+
+  def commit(store: LaminaStateStore): Unit = {
+    val live = store.live
+    live.synchronized {
+      store.requireCommit()
+      val draft = store.draft
+      val begun = draft.begun.getOrElse(
+        engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true))
+      val base = draft.base.orElse(begun.baseAttempt)
+      val attempt = skippedAs(live, draft, begun, base) match {
+        case Some(kept) =>
+          live.keep(store.version + 1)
+          counters.add(Metrics.SkippedCommits, 1)
+          kept
+        case None =>
+          send(store, draft, begun, base)
+          begun.attempt
+      }
+      store.open.transition(OpenAction.Commit)
+      val info = StateStoreCheckpointInfo(
+        id.partitionId, store.version + 1, if (namesAttempts) Some(attempt) else None, if (namesAttempts) store.sent else None)
+      store.outcome = Some(Outcome(info, measure(live)))
+      store.endWithoutTask()
+    }
+  }
+
+  /** The id of a commit that has nothing to write: that of its base. None where a file must be written. */
+  private def skippedAs(live: LiveTable, draft: Draft, begun: Begun, base: Option[String]): Option[String] = {
+    val nothing = namesAttempts && !draft.loadEmpty && !draft.forceSnapshot &&
+      live.working == draft.initial && live.table.isUnchanged
+    if (nothing) base.orElse(begun.emptyAttempt) else None
+  }
+
+  private def send(store: LaminaStateStore, draft: Draft, begun: Begun, base: Option[String]): Unit = {
+    val live = store.live
+    val whole = draft.loadEmpty || draft.forceSnapshot || begun.snapshot
+    var summary: ChangeSummary = null
+    val increment = "increment" -> ((sink: EntrySink) => { summary = live.table.changeSet(sink) })
+    val snapshot = "snapshot" -> ((sink: EntrySink) => { live.table.snapshot(sink); () })
+    val sections = if (whole) Seq(increment, snapshot) else Seq(increment)
+    val header = () => describe(store, draft, begun, base, whole, summary)
+    val answer = engine.commit(begun, header, sections)
+    val next = Position(store.version + 1, begun.attempt, live.working, summary.digest)
+    counters.add(Metrics.ChangedRows, summary.rows)
+    counters.add(Metrics.ChangedBytes, summary.bytes)
+    val task = TaskContext.get()
+    val waits = task == null || begun.handle.settings.get(Commits.DurabilityKey).contains("store")
+    if (waits) {
+      // The transaction stays open until the file is durable: a failure leaves it to be aborted.
+      val sent = System.nanoTime()
+      onDurable(answer.await(), (System.nanoTime() - sent) / 1000000L)
+      live.advance(next)
+    } else {
+      live.advance(next)
+      val commit = new DurableCommit(live, begun.attempt, answer, onDurable)
+      live.pending = commit
+      TaskDurability.defer(task, commit)
+    }
+  }
+
+  private def describe(
+      store: LaminaStateStore,
+      draft: Draft,
+      begun: Begun,
+      base: Option[String],
+      whole: Boolean,
+      summary: ChangeSummary): JObject = {
+    val live = store.live
+    val families = live.working.all
+    val counts = families.map { family =>
+      val count = ("rows" -> live.table.rows(family.id)) ~ ("bytes" -> live.table.keyValueBytes(family.id))
+      family.id.toString -> (count: JValue)
+    }
+    val increment: JObject = "increment" -> JInt(summary.rows)
+    val basedOn: JValue =
+      if (draft.loadEmpty) JNull
+      else base.fold[JValue](JNull)(attempt => ("version" -> store.version) ~ ("attempt" -> attempt))
+    ("attempt" -> begun.attempt) ~ ("version" -> (store.version + 1)) ~ ("base" -> basedOn) ~
+      ("digest" -> summary.digest) ~
+      ("rows" -> (if (whole) increment ~ ("snapshot" -> JInt(live.table.rows)) else increment)) ~
+      ("counts" -> JObject(counts.toList)) ~
+      ("column_families" -> live.working.toJson) ~
+      ("next_column_family" -> live.working.next) ~
+      ("task_attempt" -> Option(TaskContext.get()).fold(0L)(_.taskAttemptId()))
+  }
+
+  private def onDurable(answer: JValue, waitedMs: Long): Unit = {
+    EngineStore.long(answer \ "bytes").foreach(counters.add(Metrics.WrittenBytes, _))
+    counters.add(Metrics.DurableMs, waitedMs)
+  }
+}
+
+object Commits {
+  private val DurabilityKey = StoreSettings.Prefix + "durability.level"
+}

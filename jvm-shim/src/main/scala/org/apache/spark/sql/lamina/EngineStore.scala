@@ -1,0 +1,191 @@
+package org.apache.spark.sql.lamina
+
+import org.json4s.{JArray, JBool, JInt, JNothing, JNull, JObject, JString, JValue}
+import org.json4s.JsonDSL._
+import org.json4s.jackson.JsonMethods.{compact, render}
+
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.{SPARK_VERSION, TaskContext}
+import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.EntrySink
+import org.apache.spark.sql.lamina.wire.{Engine, PendingCommit, ProcessSettings}
+
+/**
+ * A store that is open in an engine process.
+ *
+ * @param checkpoint uuid of the checkpoint
+ * @param settings as the engine resolved them, by full key
+ */
+final class EngineHandle(
+    val engine: Engine,
+    val number: Long,
+    val readOnly: Boolean,
+    val checkpoint: String,
+    val settings: Map[String, String]) {
+
+  def isCurrent: Boolean = engine.isAlive
+
+  def call(method: String, argument: JObject): JValue =
+    engine.call(method, Long.box(number), compact(render(argument)))
+}
+
+/**
+ * An attempt that the engine allotted.
+ *
+ * @param handle the process that knows it: an attempt does not outlive its engine
+ * @param snapshot whether the commit must hold the whole version
+ * @param emptyAttempt id for a commit on the empty version 0 that changes nothing
+ */
+final case class Begun(
+    handle: EngineHandle,
+    attempt: String,
+    baseAttempt: Option[String],
+    snapshot: Boolean,
+    emptyAttempt: Option[String])
+
+/**
+ * One store's side of the engine: opens it there, again when the process is a new one, and speaks the wire protocol for it.
+ *
+ * Thread-safe. Nothing here keeps rows.
+ */
+final class EngineStore(id: StateStoreId, storeConf: StateStoreConf, hadoopConf: Configuration, process: ProcessSettings, raw: Map[String, String])
+    extends StateSource {
+
+  private var current: EngineHandle = _
+
+  /** The store's handle in the running engine. A writer's handle serves readers too. */
+  def handle(readOnly: Boolean): EngineHandle = synchronized {
+    val engine = Engine.get(process)
+    val fits = current != null && current.engine.generation == engine.generation && (readOnly || !current.readOnly)
+    if (!fits) {
+      val stale = current
+      current = openStore(engine, readOnly)
+      if (stale != null && stale.engine.generation == engine.generation) closeQuietly(stale)
+    }
+    current
+  }
+
+  private def openStore(engine: Engine, readOnly: Boolean): EngineHandle = {
+    val argument =
+      ("store" -> ("operator" -> id.operatorId) ~ ("partition" -> id.partitionId) ~ ("name" -> id.storeName)) ~
+        ("url" -> id.checkpointRootLocation) ~
+        ("settings" -> raw.toSeq.sorted.map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(JObject())(_ ~ _)) ~
+        ("hadoop" -> StoreSettings.storageKeys(hadoopConf).toSeq.sorted
+          .map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(JObject())(_ ~ _)) ~
+        ("run_id" -> Option(hadoopConf.get(Compat.runIdKey)).getOrElse("")) ~
+        ("read_only" -> readOnly) ~
+        ("format_version" -> (if (storeConf.enableStateStoreCheckpointIds) 2 else 1)) ~
+        ("minVersionsToRetain" -> storeConf.minVersionsToRetain) ~
+        ("spark" -> SPARK_VERSION)
+    val result = engine.call("openStore", compact(render(argument)))
+    val number = result \ "handle" match {
+      case JInt(value) => value.toLong
+      case _ => throw new LaminaError(LaminaError.EngineProtocol, "openStore answered without a handle")
+    }
+    val settings = result \ "settings" match {
+      case JObject(fields) => fields.map { case (key, value) => key -> EngineStore.text(value) }.toMap
+      case _ => Map.empty[String, String]
+    }
+    new EngineHandle(engine, number, readOnly, EngineStore.string(result \ "checkpoint").getOrElse(""), settings)
+  }
+
+  /** Confirms a base and allots an attempt of the version after it. */
+  def begin(version: Long, attempt: Option[String], loadEmpty: Boolean, forceSnapshot: Boolean, have: Boolean): Begun = {
+    val opened = handle(readOnly = false)
+    val result = opened.call(
+      "begin",
+      ("version" -> version) ~ ("attempt" -> attempt) ~ ("task_attempt" -> EngineStore.taskAttempt) ~
+        ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have))
+    Begun(
+      opened,
+      EngineStore.string(result \ "attempt").getOrElse(
+        throw new LaminaError(LaminaError.EngineProtocol, "begin answered without an attempt")),
+      EngineStore.string(result \ "base_attempt"),
+      result \ "snapshot" == JBool(true),
+      EngineStore.string(result \ "empty_attempt"))
+  }
+
+  /** The attempt of a version that counts; confirms nothing. */
+  def resolve(version: Long, attempt: Option[String], readOnly: Boolean): Option[String] =
+    EngineStore.string(handle(readOnly).call("resolve", ("version" -> version) ~ ("attempt" -> attempt)) \ "attempt")
+
+  override def load(version: Long, attempt: Option[String], have: Option[Position])(
+      onHeader: LoadHeader => Unit)(sink: EntrySink): Unit = request(readOnly = true) { opened =>
+    opened.engine.load(
+      ("op" -> "load") ~ ("handle" -> opened.number) ~ ("version" -> version) ~ ("attempt" -> attempt) ~
+        ("have" -> have.map(at => ("version" -> at.version) ~ ("attempt" -> at.content))) ~
+        ("read_only" -> opened.readOnly))(header => onHeader(EngineStore.loadHeader(header)))(sink)
+  }
+
+  /** Sends a version rebuilt from the snapshot of an older one. */
+  def replay(snapshot: Long, snapshotAttempt: Option[String], end: Long, endAttempt: Option[String])(
+      onHeader: LoadHeader => Unit)(sink: EntrySink): Unit = request(readOnly = true) { opened =>
+    opened.engine.load(
+      ("op" -> "replay") ~ ("handle" -> opened.number) ~ ("version" -> end) ~ ("attempt" -> endAttempt) ~
+        ("have" -> JNull) ~ ("read_only" -> true) ~
+        ("snapshot_version" -> snapshot) ~ ("snapshot_attempt" -> snapshotAttempt))(
+      header => onHeader(EngineStore.loadHeader(header)))(sink)
+  }
+
+  /** Sends the changes of a range of versions, ascending. */
+  def feed(start: Long, end: Long, endAttempt: Option[String], family: Option[Int])(
+      onHeader: JValue => Unit)(row: (Long, Int, Byte, Long, Int, Long, Int) => Unit): Unit = request(readOnly = true) { opened =>
+    opened.engine.feed(
+      ("op" -> "feed") ~ ("handle" -> opened.number) ~ ("start_version" -> start) ~ ("end_version" -> end) ~
+        ("end_attempt" -> endAttempt) ~ ("cf" -> family))(onHeader)(row)
+  }
+
+  private def request[A](readOnly: Boolean)(send: EngineHandle => A): A = send(handle(readOnly))
+
+  /** Sends a commit. The header is asked for when the first section was collected. */
+  def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
+    begun.handle.engine.commit(() => ("handle" -> JInt(begun.handle.number)) ~ header(), sections)
+
+  /** Queues compaction and collection, if the store is open in a living engine for writing. */
+  def maintain(): Unit = synchronized(Option(current)).filter(opened => opened.isCurrent && !opened.readOnly)
+    .foreach(_.call("maintain", JObject()))
+
+  /** Bytes of the wire's buffers in this JVM. */
+  def bufferBytes: Long = synchronized(Option(current)).fold(0L)(_.engine.bufferBytes)
+
+  def close(): Unit = synchronized {
+    if (current != null) closeQuietly(current)
+    current = null
+  }
+
+  /** A handle of an engine that is gone is gone too. */
+  private def closeQuietly(opened: EngineHandle): Unit =
+    try if (opened.isCurrent) opened.engine.call("closeStore", Long.box(opened.number))
+    catch { case _: LaminaError => () }
+}
+
+object EngineStore {
+  private def taskAttempt: Long = Option(TaskContext.get()).fold(0L)(_.taskAttemptId())
+
+  private[lamina] def string(value: JValue): Option[String] = value match {
+    case JString(text) => Some(text)
+    case _ => None
+  }
+
+  private[lamina] def long(value: JValue): Option[Long] = value match {
+    case JInt(number) => Some(number.toLong)
+    case _ => None
+  }
+
+  private def text(value: JValue): String = value match {
+    case JString(text) => text
+    case JNull | JNothing => ""
+    case JArray(_) | JObject(_) => compact(render(value))
+    case other => String.valueOf(other.values)
+  }
+
+  private def loadHeader(header: JValue): LoadHeader = {
+    val rows = header \ "counts" match {
+      case JObject(fields) => fields.flatMap { case (family, count) => long(count \ "rows").map(family.toInt -> _) }.toMap
+      case _ => Map.empty[Int, Long]
+    }
+    LoadHeader(string(header \ "attempt"), header \ "start" == JString("have"), ColumnFamilies.fromJson(header), rows)
+  }
+}

@@ -1,0 +1,144 @@
+package org.apache.spark.sql.lamina
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.unsafe.Platform
+
+/** Bytes to hand to a table: (base object or null, offset or address, length). Reused from call to call. */
+final class Bytes {
+  var base: AnyRef = _
+  var offset: Long = 0L
+  var length: Int = 0
+
+  def set(row: UnsafeRow): Unit = {
+    base = row.getBaseObject
+    offset = row.getBaseOffset
+    length = row.getSizeInBytes
+  }
+
+  def set(bytes: Array[Byte]): Unit = {
+    base = bytes
+    offset = Platform.BYTE_ARRAY_OFFSET.toLong
+    length = bytes.length
+  }
+
+  def toArray: Array[Byte] = Bytes.copy(base, offset, length)
+}
+
+object Bytes {
+  def copy(base: AnyRef, offset: Long, length: Int): Array[Byte] = {
+    val copied = new Array[Byte](length)
+    Platform.copyMemory(base, offset, copied, Platform.BYTE_ARRAY_OFFSET, length)
+    copied
+  }
+}
+
+/**
+ * Turns the rows of one column family into the bytes of a table and back.
+ *
+ * Keys without order and values are the UnsafeRow's own bytes and are read where they lie. Ordered keys and everything in
+ * Avro go through Spark's RocksDB encoders, so that keys sort the same everywhere. A multi-value family's value is a
+ * concatenation of elements, each u32 length and bytes. With row checksums, four bytes of CRC-32C over key and value bytes
+ * follow each value or element.
+ *
+ * Not thread-safe: Spark's encoders reuse buffers. Used under the store's lock only; no two stores share one.
+ */
+final class FamilyCodec(val family: ColumnFamily, schemas: Option[StateSchemaProvider], storeConf: StateStoreConf, storeName: String) {
+  private val dataEncoder: RocksDBDataEncoder =
+    if (family.avro) new AvroStateEncoder(family.spec, family.valueSchema, schemas, family.name)
+    else new UnsafeRowDataEncoder(family.spec, family.valueSchema)
+  private val keyEncoder = family.spec.toEncoder(dataEncoder, useColumnFamilies = true)
+  private val keyColumns = family.keySchema.length
+  private val valueColumns = family.valueSchema.length
+  private val rawKeys = family.rawKeys
+  private val rawValues = family.rawValues
+  private val checksum = family.rowChecksum
+  private val verifier =
+    KeyValueIntegrityVerifier.create(storeName, checksum, storeConf.rowChecksumReadVerificationRatio)
+
+  val multiValue: Boolean = family.multiValue
+
+  def supportsPrefixScan: Boolean = keyEncoder.supportPrefixKeyScan
+  def supportsRangeScan: Boolean = keyEncoder.supportsRangeScan
+  def supportsDeleteRange: Boolean = keyEncoder.supportsDeleteRange
+
+  def key(row: UnsafeRow, out: Bytes): Unit = if (rawKeys) out.set(row) else out.set(keyEncoder.encodeKey(row))
+
+  def orderedKey(row: UnsafeRow): Array[Byte] = keyEncoder.encodeKey(row)
+
+  def prefix(row: UnsafeRow): Array[Byte] = keyEncoder.encodePrefixKey(row)
+
+  /** Encodes a value for `key`, which is encoded already. */
+  def value(key: Bytes, row: UnsafeRow, out: Bytes): Unit =
+    if (multiValue) elements(key, Array(row), out)
+    else if (rawValues && !checksum) out.set(row)
+    else out.set(single(key, row))
+
+  /** Encodes values of a multi-value family. */
+  def elements(key: Bytes, rows: Array[UnsafeRow], out: Bytes): Unit = {
+    val encoded = rows.map(single(key, _))
+    val all = new Array[Byte](encoded.map(_.length + 4).sum)
+    var at = Platform.BYTE_ARRAY_OFFSET
+    encoded.foreach { bytes =>
+      Platform.putInt(all, at, bytes.length)
+      Platform.copyMemory(bytes, Platform.BYTE_ARRAY_OFFSET, all, at + 4, bytes.length)
+      at += bytes.length + 4
+    }
+    out.set(all)
+  }
+
+  private def single(key: Bytes, row: UnsafeRow): Array[Byte] = {
+    val bytes = if (rawValues) row.getBytes else dataEncoder.encodeValue(row)
+    if (!checksum) bytes
+    else {
+      val stamped = java.util.Arrays.copyOf(bytes, bytes.length + 4)
+      Platform.putInt(stamped, Platform.BYTE_ARRAY_OFFSET + bytes.length, KeyValueChecksum.create(key.toArray, Some(bytes)))
+      stamped
+    }
+  }
+
+  /** A fresh row of the key at an address. */
+  def decodeKey(address: Long, length: Int): UnsafeRow =
+    if (rawKeys) pointTo(keyColumns, address, length)
+    else keyEncoder.decodeKey(Bytes.copy(null, address, length)).copy()
+
+  /** A fresh row of a value; of a multi-value family its first element, or null where there is none. */
+  def decodeValue(keyAddress: Long, keyLength: Int, address: Long, length: Int): UnsafeRow =
+    if (multiValue) {
+      if (length == 0) null
+      else decodeSingle(keyAddress, keyLength, address + 4, Platform.getInt(null, address))
+    } else decodeSingle(keyAddress, keyLength, address, length)
+
+  /** Walks the elements of a multi-value family's value. */
+  def decodeValues(keyAddress: Long, keyLength: Int, address: Long, valueLength: Int): Iterator[UnsafeRow] =
+    new Iterator[UnsafeRow] {
+      private var at = address
+      private val end = address + valueLength
+
+      override def hasNext: Boolean = at < end
+
+      override def next(): UnsafeRow = {
+        if (!hasNext) throw new NoSuchElementException("no more values")
+        val size = Platform.getInt(null, at)
+        val row = decodeSingle(keyAddress, keyLength, at + 4, size)
+        at += size + 4
+        row
+      }
+    }
+
+  private def decodeSingle(keyAddress: Long, keyLength: Int, address: Long, length: Int): UnsafeRow = {
+    val size = if (checksum) length - 4 else length
+    if (checksum) verifier.foreach { verifier =>
+      verifier.verify(
+        Bytes.copy(null, keyAddress, keyLength), Some(Bytes.copy(null, address, size)), Platform.getInt(null, address + size))
+    }
+    if (rawValues) pointTo(valueColumns, address, size)
+    else dataEncoder.decodeValue(Bytes.copy(null, address, size)).copy()
+  }
+
+  private def pointTo(columns: Int, address: Long, length: Int): UnsafeRow = {
+    val row = new UnsafeRow(columns)
+    row.pointTo(null, address, length)
+    row
+  }
+}

@@ -1,0 +1,418 @@
+package org.apache.spark.sql.lamina
+
+import java.util.{HashMap => JHashMap}
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.errors.QueryExecutionErrors
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.lamina.table.{FamilyTable, RowCursor, Rows}
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.unsafe.Platform
+
+/**
+ * One open of a store: answers the row calls from the table.
+ *
+ * Every call takes the table's lock and checks that this open may still use it: a writer must own the transaction, a reader
+ * must find the rows that it opened. A reader that was not upgraded reads version N, whatever a writer does meanwhile.
+ *
+ * @param sent the checkpoint id that Spark asked for, to be named as the base of a commit
+ */
+final class LaminaStateStore(
+    val provider: LaminaStateStoreProvider,
+    opened: LiveTable,
+    private[lamina] val open: Open,
+    openedCodecs: Codecs,
+    override val version: Long,
+    private[lamina] val sent: Option[String])
+    extends StateStore
+    with FamilyRegistration {
+  import OpenAction._
+
+  /** The table, and how its rows are read. Only the upgrade of a reader with a table of its own changes them. */
+  @volatile private[lamina] var live: LiveTable = opened
+  private[lamina] var codecs: Codecs = openedCodecs
+
+  // All of these are guarded by the table's lock.
+  private var generation = live.generation
+  private val families = new JHashMap[String, OpenFamily]()
+  private var default: OpenFamily = _
+  private val key = new Bytes
+  private val value = new Bytes
+  private var isValidated = provider.usesColumnFamilies
+  private[lamina] var draft: Draft = _
+  private[lamina] var outcome: Option[Outcome] = None
+
+  override def id: StateStoreId = provider.stateStoreId
+
+  /** Starts to use the table as it is now: after the open, after an upgrade. Under the lock. */
+  private[lamina] def attach(): Unit = {
+    generation = live.generation
+    forget()
+  }
+
+  /** Goes on with another table. Rows of the first stay readable until the task ends. Under the lock of `to`. */
+  private[lamina] def rebase(to: LiveTable, decoding: Codecs): Unit = {
+    to.enter(open)
+    codecs = decoding
+    live = to
+    attach()
+  }
+
+  private def forget(): Unit = {
+    families.clear()
+    default = null
+  }
+
+  // ---- checks
+
+  /** Checks that rows may be read; true where the reader sees the version without the open transaction. */
+  private def reading(): Boolean = {
+    val writing = open.isWriting
+    if (!writing) open.transition(Read)
+    if (if (writing) live.writer ne open else live.generation != generation) throw stale()
+    !writing
+  }
+
+  private def updating(): Unit = {
+    if (!open.isWriting) open.transition(Update)
+    if (live.writer ne open) throw stale()
+  }
+
+  private def stale(): Throwable =
+    StateStoreErrors.invalidStamp(open.stamp, Option(live.writer).fold(live.generation)(_.stamp))
+
+  /** The column family of a call, or Spark's error for a wrong name. */
+  private def family(operation: String, name: String): OpenFamily =
+    if ((name eq StateStore.DEFAULT_COL_FAMILY_NAME) && default != null) default
+    else {
+      val known = families.get(name)
+      if (known != null) known else resolve(operation, name)
+    }
+
+  private def resolve(operation: String, name: String): OpenFamily = {
+    provider.verifyFamily(operation, name)
+    val present = if (open.isWriting) live.working else live.at.families
+    val family = present.get(name) match {
+      case Some(known) => new OpenFamily(codecs.of(known), live.table.addFamily(known.id, known.ordered, known.multiValue))
+      case None => codecs.registered(name) match {
+          case Some(codec) if name == StateStore.DEFAULT_COL_FAMILY_NAME || !open.isWriting => new OpenFamily(codec, null)
+          case _ => throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+        }
+    }
+    families.put(name, family)
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) default = family
+    family
+  }
+
+  private def verify(condition: Boolean, message: => String): Unit =
+    if (!condition) throw new IllegalStateException(message)
+
+  private def verifyMultiValue(family: OpenFamily, operation: String): Unit = verify(
+    family.codec.multiValue, s"$operation requires an encoder which supports multiple values for a single key")
+
+  // ---- column families
+
+  override def allColumnFamilyNames: Set[String] =
+    live.synchronized((if (open.isWriting) live.working else live.at.families).byName.keySet)
+
+  override def createColFamilyIfAbsent(
+      colFamilyName: String,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean,
+      isInternal: Boolean): Unit = live.synchronized {
+    reading()
+    provider.verifyFamilyCreation("create_col_family", colFamilyName, isInternal)
+    val wanted = codecs.register(
+      colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)
+    if (open.isWriting) {
+      live.working = codecs.ensure(live.working, wanted)
+      val created = live.working.byName(colFamilyName)
+      live.table.addFamily(created.id, created.ordered, created.multiValue)
+    }
+    families.remove(colFamilyName)
+  }
+
+  override def removeColFamilyIfExists(colFamilyName: String): Boolean = live.synchronized {
+    updating()
+    provider.verifyFamilyCreation("remove_col_family", colFamilyName, isInternal = false)
+    live.working.get(colFamilyName) match {
+      case Some(family) =>
+        live.table.dropFamily(family.id)
+        live.working = live.working.remove(colFamilyName)
+        codecs.unregister(colFamilyName)
+        families.remove(colFamilyName)
+        true
+      case None => false
+    }
+  }
+
+  // ---- reads
+
+  override def get(keyRow: UnsafeRow, colFamilyName: String): UnsafeRow = live.synchronized {
+    val base = reading()
+    verify(keyRow != null, "Key cannot be null")
+    lookUp(keyRow, family("get", colFamilyName), base)
+  }
+
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = live.synchronized {
+    val base = reading()
+    verify(keys != null && keys.forall(_ != null), "Keys cannot be null")
+    val from = family("multiGet", colFamilyName)
+    keys.map(lookUp(_, from, base)).iterator
+  }
+
+  override def keyExists(keyRow: UnsafeRow, colFamilyName: String): Boolean = live.synchronized {
+    val base = reading()
+    verify(keyRow != null, "Key cannot be null")
+    find(keyRow, family("keyExists", colFamilyName), base) != 0L
+  }
+
+  override def valuesIterator(keyRow: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = live.synchronized {
+    val base = reading()
+    verify(keyRow != null, "Key cannot be null")
+    val from = family("valuesIterator", colFamilyName)
+    verifyMultiValue(from, "valuesIterator")
+    val row = find(keyRow, from, base)
+    if (row == 0L) Iterator.empty else values(from, row)
+  }
+
+  private def find(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): Long =
+    if (from.table == null) 0L
+    else {
+      from.codec.key(keyRow, key)
+      if (base) from.table.getBase(key.base, key.offset, key.length) else from.table.get(key.base, key.offset, key.length)
+    }
+
+  private def lookUp(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): UnsafeRow = {
+    val row = find(keyRow, from, base)
+    if (row == 0L) null
+    else {
+      val found = decodeValue(from, row)
+      if (!isValidated && found != null) validate(keyRow, found)
+      found
+    }
+  }
+
+  private def decodeValue(from: OpenFamily, row: Long): UnsafeRow =
+    from.codec.decodeValue(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
+
+  private def values(from: OpenFamily, row: Long): Iterator[UnsafeRow] =
+    from.codec.decodeValues(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
+
+  private def validate(keyRow: UnsafeRow, valueRow: UnsafeRow): Unit = {
+    provider.validateRows(keyRow, valueRow)
+    isValidated = true
+  }
+
+  // ---- scans
+
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scan("iterator", colFamilyName, multi = false)((_, table, base) => table.scan(base))
+
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scan("iteratorWithMultiValues", colFamilyName, multi = true)((_, table, base) => table.scan(base))
+
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scanPrefix("prefixScan", prefixKey, colFamilyName, multi = false)
+
+  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scanPrefix("prefixScanWithMultiValues", prefixKey, colFamilyName, multi = true)
+
+  private def scanPrefix(operation: String, prefixKey: UnsafeRow, name: String, multi: Boolean) =
+    scan(operation, name, multi, prefix = true) { (codec, table, base) =>
+      val prefix = codec.prefix(prefixKey)
+      table.range(prefix, org.apache.spark.sql.lamina.table.KeyOrder.successor(prefix), base)
+    }
+
+  override def rangeScan(
+      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scanRange("rangeScan", startKey, endKey, colFamilyName, multi = false)
+
+  override def rangeScanWithMultiValues(
+      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scanRange("rangeScanWithMultiValues", startKey, endKey, colFamilyName, multi = true)
+
+  private def scanRange(operation: String, from: Option[UnsafeRow], to: Option[UnsafeRow], name: String, multi: Boolean) =
+    scan(operation, name, multi, range = true) { (codec, table, base) =>
+      table.range(from.map(codec.orderedKey).orNull, to.map(codec.orderedKey).orNull, base)
+    }
+
+  private def scan(operation: String, name: String, multi: Boolean, prefix: Boolean = false, range: Boolean = false)(
+      start: (FamilyCodec, FamilyTable, Boolean) => RowCursor): StateStoreIterator[UnsafeRowPair] = live.synchronized {
+    val base = reading()
+    val from = family(operation, name)
+    // Spark's own provider says the same, with the same exceptions.
+    require(!prefix || from.codec.supportsPrefixScan, "Prefix scan requires setting prefix key!")
+    require(!range || from.codec.supportsRangeScan, "Range scan requires an encoder that supports range scanning!")
+    if (multi) verifyMultiValue(from, operation)
+    val cursor = if (from.table == null) null else start(from.codec, from.table, base)
+    val rows = new RowIterator(from, cursor, multi)
+    new StateStoreIterator(rows, () => rows.close())
+  }
+
+  /** Walks a cursor, taking the lock for each row; the pair is reused, its rows are not. */
+  private final class RowIterator(from: OpenFamily, private var cursor: RowCursor, multi: Boolean) extends Iterator[UnsafeRowPair] {
+    private val pair = new UnsafeRowPair()
+    private var elements: Iterator[UnsafeRow] = Iterator.empty
+    private var keyRow: UnsafeRow = _
+    private var valueRow: UnsafeRow = _
+
+    override def hasNext: Boolean = valueRow != null || live.synchronized(advance())
+
+    override def next(): UnsafeRowPair = {
+      if (!hasNext) throw new NoSuchElementException("End of the iterator")
+      pair.withRows(keyRow, valueRow)
+      valueRow = null
+      pair
+    }
+
+    private def advance(): Boolean = {
+      if (cursor != null) {
+        reading()
+        while (valueRow == null && cursor != null) {
+          if (elements.hasNext) valueRow = elements.next()
+          else {
+            val row = cursor.next()
+            if (row == 0L) close() else take(row)
+          }
+        }
+        if (valueRow != null && !isValidated) validate(keyRow, valueRow)
+      }
+      valueRow != null
+    }
+
+    private def take(row: Long): Unit = {
+      keyRow = from.codec.decodeKey(Rows.keyAddress(row), Rows.keyLength(row))
+      if (multi) elements = values(from, row) else valueRow = decodeValue(from, row)
+    }
+
+    def close(): Unit = cursor = null
+  }
+
+  // ---- updates
+
+  override def put(keyRow: UnsafeRow, valueRow: UnsafeRow, colFamilyName: String): Unit = live.synchronized {
+    updating()
+    verify(keyRow != null, "Key cannot be null")
+    require(valueRow != null, "Cannot put a null value")
+    val to = family("put", colFamilyName)
+    to.codec.key(keyRow, key)
+    to.codec.value(key, valueRow, value)
+    to.table.put(key.base, key.offset, key.length, value.base, value.offset, value.length)
+  }
+
+  override def putList(keyRow: UnsafeRow, valueRows: Array[UnsafeRow], colFamilyName: String): Unit = live.synchronized {
+    updating()
+    verify(keyRow != null, "Key cannot be null")
+    require(valueRows != null, "Cannot put a null value")
+    valueRows.foreach(row => require(row != null, "Cannot put a null value in the array"))
+    val to = family("put", colFamilyName)
+    verifyMultiValue(to, "Multi-value put operation")
+    to.codec.key(keyRow, key)
+    to.codec.elements(key, valueRows, value)
+    to.table.put(key.base, key.offset, key.length, value.base, value.offset, value.length)
+  }
+
+  override def merge(keyRow: UnsafeRow, valueRow: UnsafeRow, colFamilyName: String): Unit =
+    append(keyRow, "Cannot merge a null value", colFamilyName)(if (valueRow == null) null else Array(valueRow))
+
+  override def mergeList(keyRow: UnsafeRow, valueRows: Array[UnsafeRow], colFamilyName: String): Unit =
+    append(keyRow, "Cannot merge a null value", colFamilyName)(valueRows)
+
+  private def append(keyRow: UnsafeRow, refusal: String, name: String)(valueRows: Array[UnsafeRow]): Unit = live.synchronized {
+    updating()
+    val to = family("merge", name)
+    verifyMultiValue(to, "Merge operation")
+    verify(keyRow != null, "Key cannot be null")
+    require(valueRows != null, refusal)
+    valueRows.foreach(row => require(row != null, "Cannot merge a null value in the array"))
+    to.codec.key(keyRow, key)
+    to.codec.elements(key, valueRows, value)
+    to.table.append(key.base, key.offset, key.length, value.base, value.offset, value.length)
+  }
+
+  override def remove(keyRow: UnsafeRow, colFamilyName: String): Unit = live.synchronized {
+    updating()
+    verify(keyRow != null, "Key cannot be null")
+    val from = family("remove", colFamilyName)
+    from.codec.key(keyRow, key)
+    from.table.remove(key.base, key.offset, key.length)
+    ()
+  }
+
+  override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = live.synchronized {
+    updating()
+    verify(beginKey != null, "Begin key cannot be null")
+    verify(endKey != null, "End key cannot be null")
+    val from = family("deleteRange", colFamilyName)
+    verify(
+      from.codec.supportsDeleteRange, "deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding")
+    val cursor = from.table.range(from.codec.orderedKey(beginKey), from.codec.orderedKey(endKey), base = false)
+    var row = cursor.next()
+    while (row != 0L) {
+      val removed = Bytes.copy(null, Rows.keyAddress(row), Rows.keyLength(row))
+      row = cursor.next()
+      from.table.remove(removed, Platform.BYTE_ARRAY_OFFSET.toLong, removed.length)
+    }
+  }
+
+  // ---- end of the open
+
+  override def commit(): Long = {
+    try provider.commits.commit(this)
+    catch {
+      case refused: StateStoreInvalidStamp => throw refused
+      case refused: StateStoreOperationOutOfOrder => throw refused
+      case error: Throwable => throw QueryExecutionErrors.failedToCommitStateFileError(toString, error)
+    }
+    provider.reportCommit(version + 1)
+    version + 1
+  }
+
+  /** Checks that a commit is allowed. Under the lock. */
+  private[lamina] def requireCommit(): Unit = {
+    if (!open.allows(Commit)) open.transition(Commit)
+    if (live.writer ne open) throw stale()
+  }
+
+  override def abort(): Unit = live.synchronized {
+    val writing = open.isWriting
+    open.transition(Abort)
+    if (writing && (live.writer eq open)) live.abort()
+    endWithoutTask()
+  }
+
+  override def release(): Unit = live.synchronized {
+    assert(!open.isWriting, "Release can only be called on a read-only store")
+    open.transition(Release)
+    endWithoutTask()
+  }
+
+  /** Rows of an open within a task may be used until the task ends. */
+  private[lamina] def endWithoutTask(): Unit = if (open.task == null) live.leave(open)
+
+  /** The task has ended: what it left open is aborted or released, its rows are given up. */
+  private[lamina] def endWithTask(): Unit = live.synchronized {
+    try {
+      if (open.allows(TakeOver)) abort()
+      else if (open.allows(Release)) release()
+    } finally {
+      live.leave(open)
+      if (opened ne live) opened.synchronized(opened.leave(open))
+    }
+  }
+
+  override def hasCommitted: Boolean = open.state == OpenState.Committed
+
+  override def metrics: StateStoreMetrics = outcome.fold(live.synchronized(provider.measure(live)))(_.metrics)
+
+  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = outcome.map(_.info).getOrElse(
+    throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot get checkpointInfo without committing the store"))
+
+  override def toString: String = s"LaminaStateStore[stateStoreId=$id, version=$version]"
+}
+
+/** A column family as one open uses it. `table` is null where the version has no such family: it reads as empty. */
+final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable)

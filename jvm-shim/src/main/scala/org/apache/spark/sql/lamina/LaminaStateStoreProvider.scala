@@ -1,0 +1,211 @@
+package org.apache.spark.sql.lamina
+
+import java.util.UUID
+
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.{SPARK_VERSION, SparkEnv}
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.util.NextIterator
+
+/** Fails before anything of Spark's is touched where this jar meets another minor of Spark than it was built for. */
+abstract class BuiltForSpark {
+  if (SPARK_VERSION.split('.').take(2).mkString(".") != Compat.sparkMinor) {
+    val minor = SPARK_VERSION.split('.').take(2).mkString(".")
+    throw new LaminaError(
+      LaminaError.VersionSpark,
+      s"this jar is lamina-spark-${Compat.sparkMinor}_2.13 and Spark is $SPARK_VERSION; use lamina-spark-${minor}_2.13")
+  }
+}
+
+/**
+ * Spark's provider of one store: opens versions of it, keeps its table between batches, and answers what Spark asks about
+ * the store as a whole. Rows are answered by [[LaminaStateStore]], files are the engine's.
+ *
+ * A provider that Spark's `StateStore` loaded is *streaming*: its opens confirm versions, and tables are handed over to it.
+ * Any other one (state reader, tools) is treated as a reader until it commits.
+ */
+class LaminaStateStoreProvider
+    extends BuiltForSpark
+    with StateStoreProvider
+    with SupportsFineGrainedReplay
+    with MaintenanceEntries
+    with Logging {
+
+  @volatile private var storeId: StateStoreId = _
+  private var keySchema: StructType = _
+  private var valueSchema: StructType = _
+  private var storeConf: StateStoreConf = _
+  private var hadoopConf: Configuration = _
+  private var withColumnFamilies = false
+  private var opens: StoreOpener = _
+  private[lamina] var commits: Commits = _
+
+  override def init(
+      stateStoreId: StateStoreId,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean,
+      storeConf: StateStoreConf,
+      hadoopConf: Configuration,
+      useMultipleValuesPerKey: Boolean,
+      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+    this.storeId = stateStoreId
+    this.keySchema = keySchema
+    this.valueSchema = valueSchema
+    this.storeConf = storeConf
+    this.hadoopConf = hadoopConf
+    this.withColumnFamilies = useColumnFamilies
+    if (useMultipleValuesPerKey) {
+      require(useColumnFamilies, "Multiple values per key support requires column families to be enabled.")
+    }
+    val conf = StoreSettings.sparkConf
+    val settings = new StoreSettings(storeConf)
+    val pool = StatePool.get(settings, conf)
+    val engine = new EngineStore(stateStoreId, storeConf, hadoopConf, settings.process(conf), settings.raw)
+    val counters = new Counters
+    val newCodecs = () => {
+      val codecs = new Codecs(storeConf, stateSchemaProvider, stateStoreId.toString)
+      codecs.register(
+        StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, internal = false)
+      codecs
+    }
+    commits = new Commits(stateStoreId, storeConf, engine, counters, live => report(live, counters))
+    opens = new StoreOpener(this, storeConf, engine, pool, newCodecs, counters, settings.long("heap.handOverMs", 120000L))
+  }
+
+  override def stateStoreId: StateStoreId = storeId
+
+  private[lamina] def usesColumnFamilies: Boolean = withColumnFamilies
+
+  /** This provider's name in Spark's registry of loaded providers; none where it has no query run. */
+  private def providerId: Option[StateStoreProviderId] =
+    try Option(hadoopConf.get(Compat.runIdKey)).map(run => StateStoreProviderId(storeId, UUID.fromString(run)))
+    catch { case _: IllegalArgumentException => None }
+
+  /** Takes a lock of Spark's, so it must not be asked under one of ours. */
+  private[lamina] def isStreaming: Boolean = providerId.exists(StateStore.isLoaded)
+
+  // ---- opens
+
+  override def getStore(
+      version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore =
+    opens.write(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty)
+
+  override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = opens.read(version, uniqueId)
+
+  override def upgradeReadStoreToWriteStore(
+      readStore: ReadStateStore, version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore =
+    readStore match {
+      case store: LaminaStateStore =>
+        assert(
+          version == store.version,
+          s"Can only upgrade readStore to writeStore with the same version, readStoreVersion: ${store.version}, " +
+            s"writeStoreVersion: $version")
+        assert(storeId == store.id, "Can only upgrade readStore to writeStore with the same stateStoreId")
+        // Spark may have replaced the provider between the two phases; the one that opened the table goes on with it.
+        if (store.provider ne this) store.provider.upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit)
+        else opens.upgrade(store, forceSnapshotOnCommit)
+      case other => throw new IllegalArgumentException(s"Can only upgrade a store of lamina, not a ${other.getClass.getName}")
+    }
+
+  override def replayStateFromSnapshot(
+      snapshotVersion: Long,
+      endVersion: Long,
+      readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): StateStore =
+    opens.replay(snapshotVersion, endVersion, readOnly, snapshotVersionStateStoreCkptId, endVersionStateStoreCkptId)
+
+  override def replayReadStateFromSnapshot(
+      snapshotVersion: Long,
+      endVersion: Long,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): ReadStateStore =
+    replayStateFromSnapshot(
+      snapshotVersion, endVersion, readOnly = true, snapshotVersionStateStoreCkptId, endVersionStateStoreCkptId)
+
+  override def getStateStoreChangeDataReader(
+      startVersion: Long,
+      endVersion: Long,
+      colFamilyNameOpt: Option[String],
+      endVersionStateStoreCkptId: Option[String])
+      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] =
+    opens.changes(startVersion, endVersion, colFamilyNameOpt, endVersionStateStoreCkptId)
+
+  // ---- maintenance
+
+  override protected def maintainFiles(): Unit = quietly {
+    opens.maintainFiles()
+    if (isStreaming) providerId.foreach(reportSnapshot)
+  }
+
+  override protected def maintainMemory(): Unit = quietly {
+    opens.maintainMemory()
+    TableLease.expire()
+  }
+
+  /** An error of maintenance must not unload the provider: nothing that a query needs was lost. */
+  private def quietly(action: => Unit): Unit =
+    try action
+    catch { case NonFatal(error) => logWarning(s"Maintenance of $storeId did not finish", error) }
+
+  /**
+   * Tells Spark that the chain of this store is short. Spark would take a store that never says so for one that lags, and
+   * ask for a full snapshot in each batch; here compaction bounds the chain.
+   */
+  private def reportSnapshot(id: StateStoreProviderId): Unit = Option(SparkEnv.get).foreach { env =>
+    opens.version.foreach(StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, _, System.currentTimeMillis()))
+  }
+
+  override def close(): Unit = if (opens != null) opens.close()
+
+  // ---- metrics and checks for the opens
+
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = Metrics.All
+
+  private[lamina] def measure(live: LiveTable): StateStoreMetrics = {
+    val memory = live.table.memory
+    val rows = live.at.families.all.filterNot(_.internal).map(family => live.table.rows(family.id)).sum
+    StateStoreMetrics(rows, memory.total, Metrics.memory(memory) + (Metrics.BufferBytes -> opens.bufferShare))
+  }
+
+  private def report(live: LiveTable, counters: Counters): StateStoreMetrics = {
+    val measured = measure(live)
+    measured.copy(customMetrics = measured.customMetrics ++ counters.drain())
+  }
+
+  private[lamina] def reportCommit(version: Long): Unit =
+    if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, storeId, hadoopConf)
+
+  private[lamina] def validateRows(key: UnsafeRow, value: UnsafeRow): Unit =
+    StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, storeId, storeConf)
+
+  /** Spark's rules for a column family that a row call names; whether it exists is checked by the caller. */
+  private[lamina] def verifyFamily(operation: String, name: String): Unit =
+    if (name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+      requireColumnFamilies(operation)
+      if (name.isEmpty || name.trim != name) throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+
+  /** Spark's rules for the name of a column family that is created or removed. */
+  private[lamina] def verifyFamilyCreation(operation: String, name: String, isInternal: Boolean): Unit = {
+    requireColumnFamilies(operation)
+    if (name.isEmpty || name.trim != name || (name == StateStore.DEFAULT_COL_FAMILY_NAME && !isInternal)) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+    if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+  }
+
+  private def requireColumnFamilies(operation: String): Unit = if (!withColumnFamilies) {
+    throw StateStoreErrors.unsupportedOperationException(
+      operation, "multiple column families is disabled in LaminaStateStoreProvider")
+  }
+}

@@ -1,0 +1,282 @@
+package org.apache.spark.sql.lamina
+
+import scala.collection.mutable
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table._
+
+/**
+ * What a table holds outside of a transaction.
+ *
+ * @param version label under which it is open now; versions that changed nothing share a content
+ * @param content attempt that wrote the rows, or [[Attempts.Empty]]
+ * @param digest of the change set that led here from the content one back, or null where that is not known
+ */
+final case class Position(version: Long, content: String, families: ColumnFamilies, digest: String)
+
+object Position {
+  val Start: Position = Position(0L, Attempts.Empty, ColumnFamilies.Empty, null)
+}
+
+/** How a table came to the version that was asked for. */
+object Move extends Enumeration {
+  val Stayed, SteppedBack, Relabelled, CaughtUp, Loaded = Value
+}
+
+/** What the engine says before it sends the rows of a version. */
+final case class LoadHeader(attempt: Option[String], fromHave: Boolean, families: ColumnFamilies, rows: Map[Int, Long])
+
+/** Where versions come from. */
+trait StateSource {
+
+  /**
+   * Sends a version. `have` offers rows that the table holds already: the answer is then either what changed since, oldest
+   * first, or everything, newest first.
+   */
+  def load(version: Long, attempt: Option[String], have: Option[Position])(onHeader: LoadHeader => Unit)(sink: EntrySink): Unit
+}
+
+/**
+ * The table of one store with everything that belongs to its rows: which version they are, one version back, the siblings
+ * it knows, the open transaction and the opens that may still read rows.
+ *
+ * Its monitor is the store's one lock: every member is called under it (`live.synchronized`), also when the table goes from
+ * one provider to the next. Invariants: at most one writer; a transaction is open exactly while there is a writer that has
+ * begun; while a commit is pending the table already shows its version, and no open changes the table.
+ */
+final class LiveTable(pool: PagePool) {
+  import LiveTable.Sibling
+
+  val table = new StoreTable(pool)
+
+  private var position = Position.Start
+  private var before: Position = _
+  private val siblings = mutable.LinkedHashMap.empty[String, Sibling]
+  private val opens = mutable.LinkedHashSet.empty[Open]
+  private var epoch = 0L
+
+  /** The provider whose store this is, or null while it is parked. */
+  var owner: AnyRef = _
+
+  /** The open that has the transaction, or null. */
+  var writer: Open = _
+
+  /** The last commit while its file is not known to be durable, or null. */
+  var pending: DurableCommit = _
+
+  /** Column families as the open transaction sees them. */
+  var working: ColumnFamilies = ColumnFamilies.Empty
+
+  /** The owner was closed: the table is given up when the last open has ended. */
+  var onIdle: () => Unit = _
+
+  var closed = false
+
+  def at: Position = position
+
+  /** Changes whenever the rows outside of a transaction change: opens that read an older version are stale then. */
+  def generation: Long = epoch
+
+  /** Whether there is one version to step back to, and which. */
+  def oneBack: Option[Position] = Option(before).filter(_ => table.canStepBack)
+
+  def isBusy: Boolean = writer != null || pending != null
+
+  def hasReaders: Boolean = opens.exists(open => open.state == OpenState.Reading && !open.isOver)
+
+  // ---- opens
+
+  def enter(open: Open): Unit = {
+    opens += open
+    table.readersActive(open.stamp)
+  }
+
+  /** The rows that an open handed out are not used any more. */
+  def leave(open: Open): Unit = if (opens.remove(open)) {
+    table.readersEnded(open.stamp)
+    if (writer eq open) writer = null
+    idle()
+    notifyAll()
+  }
+
+  /** Runs what waits for the last open, if there is none. Opens without a task that only read count as ended. */
+  def idle(): Unit = if (onIdle != null && !isBusy && !opens.exists(open => open.task != null && !open.isOver)) {
+    val action = onIdle
+    onIdle = null
+    action()
+  }
+
+  // ---- transaction
+
+  def begin(open: Open): Unit = {
+    table.begin()
+    writer = open
+    working = position.families
+    addFamilies(working)
+  }
+
+  def abort(): Unit = {
+    table.abort()
+    writer = null
+    working = position.families
+    table.maintain()
+    notifyAll()
+  }
+
+  /** Ends a transaction that changed nothing: the rows keep their content under the next version. */
+  def keep(version: Long): Unit = {
+    abort()
+    position = position.copy(version = version)
+  }
+
+  /** Ends a transaction whose change set was sent. */
+  def advance(next: Position): Unit = {
+    table.commit()
+    writer = null
+    before = position
+    position = next
+    remember(next.content, Sibling(before.content, next.digest, next.families))
+    epoch += 1
+    table.maintain()
+    notifyAll()
+  }
+
+  /** Takes a commit back whose file did not become durable. */
+  def rollBack(content: String): Unit = {
+    siblings -= content
+    if (position.content == content && content != Attempts.Empty) {
+      if (table.canStepBack && before != null) stepBack() else clear(Position.Start)
+    }
+    notifyAll()
+  }
+
+  /** Empties the table, for a version that is built from nothing. */
+  def clear(to: Position): Unit = {
+    table.close()
+    before = null
+    position = to
+    working = to.families
+    epoch += 1
+  }
+
+  // ---- opening a version
+
+  /**
+   * Brings the table to a version, moving as few rows as possible.
+   *
+   * Two attempts of N+1 are both relative to N. Where the attempt that is asked for (A) is not the one that the table holds
+   * (B), both based on N: with equal change sets only the label changes; otherwise B is undone, and A's increment applied.
+   */
+  def moveTo(version: Long, attempt: Option[String], source: StateSource): Move.Value = {
+    if (isBusy) throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
+    val wanted = Attempts.content(attempt)
+    if (position.content == wanted) {
+      position = position.copy(version = version)
+      Move.Stayed
+    } else if (oneBack.exists(_.content == wanted)) {
+      stepBack()
+      position = position.copy(version = version)
+      Move.SteppedBack
+    } else if (wanted == Attempts.Empty) {
+      clear(Position.Start.copy(version = version))
+      Move.Stayed
+    } else {
+      val sibling = siblings.get(wanted).filter(other => before != null && other.base == before.content)
+      if (sibling.exists(other => other.digest == position.digest && other.families == position.families)) {
+        position = position.copy(version = version, content = wanted)
+        Move.Relabelled
+      } else {
+        if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) stepBack()
+        load(version, attempt, source)
+      }
+    }
+  }
+
+  private def load(version: Long, attempt: Option[String], source: StateSource): Move.Value = {
+    val have = Some(position).filter(_.content != Attempts.Empty)
+    var header: LoadHeader = null
+    var applied = false
+    val onHeader = (received: LoadHeader) => {
+      header = received
+      if (header.fromHave) table.begin() else clear(Position.Start)
+      addFamilies(header.families)
+      if (!header.fromHave) header.rows.foreach { case (family, rows) => if (rows > 0) table.reserve(family, rows) }
+    }
+    try {
+      source.load(version, attempt, have)(onHeader) {
+        (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
+          if (header.fromHave) {
+            apply(table.family(family), op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+          } else {
+            table.fill(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+          }
+      }
+      applied = true
+    } finally if (!applied && header != null) {
+      if (header.fromHave) table.abort() else clear(Position.Start)
+    }
+    val next = Position(version, Attempts.content(header.attempt.orElse(attempt)), header.families, null)
+    if (header.fromHave) {
+      table.commit()
+      before = position
+      table.maintain()
+    } else {
+      table.endFill()
+      before = null
+    }
+    position = next
+    working = next.families
+    epoch += 1
+    if (header.fromHave) Move.CaughtUp else Move.Loaded
+  }
+
+  private def apply(
+      family: FamilyTable,
+      op: Byte,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int): Unit = op match {
+    case Ops.Put => family.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    case Ops.Append => family.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    case Ops.Delete => family.remove(keyBase, keyOffset, keyLength)
+    case other => throw new LaminaError(LaminaError.FileVersion, s"unknown operation $other in an increment")
+  }
+
+  private def stepBack(): Unit = {
+    table.stepBack()
+    position = before
+    before = null
+    working = position.families
+    epoch += 1
+  }
+
+  private def addFamilies(families: ColumnFamilies): Unit =
+    families.byName.values.foreach(family => table.addFamily(family.id, family.ordered, family.multiValue))
+
+  private def remember(content: String, sibling: Sibling): Unit = {
+    siblings -= content
+    siblings += content -> sibling
+    if (siblings.size > LiveTable.MaxSiblings) siblings -= siblings.head._1
+  }
+
+  /** Gives the memory back; rows that opens handed out stay until those have ended. */
+  def close(): Unit = if (!closed) {
+    closed = true
+    owner = null
+    clear(Position.Start)
+    siblings.clear()
+    notifyAll()
+  }
+}
+
+object LiveTable {
+
+  /** Attempts of the last versions whose change sets are told apart by digest. */
+  private val MaxSiblings = 16
+
+  /** An attempt that this table made: its base, and what it changed. */
+  private final case class Sibling(base: String, digest: String, families: ColumnFamilies)
+}

@@ -1,0 +1,100 @@
+package org.apache.spark.sql.lamina
+
+import java.util.concurrent.atomic.AtomicLong
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
+
+/** Where an open of a store stands. */
+sealed abstract class OpenState(override val toString: String)
+
+object OpenState {
+
+  /** Reads version N. */
+  case object Reading extends OpenState("READING")
+
+  /** Owns the store's one transaction. */
+  case object Writing extends OpenState("UPDATING")
+
+  case object Committed extends OpenState("COMMITTED")
+  case object Aborted extends OpenState("ABORTED")
+  case object Released extends OpenState("RELEASED")
+
+  /** Another open took the transaction over. */
+  case object Lost extends OpenState("LOST")
+}
+
+/** What can happen to an open. */
+sealed abstract class OpenAction(override val toString: String)
+
+object OpenAction {
+  case object Read extends OpenAction("read")
+  case object Update extends OpenAction("update")
+  case object Upgrade extends OpenAction("upgrade")
+  case object Commit extends OpenAction("commit")
+  case object Abort extends OpenAction("abort")
+  case object Release extends OpenAction("release")
+  case object TakeOver extends OpenAction("take over")
+}
+
+/**
+ * One open of a store: its stamp, its task and its state. Everything is done under the lock of the open's table.
+ *
+ * @param task the task that opened it, or null
+ */
+final class Open(val task: TaskContext, writes: Boolean) {
+  import OpenState._
+
+  /** Unique in this JVM; also the id of the open among the table's readers. */
+  val stamp: Long = Open.stamps.incrementAndGet()
+
+  private val thread = Thread.currentThread()
+
+  private var current: OpenState = if (writes) Writing else Reading
+
+  def state: OpenState = current
+
+  def isWriting: Boolean = current eq Writing
+
+  /** Whether the rows that it handed out can still be in use, as far as is known. */
+  def isOver: Boolean = task != null && task.isCompleted()
+
+  /** Outside of tasks only the thread that opened ends an open; where that opens again, nobody will. */
+  def isAbandonedBy(opener: Thread): Boolean = task == null && (thread eq opener)
+
+  /** Performs the transition, or throws Spark's error for an operation out of order. */
+  def transition(action: OpenAction): Unit = current = Open.transitions.getOrElse((current, action), throw refused(action))
+
+  def allows(action: OpenAction): Boolean = Open.transitions.contains((current, action))
+
+  private def refused(action: OpenAction): Throwable =
+    StateStoreErrors.stateStoreOperationOutOfOrder(s"Cannot $action after $current")
+
+  override def toString: String = {
+    val by = if (task == null) "no task" else s"task ${task.taskAttemptId()} (partition ${task.partitionId()})"
+    s"open $stamp of $by, $current"
+  }
+}
+
+object Open {
+  import OpenAction._
+  import OpenState._
+
+  private val stamps = new AtomicLong()
+
+  /** (state, action) → next state; what is not here is an error. */
+  private val transitions: Map[(OpenState, OpenAction), OpenState] = Map(
+    (Reading, Read) -> Reading,
+    (Reading, Upgrade) -> Writing,
+    (Reading, Abort) -> Aborted,
+    (Reading, Release) -> Released,
+    (Writing, Read) -> Writing,
+    (Writing, Update) -> Writing,
+    (Writing, Commit) -> Committed,
+    (Writing, Abort) -> Aborted,
+    (Writing, TakeOver) -> Lost,
+    (Aborted, Abort) -> Aborted,
+    (Released, Release) -> Released,
+    (Released, Abort) -> Released,
+    (Lost, Abort) -> Lost)
+}

@@ -1,0 +1,374 @@
+package org.apache.spark.sql.lamina
+
+import java.util.concurrent.TimeUnit
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.errors.QueryExecutionErrors
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.{EntrySink, PagePool}
+import org.apache.spark.util.NextIterator
+
+/**
+ * Opens versions of one store: finds a table for it, brings that to the version, and lets one writer at a time have it.
+ *
+ * Opens of one provider run one after the other (`opening`); within an open the table's lock is taken and given back. No
+ * lock of Spark's is taken under either. A commit that is not known to be durable, and a writer whose task still runs, are
+ * waited for without the table's lock.
+ */
+final class StoreOpener(
+    provider: LaminaStateStoreProvider,
+    storeConf: StateStoreConf,
+    engine: EngineStore,
+    pool: PagePool,
+    newCodecs: () => Codecs,
+    counters: Counters,
+    handOverMs: Long)
+    extends Logging {
+
+  private val opening = new Object
+  private val codecs = newCodecs()
+
+  /** The table of this provider, or null: read and replaced under `opening`, or by `close`. */
+  @volatile private var live: LiveTable = _
+  @volatile private var key: StoreKey = _
+  @volatile private var closed = false
+
+  private def id: StateStoreId = provider.stateStoreId
+
+  // ---- opens
+
+  def write(version: Long, ckptId: Option[String], forceSnapshot: Boolean, loadEmpty: Boolean): LaminaStateStore =
+    opened(version) {
+      val streaming = provider.isStreaming
+      opening.synchronized {
+        requireOpen()
+        val sent = attemptOf(ckptId)
+        settleTable(null)
+        // A provider that Spark did not load may only read, so its attempt is begun by its commit.
+        val begun = if (streaming) Some(engine.begin(version, sent, loadEmpty, forceSnapshot, holds(sent))) else None
+        val base = begun.fold(resolve(version, sent, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
+        val table = tableFor(base, streaming)
+        val open = new Open(TaskContext.get(), writes = true)
+        val store = table.synchronized {
+          if (loadEmpty) table.clear(Position.Start.copy(version = version)) else move(table, version, base)
+          table.enter(open)
+          try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
+          catch { case error: Throwable => table.leave(open); throw error }
+        }
+        watch(store)
+      }
+    }
+
+  def read(version: Long, ckptId: Option[String]): LaminaStateStore = opened(version) {
+    val streaming = provider.isStreaming
+    opening.synchronized {
+      requireOpen()
+      val sent = attemptOf(ckptId)
+      val base = resolve(version, sent, loadEmpty = false)
+      val table = readable(tableFor(base, streaming), base)
+      val open = new Open(TaskContext.get(), writes = false)
+      val store = table.synchronized {
+        if (table.at.content == Attempts.content(base)) () else move(table, version, base)
+        table.enter(open)
+        val codecs = if (table eq live) this.codecs else newCodecs()
+        new LaminaStateStore(provider, table, open, codecs, version, sent)
+      }
+      watch(store)
+    }
+  }
+
+  /** Turns a reader into the writer. What it read stays valid; from now on it sees its own changes. */
+  def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
+    val streaming = provider.isStreaming
+    opening.synchronized {
+      settleTable(store.open)
+      val base = resolve(store.version, store.sent, loadEmpty = false)
+      val begun =
+        if (streaming) Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true)) else None
+      val table = live
+      table.synchronized {
+        if (!owns(table)) throw new LaminaError(LaminaError.StoreStamp, s"$store lost its table to another provider")
+        store.open.transition(OpenAction.Upgrade)
+        move(table, store.version, base)
+        if (store.live ne table) store.rebase(table, codecs)
+        begin(store, Draft(base, begun, loadEmpty = false, forceSnapshot, _))
+      }
+      store
+    }
+  }
+
+  /** Rebuilds a version from an older snapshot, in a table of its own. */
+  def replay(
+      snapshot: Long,
+      end: Long,
+      readOnly: Boolean,
+      snapshotAttempt: Option[String],
+      endAttempt: Option[String]): LaminaStateStore = opened(math.min(snapshot - 1, end - snapshot)) {
+    val table = privateTable()
+    val sent = attemptOf(endAttempt)
+    val source = new StateSource {
+      override def load(version: Long, attempt: Option[String], have: Option[Position])(
+          onHeader: LoadHeader => Unit)(sink: EntrySink): Unit =
+        engine.replay(snapshot, attemptOf(snapshotAttempt), version, attempt)(onHeader)(sink)
+    }
+    val open = new Open(TaskContext.get(), writes = !readOnly)
+    val store = table.synchronized {
+      val base = engine.resolve(end, sent, readOnly = true)
+      table.moveTo(end, base, source)
+      table.enter(open)
+      if (readOnly) new LaminaStateStore(provider, table, open, newCodecs(), end, sent)
+      else start(table, open, end, sent, Draft(base, None, loadEmpty = false, forceSnapshot = false, _))
+    }
+    watch(store)
+  }
+
+  def changes(start: Long, end: Long, family: Option[String], endAttempt: Option[String])
+      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] =
+    new ChangeFeed(engine, newCodecs(), start, end, attemptOf(endAttempt), family)
+
+  // ---- steps of an open
+
+  /** Spark's wrapping of whatever goes wrong while a store is opened. */
+  private def opened(version: Long)(open: => LaminaStateStore): LaminaStateStore =
+    try {
+      if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
+      open
+    } catch {
+      case error: OutOfMemoryError => throw QueryExecutionErrors.notEnoughMemoryToLoadStore(id.toString, "LAMINA_STORE_PROVIDER", error)
+      case error: StateStoreInvalidStateMachineTransition => throw error
+      case error: StateStoreOperationOutOfOrder => throw error
+      case error: Throwable => throw StateStoreErrors.cannotLoadStore(error)
+    }
+
+  private def requireOpen(): Unit =
+    if (closed) throw new LaminaError(LaminaError.StoreClosed, s"the provider of $id was closed")
+
+  private def attemptOf(ckptId: Option[String]): Option[String] =
+    if (storeConf.enableStateStoreCheckpointIds) ckptId else None
+
+  /** The attempt of a version: what Spark sent, or what the engine says counts. */
+  private def resolve(version: Long, sent: Option[String], loadEmpty: Boolean): Option[String] =
+    if (sent.isDefined || version == 0 || loadEmpty) sent else engine.resolve(version, sent, readOnly = !provider.isStreaming)
+
+  private def holds(attempt: Option[String]): Boolean = {
+    val table = live
+    table != null && table.synchronized {
+      val content = Attempts.content(attempt)
+      owns(table) && (table.at.content == content || table.oneBack.exists(_.content == content))
+    }
+  }
+
+  private def owns(table: LiveTable): Boolean = !table.closed && (table.owner eq this)
+
+  /** This provider's table, one that another provider had at that attempt, or a new one. */
+  private def tableFor(attempt: Option[String], streaming: Boolean): LiveTable = {
+    val content = Attempts.content(attempt)
+    if (!holds(attempt) && streaming && content != Attempts.Empty) handOver(attempt, content).foreach(adopt)
+    if (live == null || !live.synchronized(owns(live))) {
+      val created = new LiveTable(pool)
+      StatePool.tables.incrementAndGet()
+      created.owner = this
+      adopt(created)
+    }
+    if (streaming) TableLease.register(storeKey(), live)
+    live
+  }
+
+  private def handOver(attempt: Option[String], content: String): Option[LiveTable] = {
+    val taken = TableLease.take(storeKey(), content, this)
+    taken.foreach { table =>
+      counters.add(Metrics.HandOvers, 1)
+      // The engine says that the attempt's file is there before its rows are used without having been read.
+      try engine.begin(version(attempt), attempt, loadEmpty = false, forceSnapshot = false, have = true)
+      catch { case error: Throwable => TableLease.drop(storeKey(), table); throw error }
+    }
+    taken
+  }
+
+  private def version(attempt: Option[String]): Long = attempt.map(_.split('.')(1).toLong).getOrElse(0L)
+
+  private def adopt(table: LiveTable): Unit = {
+    val old = live
+    live = table
+    if (old != null && (old ne table) && old.synchronized(owns(old))) discard(old)
+  }
+
+  private def storeKey(): StoreKey = {
+    if (key == null) {
+      val opened = engine.handle(readOnly = !provider.isStreaming)
+      key = StoreKey(opened.checkpoint, id.operatorId, id.partitionId, id.storeName)
+    }
+    key
+  }
+
+  /** A table in which `base` can be read now: this one, or a private one while others use this one at another version. */
+  private def readable(table: LiveTable, base: Option[String]): LiveTable = {
+    val pending = table.synchronized(if (table.writer == null) table.pending else null)
+    if (pending != null) pending.settle()
+    val shared = table.synchronized {
+      takeOverIfEnded(table)
+      table.at.content == Attempts.content(base) || !(table.isBusy || table.hasReaders)
+    }
+    if (shared) table else privateTable()
+  }
+
+  private def privateTable(): LiveTable = {
+    val table = new LiveTable(pool)
+    table.owner = this
+    table.onIdle = () => table.close()
+    table
+  }
+
+  private def move(table: LiveTable, version: Long, base: Option[String]): Unit = {
+    val started = System.nanoTime()
+    val how = table.moveTo(version, base, engine)
+    counters.add(Metrics.LoadMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
+    how match {
+      case Move.Loaded => counters.add(Metrics.Reloads, 1)
+      case Move.CaughtUp => counters.add(Metrics.CatchUps, 1)
+      case Move.Relabelled => counters.add(Metrics.Relabels, 1)
+      case Move.SteppedBack => counters.add(Metrics.StepBacks, 1)
+      case _ => ()
+    }
+  }
+
+  private def start(
+      table: LiveTable, open: Open, version: Long, sent: Option[String], draft: ColumnFamilies => Draft): LaminaStateStore = {
+    val store = new LaminaStateStore(provider, table, open, if (table eq live) codecs else newCodecs(), version, sent)
+    begin(store, draft)
+    store
+  }
+
+  private def begin(store: LaminaStateStore, draft: ColumnFamilies => Draft): Unit = {
+    val table = store.live
+    table.begin(store.open)
+    table.working = store.codecs.ensureDefault(table.working)
+    store.draft = draft(table.working)
+    store.attach()
+  }
+
+  /** Gives the rows up when the task ends; fails where it has failed already. */
+  private def watch(store: LaminaStateStore): LaminaStateStore = {
+    val task = store.open.task
+    if (task != null) {
+      task.addTaskCompletionListener[Unit] { _ =>
+        try store.endWithTask()
+        catch { case NonFatal(error) => logWarning(s"$store could not be ended with its task", error) }
+      }
+      task.getTaskFailure.foreach(failure => throw failure)
+    }
+    store
+  }
+
+  // ---- one writer at a time
+
+  /** Waits until nobody else writes and the last commit is settled. */
+  private def settleTable(mine: Open): Unit = {
+    val table = live
+    if (table != null) {
+      val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(StoreOpener.WriterTimeoutMs)
+      var settled = false
+      while (!settled) {
+        val pending = table.synchronized {
+          awaitWriter(table, mine, deadline)
+          table.pending
+        }
+        if (pending == null) settled = true else pending.settle()
+      }
+    }
+  }
+
+  private def awaitWriter(table: LiveTable, mine: Open, deadline: Long): Unit = {
+    takeOverIfEnded(table)
+    while (table.writer != null) {
+      if (System.nanoTime() > deadline || StoreOpener.isMine(table.writer)) {
+        throw new LaminaError(
+          LaminaError.StoreState,
+          s"$id is being written by ${table.writer}; a second writer waits for its task to end, for " +
+            s"${StoreOpener.WriterTimeoutMs} ms at most")
+      }
+      table.wait(StoreOpener.PollMs)
+      takeOverIfEnded(table)
+    }
+  }
+
+  /** Aborts a writer that can not go on: its task has ended, or this thread, which would have to, opens the store again. */
+  private def takeOverIfEnded(table: LiveTable): Unit = {
+    val writer = table.writer
+    if (writer != null && (writer.isOver || writer.isAbandonedBy(Thread.currentThread()))) {
+      logWarning(s"$id: the transaction of $writer is taken over by abort")
+      writer.transition(OpenAction.TakeOver)
+      table.abort()
+      if (writer.task == null) table.leave(writer)
+    }
+  }
+
+  // ---- maintenance and end
+
+  /** The version that the table shows, if there is a table. */
+  def version: Option[Long] = Option(live).map(table => table.synchronized(table.at.version))
+
+  def maintainFiles(): Unit = if (!closed) engine.maintain()
+
+  def maintainMemory(): Unit = {
+    val table = live
+    if (table != null) table.synchronized(if (owns(table) && table.writer == null) table.table.maintain())
+  }
+
+  /** Bytes of the wire's buffers that are this store's share. */
+  def bufferShare: Long = engine.bufferBytes / math.max(1, StatePool.tables.get)
+
+  /**
+   * Called by maintenance threads, also while opens are in use: those go on, and the last one to end parks the table for the
+   * next provider.
+   */
+  def close(): Unit = if (!closed) {
+    closed = true
+    val table = live
+    if (table == null) engine.close()
+    else {
+      val pending = table.synchronized(table.pending)
+      if (pending != null) pending.settle()
+      table.synchronized {
+        if (owns(table)) {
+          table.onIdle = () => give(table)
+          table.idle()
+        } else engine.close()
+      }
+    }
+  }
+
+  /** Under the table's lock. */
+  private def give(table: LiveTable): Unit = {
+    table.owner = null
+    val parked = key
+    if (parked != null && table.at.content != Attempts.Empty) TableLease.park(parked, table, handOverMs) else discard(table)
+    engine.close()
+  }
+
+  private def discard(table: LiveTable): Unit = {
+    StatePool.tables.decrementAndGet()
+    if (key != null) TableLease.forget(key, table)
+    table.synchronized(table.close())
+  }
+}
+
+object StoreOpener {
+
+  /** How long a second writer waits: as long as Spark's own provider does. */
+  private val WriterTimeoutMs = 60000L
+
+  /** The end of a task is not signalled, so it is looked for. */
+  private val PollMs = 20L
+
+  /** Whether waiting for a writer would be waiting for oneself. */
+  private def isMine(writer: Open): Boolean = {
+    val task = TaskContext.get()
+    task != null && writer.task != null && writer.task.taskAttemptId() == task.taskAttemptId()
+  }
+}

@@ -1,0 +1,80 @@
+package org.apache.spark.sql.lamina
+
+import java.io.File
+import java.nio.file.Paths
+
+import scala.jdk.CollectionConverters._
+import scala.util.Try
+
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.{SparkConf, SparkEnv}
+import org.apache.spark.api.python.PythonUtils
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.wire.ProcessSettings
+
+/**
+ * What the user set, as far as the shim needs it. The engine validates all settings and gives back the typed ones; only
+ * those that are needed before it runs are read here.
+ */
+final class StoreSettings(storeConf: StateStoreConf) {
+  import StoreSettings._
+
+  /** Every key under the prefix, as the user wrote it. */
+  val raw: Map[String, String] = (storeConf.sqlConfs ++ storeConf.extraOptions).filter(_._1.startsWith(Prefix))
+
+  def get(name: String): Option[String] = raw.get(Prefix + name)
+
+  def long(name: String, default: Long): Long = get(name).fold(default) { text =>
+    Try(text.trim.toLong).getOrElse(
+      throw new LaminaError(LaminaError.SettingsInvalid, s"$Prefix$name is '$text'; expected a whole number"))
+  }
+
+  /** Settings of the engine's process, which all queries of this JVM share. */
+  def process(conf: SparkConf): ProcessSettings = ProcessSettings(
+    python = python(conf),
+    pythonPath = pythonPath,
+    startTimeoutMs = long("engine.startTimeoutMs", 60000L),
+    requestTimeoutMs = long("engine.requestTimeoutMs", 600000L),
+    connections = long("engine.connections", 64L).toInt,
+    tempDir = System.getProperty("java.io.tmpdir"),
+    raw = raw.filter { case (key, _) => isProcessWide(key.stripPrefix(Prefix)) })
+
+  private def python(conf: SparkConf): String =
+    get("engine.python").filterNot(_.equalsIgnoreCase("auto"))
+      .orElse(conf.getOption("spark.pyspark.python"))
+      .orElse(sys.env.get("PYSPARK_PYTHON").filter(_.nonEmpty))
+      .getOrElse("python3")
+}
+
+object StoreSettings {
+  val Prefix = "spark.sql.streaming.stateStore.lamina."
+
+  /** Settings that the first store of a JVM fixes. */
+  def isProcessWide(name: String): Boolean =
+    name.startsWith("engine.") || name == "heap.maxBytes" || name == "heap.quarantineMs"
+
+  /** Spark's configuration, also where no Spark context runs. */
+  def sparkConf: SparkConf = Option(SparkEnv.get).map(_.conf).getOrElse(new SparkConf(loadDefaults = false))
+
+  /** The shim's own jar first, which carries the engine; then what Spark gives its workers, which has py4j. */
+  private def pythonPath: Seq[String] = {
+    val jar = Option(getClass.getProtectionDomain.getCodeSource).map(source => Paths.get(source.getLocation.toURI).toString)
+    val spark = Try(PythonUtils.sparkPythonPath).getOrElse("").split(File.pathSeparator).filter(_.endsWith(".zip"))
+    (jar.toSeq ++ spark).filter(path => new File(path).exists)
+  }
+
+  /** Keys of the Hadoop configuration that say how to reach storage. */
+  def storageKeys(conf: Configuration): Map[String, String] = {
+    val families = Seq("fs.s3a.", "fs.s3.", "fs.azure.", "fs.gs.", "fs.abfs", "fs.hdfs.", "dfs.")
+    conf.iterator.asScala
+      .filter(entry => entry.getKey.startsWith("fs.") || entry.getKey.startsWith("dfs."))
+      .filter { entry =>
+        val byUser = Option(conf.getPropertySources(entry.getKey)).exists(_.exists(!_.endsWith("-default.xml")))
+        entry.getKey == "fs.defaultFS" || (byUser && families.exists(entry.getKey.startsWith)) || byUser
+      }
+      .map(entry => entry.getKey -> conf.get(entry.getKey))
+      .toMap
+  }
+}

@@ -1,0 +1,70 @@
+package org.apache.spark.sql.lamina
+
+import scala.collection.mutable
+
+import org.json4s.JValue
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.wire.PendingCommit
+
+/**
+ * A commit whose change set was sent and whose file is not known to be durable yet.
+ *
+ * Whoever needs to know settles it: the end of the task, the next open of the store, the closing of the provider. The first
+ * to do so waits; the others get the same outcome. A commit that failed takes the table back to its base.
+ */
+final class DurableCommit(live: LiveTable, content: String, answer: PendingCommit, onDurable: (JValue, Long) => Unit) {
+  private val sentNanos = System.nanoTime()
+  private var settled = false
+  private var failure: Throwable = _
+
+  /** Waits for the outcome; null when the file is durable. Must not be called under the table's lock. */
+  def settle(): Throwable = synchronized {
+    if (!settled) {
+      try onDurable(answer.await(), (System.nanoTime() - sentNanos) / 1000000L)
+      catch { case error: Throwable => failure = error }
+      settled = true
+      live.synchronized {
+        if (live.pending eq this) live.pending = null
+        if (failure != null) live.rollBack(content)
+        live.idle()
+        live.notifyAll()
+      }
+    }
+    failure
+  }
+}
+
+/**
+ * Durability level `task`: the commits of a task's stores are sent one after the other and become durable together; the
+ * task ends when all of them are. A commit that fails fails the task, which Spark then tries again from the same version.
+ */
+object TaskDurability extends Logging {
+  private val waiting = mutable.HashMap.empty[Long, mutable.ArrayBuffer[DurableCommit]]
+
+  /** Makes the end of `task` wait for a commit. */
+  def defer(task: TaskContext, commit: DurableCommit): Unit = {
+    val id = task.taskAttemptId()
+    val first = synchronized {
+      val commits = waiting.getOrElseUpdate(id, mutable.ArrayBuffer.empty)
+      commits += commit
+      commits.size == 1
+    }
+    if (first) task.addTaskCompletionListener[Unit](ended => settle(ended, id))
+  }
+
+  private def settle(task: TaskContext, id: Long): Unit = {
+    val commits = synchronized(waiting.remove(id)).fold(Seq.empty[DurableCommit])(_.toSeq)
+    // Each is waited for, also after a failure, so that every table knows where it stands.
+    commits.map(_.settle()).find(_ != null).foreach { failure =>
+      // A task that failed already keeps its own reason.
+      if (task.isFailed() || task.isInterrupted()) logWarning("A commit of a failed task did not become durable", failure)
+      else throw failure match {
+        case ours: LaminaError => ours
+        case other => new LaminaError(LaminaError.StorageFailed, s"a commit did not become durable: ${other.getMessage}", other)
+      }
+    }
+  }
+}
