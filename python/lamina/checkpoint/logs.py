@@ -1,0 +1,114 @@
+"""The logs of one streaming checkpoint, read as they are asked for; nothing is ever written.
+
+    <checkpoint>/
+        metadata                                    id of the query
+        offsets/<batch>  commits/<batch>            planned and finished batches
+        state/<operator>/_metadata/metadata         operator metadata v1
+        state/<operator>/_metadata/v2/<batch>       operator metadata v2
+        state/<operator>/0/[<store>/]_metadata/schema       state schema v1, v2: with partition 0
+        state/<operator>/_stateSchema/<store>/<batch>_<id>  state schema v3: named by the operator metadata
+        state/_lamina/                              what lamina records itself
+
+A running query removes old entries, so an entry that a listing shows may be gone when it is read (`file.missing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lamina.checkpoint.batch_logs import CommitEntry, OffsetEntry, parse_commit, parse_offsets
+from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
+from lamina.checkpoint.operators import OperatorMetadata, StoreMetadata, parse_operator
+from lamina.checkpoint.reading import batches, decoded, member, parsed_object, read_if_there
+from lamina.checkpoint.state_schemas import StateSchema, parse_state_schema
+from lamina.errors import LaminaError
+from lamina.format.paths import store_directory
+from lamina.storage import Storage
+
+
+class CheckpointLogs:
+    """Spark's logs of the checkpoint whose directory is the root of `storage`.
+
+    Every method may raise LaminaError `file.missing`, `file.damaged`, `file.version` (all naming the file) and
+    `storage.*`.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether a query ever started on this directory."""
+        return self.storage.exists("metadata")
+
+    def query_id(self) -> str:
+        """The id that the query keeps over all its runs."""
+        path = self.storage.location("metadata")
+        return str(member(path, parsed_object(path, decoded(path, bytes(self.storage.read("metadata")))), "id", str))
+
+    def planned_batches(self) -> list[int]:
+        """The batches in the offset log, ascending."""
+        return batches(self.storage, "offsets")
+
+    def committed_batches(self) -> list[int]:
+        """The batches in the commit log, ascending. Batch N made version N + 1."""
+        return batches(self.storage, "commits")
+
+    def offsets(self, batch: int) -> OffsetEntry:
+        """What `batch` is made of."""
+        path = f"offsets/{batch}"
+        return parse_offsets(self.storage.location(path), batch, bytes(self.storage.read(path)))
+
+    def commit(self, batch: int) -> CommitEntry:
+        """How `batch` ended."""
+        path = f"commits/{batch}"
+        return parse_commit(self.storage.location(path), batch, bytes(self.storage.read(path)))
+
+    def operators(self, batch: int | None = None) -> Iterator[OperatorMetadata]:
+        """The stateful operators as of `batch` (None: the newest). Spark numbers them from 0 without gaps."""
+        operator = 0
+        while (metadata := self.operator(operator, batch)) is not None:
+            yield metadata
+            operator += 1
+
+    def operator(self, operator: int, batch: int | None = None) -> OperatorMetadata | None:
+        """One operator as of `batch`; None where there is none, or where Spark (before 3.5) wrote nothing about it."""
+        directory = f"state/{operator}/_metadata"
+        written = [found for found in batches(self.storage, f"{directory}/v2") if batch is None or found <= batch]
+        path = f"{directory}/v2/{written[-1]}" if written else f"{directory}/metadata"
+        data = read_if_there(self.storage, path)
+        return None if data is None else parse_operator(self.storage.location(path), operator, data)
+
+    def state_schemas(self, operator: int, store: StoreMetadata) -> list[StateSchema]:
+        """All schemas of a store, oldest first; none where Spark has not written one yet."""
+        if store.schema_files:
+            return [self._schema(path, bytes(self.storage.read(path))) for path in store.schema_files]
+        path = f"state/{store_directory(operator, 0, store.name)}/_metadata/schema"
+        data = read_if_there(self.storage, path)
+        return [] if data is None else [self._schema(path, data)]
+
+    def column_families(self, operator: OperatorMetadata, store: StoreMetadata) -> tuple[ColumnFamilyMeaning, ...]:
+        """The column families of a store by its newest schema."""
+        schemas = self.state_schemas(operator.operator, store)
+        return column_families(operator, schemas[-1]) if schemas else ()
+
+    def state_id(self, entry: CommitEntry, operator: OperatorMetadata, partition: int, store: str) -> str | None:
+        """The attempt id that `entry` names for a store; None where the log keeps none.
+
+        Raises:
+            LaminaError: `file.damaged` where the commit log and the operator metadata do not fit together.
+        """
+        if entry.state_ids is None:
+            return None
+        try:
+            position = [metadata.name for metadata in operator.stores].index(store)
+            return entry.state_ids[operator.operator][partition][position]
+        except (KeyError, IndexError, ValueError):
+            raise LaminaError.from_kind(
+                "file.damaged",
+                f"{self.storage.location(f'commits/{entry.batch}')}: names no state of operator {operator.operator}, "
+                f"partition {partition}, store {store}",
+            ) from None
+
+    def _schema(self, path: str, data: bytes) -> StateSchema:
+        return parse_state_schema(self.storage.location(path), data)
