@@ -48,7 +48,7 @@ def compile_jar(name: str, sources: Sequence[Path], classpath: Sequence[Path] = 
         digest.update(file.name.encode())
         digest.update(file.read_bytes())
     for jar in classpath:
-        digest.update(jar.name.encode())
+        digest.update(jar.read_bytes())
     target = CACHE / f"{name}-{digest.hexdigest()[:16]}.jar"
     if target.exists():
         return target

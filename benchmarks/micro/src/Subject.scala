@@ -1,0 +1,130 @@
+// The two maps that are measured: lamina's table, and a java.util.HashMap of copied rows.
+package lamina.benchmarks.micro
+
+import java.util.HashMap
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.lamina.table.{PagePool, Rows, StoreTable}
+import org.apache.spark.sql.lamina.wire.ChangeMessages
+import org.apache.spark.unsafe.Platform
+
+/** Each method does one pass and returns a checksum, so that no work can be optimized away. */
+trait Subject {
+  def get(keys: KeyBlock): Long
+  def put(keys: KeyBlock, value: Array[Byte], stamp: Long): Unit
+  def commit(): Long
+  def scan(): Long
+  def rows: Long
+
+  /** Wall time since the last call, by part of the commit, in nanoseconds. */
+  def commitParts(): Seq[(String, Long)]
+}
+
+final class TableSubject extends Subject {
+  private val pool = new PagePool(16L << 30, 10000L, () => System.nanoTime() / 1000000L)
+  private val table = new StoreTable(pool)
+  private val family = table.addFamily(0, ordered = false, multiValue = false)
+  private val messages = new ChangeMessages
+  private var collectNanos, endNanos, reclaimNanos = 0L
+  private val row = new UnsafeRow(3)
+
+  override def get(keys: KeyBlock): Long = {
+    var sum = 0L
+    var i = 0
+    while (i < keys.count) {
+      val found = family.get(keys.bytes, keys.offset(i), KeyBlock.KeyBytes)
+      if (found != 0L) {
+        row.pointTo(null, Rows.valueAddress(found), Rows.valueLength(found))
+        sum += row.getLong(0)
+      }
+      i += 1
+    }
+    sum
+  }
+
+  override def put(keys: KeyBlock, value: Array[Byte], stamp: Long): Unit = {
+    if (!table.inTransaction) table.begin()
+    var i = 0
+    while (i < keys.count) {
+      KeyBlock.writeValue(value, stamp + i)
+      family.put(
+        keys.bytes, keys.offset(i), KeyBlock.KeyBytes, value, Platform.BYTE_ARRAY_OFFSET.toLong, KeyBlock.ValueBytes)
+      i += 1
+    }
+  }
+
+  /** The change set as the messages that would be sent, the transaction's end, and a step of reclaim. */
+  override def commit(): Long = {
+    val start = System.nanoTime()
+    val bytes = messages.build(table)
+    val built = System.nanoTime()
+    table.commit()
+    val ended = System.nanoTime()
+    table.maintain()
+    collectNanos += built - start
+    endNanos += ended - built
+    reclaimNanos += System.nanoTime() - ended
+    bytes
+  }
+
+  override def commitParts(): Seq[(String, Long)] = {
+    val parts = Seq("collect" -> collectNanos, "end" -> endNanos, "reclaim" -> reclaimNanos)
+    collectNanos = 0L
+    endNanos = 0L
+    reclaimNanos = 0L
+    parts
+  }
+
+  override def scan(): Long = {
+    val cursor = family.scan(base = false)
+    var sum = 0L
+    var found = cursor.next()
+    while (found != 0L) {
+      row.pointTo(null, Rows.valueAddress(found), Rows.valueLength(found))
+      sum += row.getLong(0)
+      found = cursor.next()
+    }
+    sum
+  }
+
+  override def rows: Long = table.rows(0)
+}
+
+final class MapSubject extends Subject {
+  private val map = new HashMap[UnsafeRow, UnsafeRow]()
+
+  override def get(keys: KeyBlock): Long = {
+    var sum = 0L
+    var i = 0
+    while (i < keys.count) {
+      val found = map.get(keys.key(i))
+      if (found != null) sum += found.getLong(0)
+      i += 1
+    }
+    sum
+  }
+
+  override def put(keys: KeyBlock, value: Array[Byte], stamp: Long): Unit = {
+    val row = new UnsafeRow(3)
+    row.pointTo(value, KeyBlock.ValueBytes)
+    var i = 0
+    while (i < keys.count) {
+      KeyBlock.writeValue(value, stamp + i)
+      map.put(keys.key(i).copy(), row.copy())
+      i += 1
+    }
+  }
+
+  override def commit(): Long = 0L
+
+  override def commitParts(): Seq[(String, Long)] = Seq.empty
+
+  override def scan(): Long = {
+    val entries = map.entrySet().iterator()
+    var sum = 0L
+    while (entries.hasNext) sum += entries.next().getValue.getLong(0)
+    sum
+  }
+
+  override def rows: Long = map.size()
+}
