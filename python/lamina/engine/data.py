@@ -1,0 +1,195 @@
+"""The data server: a unix socket, one thread per connection, at most `engine.connections` of them at once."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from lamina.engine.framing import Connection
+from lamina.engine.requests import Request, Requests, Stopped, failure
+from lamina.errors import EngineError, LaminaError
+
+log = logging.getLogger(__name__)
+
+_PREAMBLE_TIMEOUT_S = 10.0
+_BACKLOG = 1024
+
+
+class Exchange:
+    """One request and its response: what an operation reads and answers."""
+
+    def __init__(self, connection: Connection, request: Request, header: dict[str, Any]) -> None:
+        self.header = header
+        self._connection = connection
+        self._request = request
+        self._unread = self._section_names()
+        self._current: Iterator[pa.RecordBatch] | None = None
+
+    def sections(self) -> dict[str, Iterator[pa.RecordBatch]]:
+        """The request's sections by name, in the order in which they arrive; asking for one skips those before it."""
+        return {name: self._section(name) for name in self._unread}
+
+    def skip_sections(self) -> None:
+        """Reads what is left of the request, so that the next one can follow."""
+        if self._current is not None:
+            for _ in self._current:
+                self._request.check()
+        while self._unread:
+            for _ in self._section(self._unread[0]):
+                pass
+
+    def answer(self, fields: Mapping[str, Any]) -> None:
+        """Sends the response's header."""
+        self._request.claim()
+        self._connection.send_header({"id": self._request.id, "ok": True, **fields})
+
+    def stream(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Sends the response's stream; after `answer`."""
+        self._connection.send_stream(schema, self._checked(batches))
+
+    def _section_names(self) -> list[str]:
+        names = self.header.get("sections", [])
+        if not isinstance(names, list) or not all(name in ("increment", "snapshot") for name in names):
+            raise EngineError("engine.protocol", f"a request with the sections {names!r}")
+        return list(names)
+
+    def _section(self, name: str) -> Iterator[pa.RecordBatch]:
+        while self._unread and self._unread[0] != name:
+            for _ in self._section(self._unread[0]):
+                pass
+        if not self._unread:
+            raise EngineError("engine.protocol", f"section {name} was read twice")
+        self._unread.pop(0)
+        rows = 0
+        self._current = self._connection.receive_stream()
+        for batch in self._current:
+            self._request.check()
+            rows += batch.num_rows
+            yield batch
+        self._current = None
+        announced = self.header.get("rows", {}).get(name)
+        if announced is not None and announced != rows:
+            raise EngineError("engine.protocol", f"section {name} has {rows} rows; its header says {announced}")
+
+    def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._request.check()
+            yield batch
+
+
+class Operation(Protocol):
+    """What serves one kind of request."""
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Reads the request's sections, answers, and streams the response."""
+
+
+class DataServer:
+    """Accepts data connections and serves their requests with `operations`."""
+
+    def __init__(
+        self, path: str, token: str, operations: Mapping[str, Operation], requests: Requests, connections: int
+    ) -> None:
+        self.path = path
+        self._token = token.encode()
+        self._operations = operations
+        self._requests = requests
+        self._limit = connections
+        # The place is taken before a connection is accepted: further ones wait in the listening queue, unread.
+        self._places = threading.BoundedSemaphore(connections)
+        self._lock = threading.Lock()
+        self._connections: set[Connection] = set()
+        self._received = 0
+        self._sent = 0
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(path)
+        self._socket.listen(_BACKLOG)
+
+    def start(self) -> None:
+        """Accepts connections from now on."""
+        threading.Thread(target=self._accept, name="lamina-accept", daemon=True).start()
+
+    def stats(self) -> dict[str, Any]:
+        """Connections in use and their limit, bytes received and sent."""
+        with self._lock:
+            return {
+                "connections": len(self._connections),
+                "connection_limit": self._limit,
+                "received_bytes": self._received + sum(c.received for c in self._connections),
+                "sent_bytes": self._sent + sum(c.sent for c in self._connections),
+            }
+
+    def _accept(self) -> None:
+        while True:
+            self._places.acquire()
+            sock, _ = self._socket.accept()
+            threading.Thread(target=self._serve, args=(sock,), name="lamina-connection", daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        connection = Connection(sock)
+        with self._lock:
+            self._connections.add(connection)
+        try:
+            if connection.accept(self._token, _PREAMBLE_TIMEOUT_S):
+                self._serve_requests(connection)
+            else:
+                log.warning("a data connection with a wrong preamble or token was closed")
+        except (Stopped, OSError):
+            pass  # the peer was told, or is gone
+        except Exception:
+            log.exception("a data connection was closed")
+        finally:
+            sock.close()
+            with self._lock:
+                self._connections.discard(connection)
+                self._received += connection.received
+                self._sent += connection.sent
+            self._places.release()
+
+    def _serve_requests(self, connection: Connection) -> None:
+        """Serves until the peer closes the connection between requests, or until nothing can follow any more."""
+        while True:
+            request_id: int | None = None
+            try:
+                header = connection.receive_header()
+                if header is None:
+                    return
+                request_id = header.get("id") if type(header.get("id")) is int else None
+                with self._requests.started(connection, header) as request:
+                    self._work(connection, request, header)
+            except EngineError as error:
+                if error.kind != "engine.protocol":
+                    raise
+                # Where the next request would begin is unknown: answer and close.
+                connection.send_header(failure(request_id, error))
+                return
+
+    def _work(self, connection: Connection, request: Request, header: dict[str, Any]) -> None:
+        exchange = None
+        try:
+            exchange = Exchange(connection, request, header)
+            operation = self._operations.get(request.op)
+            if operation is None:
+                raise EngineError("engine.protocol", f"{request.op!r} is not an operation of this engine")
+            operation(exchange)
+            request.failed = False
+        except Stopped:
+            raise
+        except Exception as error:
+            if not isinstance(error, LaminaError):
+                log.exception("a %s request failed", request.op)
+            if request.claimed:
+                log.warning("a %s response broke off: %s", request.op, error)
+                raise ConnectionAbortedError from error
+            ours = LaminaError.from_exception(error)
+            if exchange is None or ours.kind == "engine.protocol":
+                request.claim()
+                raise ours from None
+            exchange.skip_sections()
+            request.claim()
+            connection.send_header(failure(request.id, ours))

@@ -1,0 +1,92 @@
+"""The engine's private directories: where its socket lies, and how nothing of them outlives it.
+
+    <directory of the JVM>/     made by the shim, mode 0700
+        data.sock               the socket; a symbolic link to the one below where this path is too long for a socket
+    /tmp/lamina-…/              made by the engine in that case, mode 0700
+        data.sock
+
+An engine holds a lock on its directories as long as it lives, and removes them when it ends. One that was killed
+cannot: the next engine removes the directories beside its own that are not empty and that nobody holds. An empty one
+belongs to an engine that is just starting.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_SOCKET = "data.sock"
+_PREFIX = "lamina-"
+_SHORT_BASE = "/tmp"
+
+_MAX_SOCKET_PATH = 100
+"""In bytes. The kernel's limit is 107; macOS's is 103."""
+
+
+class Directories:
+    """The private directories of this engine."""
+
+    def __init__(self, given: str) -> None:
+        self._locks: list[int] = []
+        self._paths: list[Path] = []
+        self._hold(Path(given))
+        socket = Path(given) / _SOCKET
+        if len(os.fsencode(socket)) > _MAX_SOCKET_PATH:
+            short = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT_BASE))
+            self._hold(short)
+            socket = short / _SOCKET
+            (Path(given) / _SOCKET).symlink_to(socket)
+        self.socket_path = str(socket)
+
+    def sweep(self) -> list[Path]:
+        """Removes what killed engines left beside our directories and in `/tmp`; returns what was removed."""
+        removed = []
+        for parent in sorted({path.parent for path in self._paths} | {Path(_SHORT_BASE)}):
+            removed += [path for path in _left_behind(parent) if path not in self._paths and _remove_if_dead(path)]
+        return removed
+
+    def remove(self) -> None:
+        """Removes the directories; the engine ends."""
+        for path in self._paths:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _hold(self, path: Path) -> None:
+        # Inherited by no child: the lock ends with this process, however it ends.
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._locks.append(descriptor)
+        self._paths.append(path)
+
+
+def _left_behind(parent: Path) -> list[Path]:
+    try:
+        with os.scandir(parent) as entries:
+            return [
+                Path(entry.path)
+                for entry in entries
+                if entry.name.startswith(_PREFIX)
+                and entry.is_dir(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+            ]
+    except OSError:
+        return []
+
+
+def _remove_if_dead(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.lexists(path / _SOCKET):
+            return False
+        shutil.rmtree(path, ignore_errors=True)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,167 @@
+"""The engine's side of maintenance: a queue with one job per store, and the low-priority process that does them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.components import Clock
+
+log = logging.getLogger(__name__)
+
+_SHORTEST_LIFE_S = 2.0
+"""A process that dies sooner after its start is not started again before this time has passed."""
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Job:
+    """Maintenance of one store: what the process is told, and who hears what it reports."""
+
+    argument: dict[str, Any]
+    report: Report
+
+
+class MaintenanceQueue:
+    """Feeds the maintenance process, one job at a time, in the order in which stores asked.
+
+    1. A store has at most one job waiting and one in work; asking again replaces the waiting one.
+    2. The process is started with the engine and started again when it dies. The job that it died in is reported as
+       failed and not repeated: the store asks again soon, and a job that kills the process must not do so for ever.
+    3. The process ends with the engine, since its standard input is a pipe that only the engine holds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: OrderedDict[int, Job] = OrderedDict()
+        self._current: tuple[int, Job] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._alive = False
+        self._closed = False
+        self._starts = 0
+        self._done = 0
+        self._failed = 0
+        self._busy_s = 0.0
+
+    def start(self) -> None:
+        """Starts the process and the thread that feeds it."""
+        with self._changed:
+            self._spawn()
+        threading.Thread(target=self._feed, name="lamina-maintenance", daemon=True).start()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the maintenance process; None before `start`."""
+        return self._process.pid if self._process is not None else None
+
+    def submit(self, store: int, job: Job) -> bool:
+        """Queues `job` for the store with this handle; False where it took the place of one that was waiting."""
+        with self._changed:
+            new = store not in self._waiting
+            self._waiting[store] = job
+            self._changed.notify_all()
+            return new
+
+    def forget(self, store: int) -> None:
+        """Drops the waiting job of a store that was closed; one in work goes on, unheard."""
+        with self._changed:
+            self._waiting.pop(store, None)
+
+    def stats(self) -> dict[str, Any]:
+        """The process, its starts, jobs waiting, in work, done and failed, and the time spent."""
+        with self._changed:
+            return {
+                "pid": self.pid,
+                "alive": self._alive,
+                "starts": self._starts,
+                "waiting": len(self._waiting),
+                "working_on": self._current[0] if self._current else None,
+                "done": self._done,
+                "failed": self._failed,
+                "busy_ms": round(self._busy_s * 1000),
+            }
+
+    def close(self) -> None:
+        """Ends the process at once; what it writes is published whole or not at all."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _spawn(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lamina.engine.maintenance"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._alive = True
+        self._starts += 1
+        threading.Thread(
+            target=self._hear, args=(self._process,), name="lamina-maintenance-reports", daemon=True
+        ).start()
+
+    def _feed(self) -> None:
+        started = self._clock.monotonic()
+        while True:
+            with self._changed:
+                while not self._closed and self._alive and (self._current or not self._waiting):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                if not self._alive:
+                    rest = started + _SHORTEST_LIFE_S - self._clock.monotonic()
+                    if rest > 0:
+                        self._changed.wait(rest)
+                        continue
+                    started = self._clock.monotonic()
+                    self._spawn()
+                    continue
+                assert self._process is not None
+                assert self._process.stdin is not None
+                self._current = self._waiting.popitem(last=False)
+                self._work_began = self._clock.monotonic()
+                line = json.dumps(self._current[1].argument)
+                pipe = self._process.stdin
+            try:
+                pipe.write(line.encode() + b"\n")
+                pipe.flush()
+            except OSError:
+                pass  # it died; `_hear` sees that too
+
+    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._finish(json.loads(line))
+        code = process.wait()
+        if not self._closed:
+            log.warning("the maintenance process %d ended with exit code %d; it is started again", process.pid, code)
+        message = f"the maintenance process ended with exit code {code}"
+        self._finish({"ok": False, "error": {"kind": "engine.lost", "message": message}}, died=True)
+
+    def _finish(self, report: dict[str, Any], died: bool = False) -> None:
+        with self._changed:
+            finished = self._current
+            if finished is not None:
+                self._done += report["ok"]
+                self._failed += not report["ok"]
+                self._busy_s += self._clock.monotonic() - self._work_began
+        try:
+            if finished is not None:
+                finished[1].report(report)
+        except Exception:
+            log.exception("a report of the maintenance process was not taken")
+        with self._changed:
+            # Only now may the next job begin, in a new process if this one died.
+            self._current = None
+            self._alive = self._alive and not died
+            self._changed.notify_all()

@@ -1,0 +1,162 @@
+"""Opening stores from what `openStore` was given, in the engine and in the maintenance process alike."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.components import Clock, Ids
+from lamina.errors import EngineError
+from lamina.settings import Settings
+from lamina.storage import Storage
+from lamina.store import CheckpointState, HeapStore, StoreId
+
+_UNUSED_CHECKPOINTS = 16
+
+
+@dataclass(frozen=True)
+class OpenArgument:
+    """The argument of `openStore` (docs/spec/wire.md), checked for its shape."""
+
+    store: StoreId
+    settings: Mapping[str, str]
+    hadoop: Mapping[str, str]
+    run_id: str
+    read_only: bool
+    format_version: int
+    spark: str
+    min_versions: int
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> OpenArgument:
+        """The argument that `value` says.
+
+        Raises:
+            EngineError: `engine.protocol` where a field is missing or of another type.
+        """
+        try:
+            store = value["store"]
+            argument = OpenArgument(
+                StoreId(value["url"].rstrip("/"), int(store["operator"]), int(store["partition"]), str(store["name"])),
+                {str(key): str(text) for key, text in value["settings"].items()},
+                {str(key): str(text) for key, text in value["hadoop"].items()},
+                str(value["run_id"]),
+                bool(value["read_only"]),
+                int(value["format_version"]),
+                str(value["spark"]),
+                int(value["minVersionsToRetain"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise EngineError("engine.protocol", f"openStore without a field, or with a wrong one: {error!r}") from None
+        return argument
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as `from_json` reads."""
+        return {
+            "store": {"operator": self.store.operator, "partition": self.store.partition, "name": self.store.name},
+            "url": self.store.checkpoint_url,
+            "settings": dict(self.settings),
+            "hadoop": dict(self.hadoop),
+            "run_id": self.run_id,
+            "read_only": self.read_only,
+            "format_version": self.format_version,
+            "spark": self.spark,
+            "minVersionsToRetain": self.min_versions,
+        }
+
+
+@dataclass
+class _Shared:
+    state: CheckpointState
+    users: int
+
+
+class OpenStores:
+    """Opens stores; those of one checkpoint, run and set of credentials share what is known of the checkpoint.
+
+    Nothing here is global: another query, session or set of credentials is another key. `settings_of` reads the
+    settings of an open. A writer's checkpoint is remembered for a while after its last store was closed, since with
+    `unloadOnCommit` all stores close after each batch; a reader's is not, since it may come to one that was made anew.
+    """
+
+    def __init__(self, settings_of: Callable[[Mapping[str, str]], Settings], clock: Clock, ids: Ids) -> None:
+        self._settings_of = settings_of
+        self._clock = clock
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._opening: dict[tuple[Any, ...], threading.Lock] = {}
+        self._shared: OrderedDict[tuple[Any, ...], _Shared] = OrderedDict()
+
+    def open(self, argument: OpenArgument) -> tuple[HeapStore, CheckpointState, Settings]:
+        """The store, its checkpoint and its settings.
+
+        Raises:
+            LaminaError: `settings.*`, `storage.*`, `file.*`.
+        """
+        settings = self._settings_of(argument.settings)
+        checkpoint = self._checkpoint(argument, settings)
+        try:
+            store = HeapStore(
+                checkpoint,
+                argument.store,
+                settings,
+                format_version=argument.format_version,
+                spark=argument.spark,
+                min_versions=argument.min_versions,
+                clock=self._clock,
+                ids=self._ids,
+            )
+        except BaseException:
+            self.close(argument)
+            raise
+        return store, checkpoint, settings
+
+    def close(self, argument: OpenArgument) -> None:
+        """Says that one store that was opened with `argument` is used no more."""
+        key = self._key(argument, self._settings_of(argument.settings))
+        with self._lock:
+            shared = self._shared[key]
+            shared.users -= 1
+            if shared.users == 0 and argument.read_only:
+                del self._shared[key]
+            unused = [key for key, shared in self._shared.items() if shared.users == 0]
+            for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
+                del self._shared[old]
+
+    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> CheckpointState:
+        key = self._key(argument, settings)
+        with self._lock:
+            opening = self._opening.setdefault(key, threading.Lock())
+        # Stores of one checkpoint open at the same time, one does the work; other checkpoints do not wait for it.
+        with opening:
+            with self._lock:
+                shared = self._shared.get(key)
+                if shared is not None:
+                    shared.users += 1
+                    self._shared.move_to_end(key)
+                    return shared.state
+            state = CheckpointState.open(
+                Storage(argument.store.checkpoint_url, argument.hadoop, settings.storage_fsync_enabled),
+                run_id=argument.run_id,
+                read_only=argument.read_only,
+                clock=self._clock,
+                ids=self._ids,
+            )
+            with self._lock:
+                self._shared[key] = _Shared(state, 1)
+                self._opening.pop(key, None)
+        return state
+
+    @staticmethod
+    def _key(argument: OpenArgument, settings: Settings) -> tuple[Any, ...]:
+        credentials = tuple(sorted(argument.hadoop.items()))
+        return (
+            argument.store.checkpoint_url,
+            argument.run_id,
+            argument.read_only,
+            settings.storage_fsync_enabled,
+            credentials,
+        )

@@ -1,0 +1,165 @@
+"""Open handles: what each `openStore` gave, and the control calls on it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.components import Clock, Ids
+from lamina.engine.maintenance_queue import Job, MaintenanceQueue
+from lamina.engine.open_stores import OpenArgument, OpenStores
+from lamina.errors import EngineError, StateError
+from lamina.settings import Settings, join_process, warnings_for
+from lamina.store import CommitRequest, HeapStore, Segment, Version
+
+_COMPACT_EVERY = 8
+"""Commits after which the maintenance process looks at a store, besides when Spark's maintenance asks for it."""
+
+
+def field(value: Mapping[str, Any], name: str, *types: type) -> Any:
+    """The field `name` of a JSON object, which must be of one of `types`.
+
+    Raises:
+        EngineError: `engine.protocol`.
+    """
+    found = value.get(name)
+    if type(found) not in types:
+        expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
+        raise EngineError("engine.protocol", f"{name} is {found!r}, where {expected} is needed")
+    return found
+
+
+def version_of(value: Mapping[str, Any], version: str = "version", attempt: str = "attempt") -> Version:
+    """The version that two fields of a JSON object name."""
+    return Version(field(value, version, int), field(value, attempt, str, type(None)))
+
+
+class OpenStore:
+    """One handle: a store as one provider of the JVM opened it."""
+
+    def __init__(self, handle: int, argument: OpenArgument, store: HeapStore, maintenance: MaintenanceQueue) -> None:
+        self.handle = handle
+        self.argument = argument
+        self.store = store
+        self._maintenance = maintenance
+        self._confirmed: Version | None = None
+        self._commits = 0
+
+    def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
+        """Confirms a base and allots an attempt."""
+        if self.argument.read_only:
+            raise StateError("store.state", f"{self.argument.store} is open for reading only; it begins no attempt")
+        base = version_of(argument)
+        begun = self.store.begin(
+            base,
+            task_attempt=field(argument, "task_attempt", int),
+            load_empty=field(argument, "load_empty", bool),
+            force_snapshot=field(argument, "force_snapshot", bool),
+            have=field(argument, "have", bool),
+        )
+        self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
+        return {
+            "attempt": begun.attempt,
+            "base_attempt": begun.base_attempt,
+            "snapshot": begun.snapshot,
+            "empty_attempt": begun.unchanged if begun.base_attempt is None else None,
+        }
+
+    def commit(self, header: Mapping[str, Any], sections: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, Any]:
+        """Makes an attempt durable; the response of a commit."""
+        try:
+            request = CommitRequest.from_header(header)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise EngineError("engine.protocol", f"a commit without a field, or with a wrong one: {error!r}") from None
+        committed = self.store.commit(request, sections)
+        self._commits += 1
+        if self._commits % _COMPACT_EVERY == 0:
+            self._queue(collect=False)
+        return {
+            "file": committed.file,
+            "bytes": committed.bytes,
+            "raw_bytes": committed.raw_bytes,
+            "write_ms": committed.write_ms,
+        }
+
+    def resolve(self, argument: Mapping[str, Any]) -> dict[str, Any]:
+        """The attempt of a version that counts; confirms nothing."""
+        return {"attempt": self.store.resolve(version_of(argument))}
+
+    def related(self, argument: Mapping[str, Any]) -> dict[str, Any]:
+        """Whether one version was built on another."""
+        base = version_of(argument, "base_version", "base_attempt")
+        return {"base_of": self.store.is_base(version_of(argument), base)}
+
+    def maintain(self, argument: Mapping[str, Any]) -> dict[str, Any]:
+        """Queues compaction and collection."""
+        return {"queued": self._queue(collect=True)}
+
+    def _queue(self, collect: bool) -> bool:
+        confirmed = self._confirmed
+        if self.argument.read_only or confirmed is None or confirmed.version == 0:
+            return False
+        argument = {
+            "open": self.argument.to_json(),
+            "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
+            "collect": collect,
+        }
+        return self._maintenance.submit(self.handle, Job(argument, self._maintained))
+
+    def _maintained(self, report: dict[str, Any]) -> None:
+        segment = report.get("segment")
+        if segment is not None:
+            self.store.adopt(Segment.from_json(segment))
+
+
+class Sessions:
+    """All open handles of this engine."""
+
+    def __init__(self, fixed: Settings, maintenance: MaintenanceQueue, clock: Clock, ids: Ids) -> None:
+        self._stores = OpenStores(lambda conf: join_process(fixed, conf), clock, ids)
+        self._maintenance = maintenance
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._open: dict[int, OpenStore] = {}
+
+    def open(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Opens a store; the result of `openStore`."""
+        argument = OpenArgument.from_json(value)
+        store, checkpoint, settings = self._stores.open(argument)
+        with self._lock:
+            handle = next(self._numbers)
+            self._open[handle] = OpenStore(handle, argument, store, self._maintenance)
+        return {
+            "handle": handle,
+            "checkpoint": checkpoint.uuid,
+            "epoch": checkpoint.epoch,
+            "settings": settings.resolved(),
+            "warnings": warnings_for(argument.settings),
+        }
+
+    def get(self, handle: Any) -> OpenStore:
+        """The store that is open under `handle`.
+
+        Raises:
+            StateError: `store.closed`.
+        """
+        opened = self._open.get(handle)
+        if opened is None:
+            raise StateError("store.closed", f"no store is open in this engine under the handle {handle!r}")
+        return opened
+
+    def close(self, handle: Any) -> None:
+        """Closes a handle; a request on it that is in progress ends as if it were open."""
+        with self._lock:
+            opened = self._open.pop(handle, None)
+        if opened is not None:
+            self._maintenance.forget(opened.handle)
+            self._stores.close(opened.argument)
+
+    def stats(self) -> dict[str, Any]:
+        """How many handles are open."""
+        return {"open": len(self._open)}

@@ -1,0 +1,170 @@
+"""Several queries in one engine with settings, credentials and runs of their own; control calls; maintenance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engine.conftest import Starter
+from tests.unit.engine.engine_client import PREFIX, Data, Engine, Refused, Store, entries
+
+
+@pytest.fixture
+def data(engine: Engine) -> Data:
+    connection = engine.connect()
+    assert connection.greeted()
+    return connection
+
+
+def put(key: bytes, value: bytes) -> tuple[int, int, bytes, bytes]:
+    return (0, 1, key, value)
+
+
+def test_two_queries_with_other_settings_and_credentials_do_not_meet(
+    engine: Engine, data: Data, tmp_path: Path
+) -> None:
+    first = Store(engine, f"file:{tmp_path}/one/state", settings={"compression.codec": "lz4"}, run_id="one")
+    second = Store(
+        engine,
+        f"file:{tmp_path}/two/state",
+        settings={"compression.codec": "uncompressed", "storage.fsync.enabled": "true"},
+        hadoop={"fs.s3a.access.key": "other"},
+        run_id="two",
+    )
+    assert first.opened["checkpoint"] != second.opened["checkpoint"]
+    assert first.opened["settings"][PREFIX + "compression.codec"] == "lz4"
+    assert second.opened["settings"][PREFIX + "compression.codec"] == "uncompressed"
+    attempts = [store.commit(data, 1, None, entries([put(b"k", b"v" * n)])) for n, store in ((1, first), (2, second))]
+    assert first.load(data, 1, attempts[0])[1] == [put(b"k", b"v")]
+    assert second.load(data, 1, attempts[1])[1] == [put(b"k", b"vv")]
+
+
+def test_stores_of_one_run_share_its_checkpoint_and_epoch_and_a_new_run_has_a_later_one(
+    engine: Engine, tmp_path: Path
+) -> None:
+    url = f"file:{tmp_path}/checkpoint/state"
+    first, second = Store(engine, url, run_id="a"), Store(engine, url, run_id="a", partition=1)
+    later = Store(engine, url, run_id="b")
+    assert first.opened["checkpoint"] == second.opened["checkpoint"] == later.opened["checkpoint"]
+    assert first.opened["epoch"] == second.opened["epoch"]
+    assert later.opened["epoch"] > first.opened["epoch"]
+
+
+def test_a_process_setting_that_another_query_sets_otherwise_is_a_conflict_naming_both(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    engine = start_engine(process={PREFIX + "heap.maxBytes": "1g"})
+    url = f"file:{tmp_path}/checkpoint/state"
+    assert Store(engine, url).opened["settings"][PREFIX + "heap.maxBytes"] == 1 << 30
+    assert Store(engine, url, settings={"heap.maxBytes": "1024m"}).handle
+    with pytest.raises(Refused, match=rf"{2 << 30}.*{1 << 30}") as refused:
+        Store(engine, url, settings={"heap.maxBytes": "2g"})
+    assert refused.value.kind == "settings.conflict"
+
+
+def test_an_unknown_setting_is_refused_and_names_the_nearest(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"compaction\.maxChain") as refused:
+        Store(engine, f"file:{tmp_path}/state", settings={"compaction.maxChains": "3"})
+    assert refused.value.kind == "settings.unknown"
+
+
+def test_a_closed_handle_is_refused_and_others_stay(engine: Engine, tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/state"
+    closed, other = Store(engine, url), Store(engine, url, partition=1)
+    assert engine.call("closeStore", closed.handle)["ok"]
+    with pytest.raises(Refused) as refused:
+        closed.begin(0, None)
+    assert refused.value.kind == "store.closed"
+    assert other.begin(0, None)["attempt"]
+
+
+def test_begin_on_the_empty_version_gives_the_id_of_an_empty_store(engine: Engine, tmp_path: Path) -> None:
+    store = Store(engine, f"file:{tmp_path}/state")
+    begun = store.begin(0, None)
+    assert begun["base_attempt"] is None
+    assert begun["empty_attempt"].startswith("L1.0.")
+    assert ".e.-." in begun["empty_attempt"]
+
+
+def test_resolve_and_related_follow_the_lineage(engine: Engine, data: Data, tmp_path: Path) -> None:
+    store = Store(engine, f"file:{tmp_path}/state")
+    first = store.commit(data, 1, None, entries([put(b"k", b"1")]))
+    sibling = store.commit(data, 1, None, entries([put(b"k", b"2")]))
+    second = store.commit(data, 2, first, entries([put(b"k", b"3")]))
+    assert engine.call("resolve", store.handle, {"version": 2, "attempt": second})["attempt"] == second
+
+    def base_of(base: str) -> bool:
+        argument = {"version": 2, "attempt": second, "base_version": 1, "base_attempt": base}
+        return bool(engine.call("related", store.handle, argument)["base_of"])
+
+    assert base_of(first)
+    assert not base_of(sibling)
+
+
+def test_a_reader_begins_nothing_and_writes_nothing(engine: Engine, data: Data, tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/checkpoint/state"
+    writer = Store(engine, url)
+    attempt = writer.commit(data, 1, None, entries([put(b"k", b"1")]))
+    before = sorted(path for path in tmp_path.rglob("checkpoint/**/*"))
+    reader = Store(engine, url, read_only=True, run_id="")
+    assert reader.load(data, 1, attempt)[1] == [put(b"k", b"1")]
+    with pytest.raises(Refused) as refused:
+        reader.begin(1, attempt)
+    assert refused.value.kind == "store.state"
+    assert engine.call("maintain", reader.handle, {})["queued"] is False
+    assert sorted(path for path in tmp_path.rglob("checkpoint/**/*")) == before
+
+
+@pytest.mark.parametrize("argument", ["no json", "[]", {}, {"version": "1", "attempt": None}])
+def test_a_control_call_with_a_bad_argument_is_an_error_of_the_protocol(
+    engine: Engine, tmp_path: Path, argument: object
+) -> None:
+    store = Store(engine, f"file:{tmp_path}/state")
+    with pytest.raises(Refused) as refused:
+        engine.call("begin", store.handle, argument)
+    assert refused.value.kind == "engine.protocol"
+    assert engine.call("hello", {})["ok"]
+
+
+def test_text_that_is_not_ascii_crosses_the_control_side(engine: Engine, tmp_path: Path) -> None:
+    store = Store(engine, f"file:{tmp_path}/prüfung-状態\n/state")
+    assert (tmp_path / "prüfung-状態\n").exists()
+    assert store.handle
+
+
+def test_a_directory_that_cannot_be_written_and_a_scheme_without_file_system_are_named(
+    engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match="file/state") as refused:
+        Store(engine, f"file:{tmp_path}/file/state")
+    assert refused.value.kind.startswith("storage.")
+    with pytest.raises(Refused, match="nosuch") as refused:
+        Store(engine, "nosuch://bucket/state")
+    assert refused.value.kind == "storage.scheme"
+
+
+def test_the_maintenance_process_merges_increments_and_later_versions_refer_to_the_result(
+    engine: Engine, data: Data, tmp_path: Path
+) -> None:
+    store = Store(engine, f"file:{tmp_path}/state")
+    attempt = None
+    for version in range(1, 25):
+        attempt = store.commit(data, version, attempt, entries([put(b"k%d" % version, b"v"), put(b"same", b"v")]))
+    assert engine.call("maintain", store.handle, {})["ok"]
+    while not list(store.directory.glob("*.seg")):
+        assert engine.call("stats")["maintenance"]["failed"] == 0
+    while engine.call("stats")["maintenance"]["working_on"] is not None:
+        pass
+    for version in range(25, 27):
+        attempt = store.commit(data, version, attempt, entries([put(b"k%d" % version, b"v")]))
+    header, loaded = store.load(data, 26, attempt)
+    assert header["files"] < 26
+    state: dict[bytes, bytes] = {}
+    for _, _, key, value in reversed(loaded):
+        state[key] = value
+    assert state == {b"same": b"v"} | {b"k%d" % version: b"v" for version in range(1, 27)}
+    stats = engine.call("stats")["maintenance"]
+    assert stats["failed"] == 0
+    assert stats["done"] >= 1
