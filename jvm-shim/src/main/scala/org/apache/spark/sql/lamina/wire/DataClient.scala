@@ -15,7 +15,7 @@ private[wire] final class DataClient(
     name: String,
     connect: () => Connection,
     lostReason: () => Option[String],
-    logTail: () => String,
+    brokenReason: Long => LaminaError,
     cancelRequest: Long => Unit) {
   import DataClient._
 
@@ -48,12 +48,9 @@ private[wire] final class DataClient(
         }
         exchange.connection.flush()
       } catch { case error: Throwable => throw exchange.failedSending(error) }
-      val pending = new PendingCommit(exchange, cancelRequest)
+      val pending = new PendingCommit(exchange, pool, cancelRequest)
       // nobody may ever ask for the answer: a task can die between commit and await
-      exchange.onExpiry { () =>
-        pool.reads(pending)
-        pending.receive()
-      }
+      exchange.onExpiry(() => pending.receive())
       pool.awaits(pending)
       pending
     }
@@ -99,7 +96,7 @@ private[wire] final class DataClient(
             case None => new LaminaError(LaminaError.EngineProtocol, s"no data connection to the engine: $error", error)
           }
       }
-    new Exchange(requestIds.incrementAndGet(), op, connection, deadline, timer, pool, lostReason, logTail)
+    new Exchange(requestIds.incrementAndGet(), op, connection, deadline, timer, pool, lostReason, brokenReason)
   }
 
   private def interrupted(op: String, cause: Throwable): LaminaError =

@@ -28,7 +28,7 @@ private[wire] final class DirectBuffer(initial: Int) {
   /** Address of the first byte; changes when the buffer grows. A multiple of 8. */
   def address: Long = start
 
-  /** Makes room for `wanted` bytes; the first `kept` bytes stay what they were. */
+  /** Makes room for `wanted` bytes; the first `kept` bytes, as far as there are any, stay what they were. */
   def ensure(wanted: Long, kept: Int): Unit = if (wanted > bytes) grow(wanted, kept)
 
   private def grow(wanted: Long, kept: Int): Unit = {
@@ -38,7 +38,7 @@ private[wire] final class DirectBuffer(initial: Int) {
     val rounded = math.min((size + 4095L) & ~4095L, MaxBytes.toLong).toInt
     val larger = Platform.allocateDirectBuffer(rounded)
     val largerStart = Platform.getDirectBufferAddress(larger)
-    if (kept > 0) Platform.copyMemory(null, start, null, largerStart, kept.toLong)
+    if (bytes > 0) Platform.copyMemory(null, start, null, largerStart, math.min(kept, bytes).toLong)
     free()
     buffer = larger.order(ByteOrder.LITTLE_ENDIAN)
     start = largerStart

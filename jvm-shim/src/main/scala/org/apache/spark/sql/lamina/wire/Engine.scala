@@ -27,7 +27,7 @@ final class Engine private (
     s"lamina-engine-$generation",
     () => Connection.open(greeting.socket, process.token),
     () => process.lostReason(),
-    () => process.logTail,
+    brokenReason,
     cancel)
 
   process.onExit { () =>
@@ -105,6 +105,16 @@ final class Engine private (
     call("cancel", Long.box(requestId))
     ()
   }
+
+  /** Why the engine broke off its answer to a request: it tells when it is asked to cancel that request. */
+  private def brokenReason(requestId: Long): LaminaError =
+    call("cancel", Long.box(requestId)) \ "error" match {
+      case error: JObject => Protocol.error(error)
+      case _ =>
+        new LaminaError(
+          LaminaError.EngineProtocol,
+          s"the engine broke off its answer to request $requestId; the last lines of its log:\n${process.logTail}")
+    }
 
   private def hello(): Unit = {
     val answer = call(

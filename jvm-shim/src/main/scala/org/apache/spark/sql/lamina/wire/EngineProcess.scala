@@ -48,7 +48,7 @@ private[wire] final class EngineProcess private (
     try {
       firstLine.complete(reader.readLine())
       // nothing more is expected; read on, so that a stray print can never block the engine
-      Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(line => logInfo(line))
+      Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(line => logInfo(line.take(LineLength)))
     } catch { case error: IOException => firstLine.completeExceptionally(error); () }
     finally reader.close()
   }
@@ -194,6 +194,7 @@ private[wire] object EngineProcess extends Logging {
   private val ExitWaitMs = 1000L
   private val MaintenanceWaitMs = 2000L
   private val SignalBase = 128
+  private val LineLength = 2000
   private val Dependencies = Set("pyarrow", "fsspec", "py4j")
   private val MissingModule = "(?:ModuleNotFoundError|ImportError|Error while finding module).*?'?No module named '?(\\w+)".r
 

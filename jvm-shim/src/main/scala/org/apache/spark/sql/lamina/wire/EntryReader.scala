@@ -67,10 +67,8 @@ private[wire] final class EntryReader extends Reusable {
     }
 
   private def readStream(from: ByteSource, withVersion: Boolean)(batch: (Columns, Int) => Unit): Long = {
-    val layout = readMessage(from) match {
-      case Some(message) if message.headerType == MessageHeader.Schema => parsed(Layout.of(message, withVersion))
-      case _ => throw malformed("the stream does not start with a schema")
-    }
+    val layout = readMessage(from).flatMap(message => parsed(Layout.of(message, withVersion))).getOrElse(
+      throw malformed("the stream does not start with a schema"))
     var total = 0L
     var more = true
     while (more) {
@@ -153,8 +151,13 @@ private[wire] object EntryReader {
   private final case class Layout(family: Place, op: Place, key: Place, value: Place, version: Option[Place])
 
   private object Layout {
-    def of(message: Message, withVersion: Boolean): Layout = {
-      val schema = message.header(new Schema).asInstanceOf[Schema]
+    /** None where the message is not a schema. */
+    def of(message: Message, withVersion: Boolean): Option[Layout] =
+      if (message.headerType == MessageHeader.Schema)
+        Some(of(message.header(new Schema).asInstanceOf[Schema], withVersion))
+      else None
+
+    private def of(schema: Schema, withVersion: Boolean): Layout = {
       var places = Map.empty[String, (Place, Field)]
       var buffer = 0
       (0 until schema.fieldsLength).foreach { index =>

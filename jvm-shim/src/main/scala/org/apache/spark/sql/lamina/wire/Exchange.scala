@@ -23,7 +23,7 @@ private[wire] final class Exchange(
     timer: DeadlineTimer,
     pool: ConnectionPool,
     lostReason: () => Option[String],
-    logTail: () => String) {
+    brokenReason: Long => LaminaError) {
 
   connection.begin(id)
   private val patience = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
@@ -68,7 +68,10 @@ private[wire] final class Exchange(
   def failed(error: Throwable): Throwable = {
     val result =
       try explained(error)
-      catch { case NonFatal(_) => error }
+      catch {
+        case ours: LaminaError => ours
+        case NonFatal(_) => error
+      }
     disarm()
     connection.end()
     pool.discard(connection)
@@ -96,10 +99,9 @@ private[wire] final class Exchange(
       lostReason() match {
         case Some(reason) => new LaminaError(LaminaError.EngineLost, s"$op request $id was not answered: $reason", broken)
         case None =>
-          new LaminaError(
-            LaminaError.EngineProtocol,
-            s"the engine broke off $op request $id (${broken.getMessage}); the last lines of its log:\n${logTail()}",
-            broken)
+          val reason = brokenReason(id)
+          reason.addSuppressed(broken)
+          reason
       }
     case other => other
   }

@@ -11,7 +11,8 @@ import org.json4s.JValue
  * Its connection is bound to it until the answer was read, by `await` or by the connection pool. An error that says
  * that the engine was lost, or that the deadline passed, leaves open whether the attempt was published; its id tells.
  */
-final class PendingCommit private[wire] (exchange: Exchange, cancelRequest: Long => Unit) extends Unanswered {
+final class PendingCommit private[wire] (exchange: Exchange, pool: ConnectionPool, cancelRequest: Long => Unit)
+    extends Unanswered {
   private val claimed = new AtomicBoolean
   private val result = new CompletableFuture[Either[Throwable, JValue]]
 
@@ -28,7 +29,7 @@ final class PendingCommit private[wire] (exchange: Exchange, cancelRequest: Long
    */
   def await(): JValue = {
     receive()
-    val answer =
+    val outcome =
       try result.get(exchange.waitMs, TimeUnit.MILLISECONDS)
       catch {
         case _: TimeoutException => Left(exchange.deadlineError)
@@ -36,7 +37,7 @@ final class PendingCommit private[wire] (exchange: Exchange, cancelRequest: Long
           Thread.currentThread.interrupt()
           Left(exchange.interruptedError(error))
       }
-    answer match {
+    outcome match {
       case Right(json) => json
       case Left(error) => throw error
     }
@@ -46,6 +47,7 @@ final class PendingCommit private[wire] (exchange: Exchange, cancelRequest: Long
   def cancel(): Unit = if (!isDone) cancelRequest(requestId)
 
   private[wire] override def receive(): Unit = if (claimed.compareAndSet(false, true)) {
+    pool.reads(this)
     val answer =
       try {
         val json = exchange.readAnswer()

@@ -46,12 +46,15 @@ private[wire] object Protocol {
   /** The answer itself if it says ok; otherwise throws the error that it carries. */
   def answer(json: JValue): JValue = json \ "ok" match {
     case JBool(true) => json
-    case JBool(false) =>
-      (json \ "error" \ "kind", json \ "error" \ "message") match {
-        case (JString(kind), JString(message)) => throw LaminaError.fromKind(kind, message)
-        case _ => throw new LaminaError(LaminaError.EngineProtocol, s"the engine answered an error without kind: ${text(json)}")
-      }
-    case _ => throw new LaminaError(LaminaError.EngineProtocol, s"the engine answered without ok: ${text(json).take(200)}")
+    case JBool(false) => throw error(json \ "error")
+    case _ =>
+      throw new LaminaError(LaminaError.EngineProtocol, s"the engine answered without ok: ${text(json).take(200)}")
+  }
+
+  /** The error in the form in which it crosses the wire. */
+  def error(json: JValue): LaminaError = (json \ "kind", json \ "message") match {
+    case (JString(kind), JString(message)) => LaminaError.fromKind(kind, message)
+    case _ => new LaminaError(LaminaError.EngineProtocol, s"the engine answered an error without kind: ${text(json)}")
   }
 
   def merged(header: JObject, more: (String, JValue)*): JObject = {

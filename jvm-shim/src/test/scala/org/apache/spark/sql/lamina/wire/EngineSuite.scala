@@ -1,0 +1,262 @@
+package org.apache.spark.sql.lamina.wire
+
+import java.nio.file.{Files, Path, Paths}
+import java.nio.file.attribute.PosixFilePermissions
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+
+import scala.concurrent.{Await, ExecutionContext, Future}
+import scala.concurrent.duration._
+import scala.jdk.CollectionConverters._
+import scala.util.{Try, Using}
+
+import org.json4s.JsonAST.{JInt, JString}
+import org.json4s.JsonDSL._
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+
+/** The life of an engine process: start, requests that fail in every way, death, and what is left behind. */
+class EngineSuite extends EngineFixture {
+  private val one = Seq(Entry(0, 1, Array[Byte](1), Array[Byte](2)))
+
+  private def kill(engine: Engine): Unit = {
+    val handle = ProcessHandle.of(engine.pid).get
+    handle.destroyForcibly()
+    handle.onExit.get(10, TimeUnit.SECONDS)
+    ()
+  }
+
+  private def seconds[T](limit: Double)(body: => T): T = {
+    val begun = System.nanoTime()
+    val result = body
+    val took = (System.nanoTime() - begun) / 1e9
+    assert(took < limit, s"took $took s")
+    result
+  }
+
+  test("there is one process for all callers, in a directory that only this user can read") {
+    val engines = {
+      implicit val pool: ExecutionContext = ExecutionContext.global
+      Await.result(Future.sequence((1 to 8).map(_ => Future(Engine.get(peer.settings())))), 60.seconds)
+    }
+    assert(engines.map(_.pid).distinct.size == 1)
+    assert(peer.leftBehind.map(path => PosixFilePermissions.toString(Files.getPosixFilePermissions(path))) ==
+      Seq("rwx------"))
+    engines.head.ping()
+  }
+
+  test("a control call carries texts and integers, and an error of the engine becomes ours") {
+    val engine = Engine.get(peer.settings())
+    val answer = engine.call("begin", Long.box(5000000000L), ("text" -> "ü\n\"\\ \u2028") ~ ("n" -> 3))
+    assert(answer \ "handle" == JInt(5000000000L))
+    assert(answer \ "argument" \ "text" == JString("ü\n\"\\ \u2028"))
+    val error = intercept[LaminaError](engine.call("closeStore", Int.box(7)))
+    assert(error.kind == LaminaError.StoreClosed && error.getMessage.contains("no store 7"))
+    assert(kindOf(engine.call("begin", Int.box(1), "peer" -> "raise": org.json4s.JObject)) == LaminaError.EngineProtocol)
+    assert(engine.call("begin", Int.box(1), "{}") \ "handle" == JInt(1))
+  }
+
+  test("many threads call and commit at once over few connections, and sockets do not outlive their use") {
+    val engine = Engine.get(peer.settings(connections = 3))
+    val threads = (1 to 12).map { number =>
+      val failures = new java.util.concurrent.ConcurrentLinkedQueue[Throwable]
+      val thread = new Thread(() =>
+        try (1 to 30).foreach { round =>
+          engine.call("begin", Int.box(number), ("round" -> round): org.json4s.JObject)
+          val pending = (1 to 4).map(_ =>
+            engine.commit(("handle" -> (100 + number)): org.json4s.JObject, Seq("increment" -> Entry.fill(one) _)))
+          pending.foreach(_.await())
+        } catch { case error: Throwable => failures.add(error); () })
+      thread.start()
+      (thread, failures)
+    }
+    threads.foreach(_._1.join(60000L))
+    threads.foreach { case (_, failures) => assert(failures.asScala.toList == Nil) }
+    assert(engine.connections._1 <= 3 && engine.connections._2 == 0)
+  }
+
+  test("a commit that is not awaited does not keep the only connection from the next") {
+    val engine = Engine.get(peer.settings(connections = 1))
+    val pending = (1 to 5).map(_ => engine.commit(header, Seq("increment" -> Entry.fill(one) _)))
+    pending.reverse.foreach(_.await())
+    assert(pending.head.await() == pending.head.await())
+  }
+
+  test("who finds no connection free gives up at the deadline") {
+    val engine = Engine.get(peer.settings(connections = 1, requestTimeoutMs = 500))
+    val entered = new CountDownLatch(1)
+    val leave = new CountDownLatch(1)
+    commit(engine, one)
+    val reader = new Thread(() => {
+      Try(engine.load(header)(_ => { entered.countDown(); leave.await() })((_, _, _, _, _, _, _, _) => ()))
+      ()
+    })
+    reader.start()
+    entered.await()
+    assert(seconds(2)(kindOf(commit(engine, one))) == LaminaError.EngineDeadline)
+    leave.countDown()
+    reader.join()
+  }
+
+  test("an engine that never answers runs into the deadline, and later requests work") {
+    val engine = Engine.get(peer.settings(requestTimeoutMs = 500))
+    assert(seconds(5)(kindOf(commit(engine, one, "hang"))) == LaminaError.EngineDeadline)
+    assert(seconds(5)(kindOf(engine.call("begin", Int.box(1), ("peer" -> "hang"): org.json4s.JObject))) ==
+      LaminaError.EngineDeadline)
+    commit(engine, one)
+    assert(loaded(engine) == one)
+  }
+
+  test("a commit that nobody awaits gives its connection back at the deadline") {
+    val engine = Engine.get(peer.settings(requestTimeoutMs = 300))
+    val pending = engine.commit(header ~ ("peer" -> "hang"), Seq("increment" -> Entry.fill(one) _))
+    seconds(5)(while (!pending.isDone) Thread.onSpinWait())
+    assert(engine.connections == ((0, 0)))
+    assert(kindOf(pending.await()) == LaminaError.EngineDeadline)
+  }
+
+  test("a cancelled commit says so") {
+    val engine = Engine.get(peer.settings())
+    val pending = engine.commit(header ~ ("peer" -> "wait"), Seq("increment" -> Entry.fill(one) _))
+    pending.cancel()
+    assert(seconds(5)(kindOf(pending.await())) == LaminaError.EngineCancelled)
+  }
+
+  test("an interrupted thread stops waiting, keeps its interrupt, and leaves the engine usable") {
+    val engine = Engine.get(peer.settings())
+    val pending = engine.commit(header ~ ("peer" -> "hang"), Seq("increment" -> Entry.fill(one) _))
+    var outcome: Try[Any] = null
+    var interrupted = false
+    val waiter = new Thread(() => {
+      outcome = Try(pending.await())
+      interrupted = Thread.interrupted()
+    })
+    waiter.start()
+    waiter.interrupt()
+    seconds(5)(waiter.join())
+    assert(kindOf(outcome.get) == LaminaError.EngineCancelled && interrupted)
+    engine.ping()
+  }
+
+  test("an error of a commit is thrown by await, or by commit where the engine refuses to read on") {
+    val engine = Engine.get(peer.settings())
+    assert(kindOf(commit(engine, one, "fail")) == LaminaError.StorageDenied)
+    val large = (0 until 200).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](300000)))
+    assert(kindOf(commit(engine, large, "refuse")) == LaminaError.StateBase)
+    commit(engine, one)
+    assert(loaded(engine) == one)
+  }
+
+  test("a failure of the caller's own code passes through and costs one connection only") {
+    val engine = Engine.get(peer.settings())
+    commit(engine, one)
+    val boom = new IllegalStateException("boom")
+    assert(intercept[IllegalStateException](
+      engine.load(header)(_ => ())((_, _, _, _, _, _, _, _) => throw boom)) eq boom)
+    assert(intercept[IllegalStateException](engine.commit(header, Seq("increment" -> (_ => throw boom)))) eq boom)
+    assert(loaded(engine) == one)
+  }
+
+  test("a response that breaks off fails with the engine's reason, or its last words") {
+    val engine = Engine.get(peer.settings())
+    commit(engine, (0 until 100).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](300000))))
+    val error = intercept[LaminaError](loaded(engine, "break"))
+    assert(error.kind == LaminaError.EngineProtocol && error.getMessage.contains("the file is damaged"))
+    assert(kindOf(loaded(engine, "damage")) == LaminaError.FileDamaged)
+  }
+
+  Seq("die" -> "in the middle of a commit", "die-before-answer" -> "before the answer to a commit").foreach {
+    case (peerDoes, moment) =>
+      test(s"an engine killed $moment is lost at once, its directory goes, and the next one has a new generation") {
+        val engine = Engine.get(peer.settings())
+        val large = (0 until 100).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](300000)))
+        val error = seconds(5)(intercept[LaminaError](commit(engine, large, peerDoes)))
+        assert(error.kind == LaminaError.EngineLost && error.getMessage.contains("SIGKILL"))
+        assert(!engine.isAlive)
+        assert(seconds(1)(kindOf(engine.ping())) == LaminaError.EngineLost)
+        assert(seconds(3)(kindOf(engine.call("stats"))) == LaminaError.EngineLost)
+        val next = Engine.get(peer.settings())
+        assert(next.generation > engine.generation && next.pid != engine.pid)
+        next.ping()
+        assert(kindOf(engine.ping()) == LaminaError.EngineLost)
+      }
+  }
+
+  test("an engine killed while a control call is under way, or while nothing is, is lost") {
+    val engine = Engine.get(peer.settings())
+    assert(seconds(5)(kindOf(engine.call("begin", Int.box(1), ("peer" -> "die"): org.json4s.JObject))) ==
+      LaminaError.EngineLost)
+    val next = Engine.get(peer.settings())
+    next.ping()
+    kill(next)
+    assert(seconds(3)(kindOf(next.ping())) == LaminaError.EngineLost)
+  }
+
+  test("a temporary directory with a long path works, and the engine's second directory goes too") {
+    def inTmp: Set[Path] = Using.resource(Files.list(Paths.get("/tmp")))(_.iterator.asScala.toSet)
+    val long = Files.createDirectories(peer.root.resolve("l" * 100).resolve("m" * 100))
+    val before = inTmp
+    Seq(true, false).foreach { killed =>
+      val engine = Engine.get(peer.settings(tempDir = long))
+      engine.ping()
+      if (killed) kill(engine)
+      Engine.shutdown()
+    }
+    assert(Using.resource(Files.list(long))(_.count()) == 0)
+    val sockets = (inTmp -- before).filter(path => Files.exists(path.resolve("data.sock")))
+    assert(sockets.isEmpty)
+  }
+
+  test("an engine that does not end by itself is ended by force") {
+    val engine = Engine.get(peer.settings(raw = Map("lingers" -> "yes")))
+    val handle = ProcessHandle.of(engine.pid).get
+    Engine.shutdown()
+    assert(!handle.isAlive)
+  }
+
+  test("another process setting than the first start's is a conflict that names both values") {
+    val key = "spark.sql.streaming.stateStore.lamina.heap.maxBytes"
+    Engine.get(peer.settings(raw = Map(key -> "100")))
+    val error = intercept[LaminaError](Engine.get(peer.settings(raw = Map(key -> "200"))))
+    assert(error.kind == LaminaError.SettingsConflict)
+    Seq(key, "'100'", "'200'").foreach(part => assert(error.getMessage.contains(part)))
+    assert(intercept[LaminaError](Engine.get(peer.settings())).getMessage.contains("not set"))
+  }
+
+  test("an engine of another version is refused, with the side to upgrade") {
+    def refusal(version: String): String = {
+      val error = intercept[LaminaError](Engine.get(peer.settings(raw = Map("version" -> version))))
+      assert(error.kind == LaminaError.VersionEngine)
+      error.getMessage
+    }
+    assert(refusal("99.0.0").contains("upgrade the shim"))
+    assert(refusal("0.0.9").contains("upgrade the engine"))
+  }
+
+  test("a Python that does not exist, ends at once, lacks a package or stays silent is named with what to do") {
+    def failure(script: String, python: String = PeerEngine.python, timeoutMs: Long = 30000): LaminaError = {
+      val bad = new PeerEngine(python, script)
+      try {
+        val error = intercept[LaminaError](Engine.get(bad.settings(startTimeoutMs = timeoutMs)))
+        assert(bad.leftBehind.isEmpty)
+        error
+      } finally bad.delete()
+    }
+    val missing = failure("", python = "/no/such/python")
+    assert(missing.kind == LaminaError.EngineStart && missing.getMessage.contains("/no/such/python"))
+    val ended = failure("raise SystemExit('out of luck')")
+    assert(ended.kind == LaminaError.EngineStart && ended.getMessage.contains("out of luck"))
+    val package_ = failure("raise ModuleNotFoundError(\"No module named 'pyarrow'\")")
+    assert(package_.kind == LaminaError.EngineDependency && package_.getMessage.contains("pip install pyarrow"))
+    val told = failure("""print('{"ok": false, "error": {"kind": "engine.dependency", "message": "needs fsspec"}}')""")
+    assert(told.kind == LaminaError.EngineDependency && told.getMessage.contains("needs fsspec"))
+    val silent = failure("import time; time.sleep(3600)", timeoutMs = 300)
+    assert(silent.kind == LaminaError.EngineStart && silent.getMessage.contains("300 ms"))
+    val nonsense = failure("print('hello')")
+    assert(nonsense.kind == LaminaError.EngineStart && nonsense.getMessage.contains("hello"))
+  }
+
+  test("a temporary directory that cannot be used is named") {
+    val error = intercept[LaminaError](Engine.get(peer.settings(tempDir = Paths.get("/no/such/directory"))))
+    assert(error.kind == LaminaError.EngineStart && error.getMessage.contains("/no/such/directory"))
+  }
+}
