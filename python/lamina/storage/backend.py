@@ -61,6 +61,3 @@ class Backend(ABC):
     @abstractmethod
     def size(self, path: str) -> int:
         """The size of an object; FileNotFoundError where it is not there."""
-
-    def close(self) -> None:
-        """Frees what the backend holds."""

@@ -42,7 +42,9 @@ class Storage:
         backend: Backend | None = None,
     ) -> None:
         self.url = url.rstrip("/") or "/"
-        self._backend = backend or open_backend(self.url, hadoop or {}, fsync)
+        self._hadoop = dict(hadoop or {})
+        self._fsync = fsync
+        self._backend = backend or open_backend(self.url, self._hadoop, fsync)
 
     def publish(self, path: str, data: Any) -> int:
         """Writes an object whole and durably, from bytes or an iterable of chunks; gives its size."""
@@ -97,9 +99,9 @@ class Storage:
         """How `path` is named to people."""
         return f"{self.url}/{path}" if path else self.url
 
-    def close(self) -> None:
-        """Frees what the file system holds."""
-        self._backend.close()
+    def at(self, url: str) -> Storage:
+        """Another root with the same access."""
+        return Storage(url, self._hadoop, self._fsync)
 
     def _call(self, verb: str, path: str, operation: Callable[[], _Result]) -> _Result:
         try:

@@ -1,0 +1,37 @@
+"""State of one operator partition as versions: commit, restore, compact, collect."""
+
+from __future__ import annotations
+
+from lamina.store.chain import Segment
+from lamina.store.checkpoint_state import CheckpointState
+from lamina.store.compaction import Compacted
+from lamina.store.heap import HeapStore
+from lamina.store.model import (
+    Begin,
+    Collected,
+    CommitRequest,
+    Committed,
+    Deletion,
+    Feed,
+    Load,
+    StoreId,
+    Version,
+    VersionInfo,
+)
+
+__all__ = [
+    "Begin",
+    "CheckpointState",
+    "Collected",
+    "CommitRequest",
+    "Committed",
+    "Compacted",
+    "Deletion",
+    "Feed",
+    "HeapStore",
+    "Load",
+    "Segment",
+    "StoreId",
+    "Version",
+    "VersionInfo",
+]

@@ -1,0 +1,179 @@
+"""Tiered compaction in the background: merges references of a confirmed version into a segment.
+
+Nothing published changes: the segment is a new file, and the next commit refers to it in place of what it was merged
+from.
+
+Tiers work like a binary counter. The newest references are merged as far as each older one is no larger than all
+newer ones together; so the sizes of what remains at least double from new to old, a version consists of about
+log2(versions) files, and each entry is rewritten about as often. The oldest reference takes part in the same way, and
+also when most of its rows are dead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina._version import __version__
+from lamina.components import Clock, Ids
+from lamina.errors import LaminaError
+from lamina.format import container
+from lamina.format.container import SEGMENT, ContainerWriter
+from lamina.format.entries import Compression, decode, messages
+from lamina.format.manifest import RUN, CommitManifest, Reference, Section, SegmentManifest
+from lamina.format.paths import SegmentName
+from lamina.store import restore
+from lamina.store.chain import Segment
+from lamina.store.files import Opened, StoreFiles
+from lamina.store.merge import Merger
+
+_IN_MEMORY_BYTES = 16 << 20
+"""Sections above this size are copied to local disk, verified on the way, and read from there."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """A finished compaction: the segment to adopt, how many references it stands for, and rows before and after."""
+
+    segment: Segment
+    replaces: int
+    rows_read: int
+    rows_written: int
+
+
+def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]:
+    """The newest references that are worth a merge; empty where none are."""
+    if len(references) > 1 and references[-1].start == 0 and references[-1].rows > 2 * max(live_rows, 1):
+        return references
+    newer = references[0].length if references else 0
+    count = 0
+    for position, reference in enumerate(references[1:], start=2):
+        if reference.length <= newer:
+            count = position
+        newer += reference.length
+    return references[:count]
+
+
+class Compaction:
+    """Compactions of one store."""
+
+    def __init__(self, files: StoreFiles, compression: Compression, clock: Clock, ids: Ids) -> None:
+        self._files = files
+        self._compression = compression
+        self._clock = clock
+        self._ids = ids
+
+    def run(self, opened: Opened, progress: Progress | None) -> Compacted | None:
+        """Merges what is worth it of the version opened; None where nothing is.
+
+        Raises:
+            LaminaError: `file.*` naming a damaged or missing file, `storage.*`.
+        """
+        manifest: CommitManifest = opened.manifest
+        live = sum(count.rows for count in manifest.counts.values())
+        inputs = pick(opened.references(), live)
+        if not inputs:
+            return None
+        total = sum(reference.rows for reference in inputs)
+        done = 0
+
+        def read(rows: int) -> None:
+            nonlocal done
+            done += rows
+            if progress is not None:
+                progress(done, total)
+
+        with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
+            merged = Merger(directory).merged(
+                ((reference.kind == RUN, self._entries(reference, directory)) for reference in inputs),
+                whole=inputs[-1].start == 0,
+                read=read,
+            )
+            segment = self._publish(inputs[-1].start, inputs[0].end, tuple(inputs), merged)
+        pa.default_memory_pool().release_unused()
+        return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
+
+    def refreshed(self, segment: Segment, min_age_ms: int) -> Segment | None:
+        """A segment that no collector may have in its hands: a young one as it is, an old one under a new name.
+
+        A collector deletes what was never referred to once it is older than the minimum age, and it may have decided so
+        before the first manifest names the file. A new name is in nobody's hands.
+        """
+        age = self._clock.now_ms() - segment.published_ms
+        if 0 <= age <= min_age_ms // 2:
+            return segment
+        manifest = segment.manifest
+        entries = restore.stream(self._files, [segment.reference()], None)
+        try:
+            return self._publish(manifest.start, manifest.end, manifest.inputs, entries)
+        except LaminaError as error:
+            if error.kind.startswith("file."):
+                return None
+            raise
+
+    def _publish(
+        self, start: int, end: int, inputs: tuple[Reference, ...], batches: Iterator[pa.RecordBatch]
+    ) -> Segment:
+        name = SegmentName(start, end, self._ids.hex128())
+        writer = ContainerWriter(SEGMENT, self._compression)
+        written: list[SegmentManifest] = []
+
+        def manifest_of(sections: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
+            written.append(
+                SegmentManifest(
+                    self._files.identity,
+                    name.id,
+                    start,
+                    end,
+                    sections,
+                    header_crc,
+                    self._clock.now_ms(),
+                    f"lamina {__version__}",
+                    inputs,
+                )
+            )
+            return written[0].to_json()
+
+        # the age of the file counts from here: before its publication ends, never after
+        published_ms = self._clock.now_ms()
+        self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
+        return Segment(written[0], writer.size, published_ms)
+
+    def _entries(self, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
+        if reference.length <= _IN_MEMORY_BYTES:
+            where = self._files.place(reference)
+            schema, undecoded = messages(self._files.read(reference), where)
+            for message in undecoded:
+                yield decode(message, schema, where)
+        else:
+            yield from self._from_disk(reference, directory)
+
+    def _from_disk(self, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
+        """The entries of a large section, of which only a batch is in memory."""
+        where = self._files.place(reference)
+        path = os.path.join(directory, f"section-{reference.end}")
+        digest = hashlib.sha256()
+        with open(path, "wb") as copy:
+            for piece in self._files.pieces(reference):
+                digest.update(piece)
+                copy.write(piece)
+        if digest.hexdigest()[: len(reference.sha256)] != reference.sha256:
+            raise container.damaged(where, "the section that is referred to does not fit its checksum")
+        with pa.OSFile(path, "rb") as file:
+            os.unlink(path)
+            reader = pa.ipc.MessageReader.open_stream(file)
+            schema = pa.ipc.read_schema(reader.read_next_message())
+            while True:
+                try:
+                    message = reader.read_next_message()
+                except StopIteration:
+                    return
+                yield decode(message, schema, where)

@@ -1,0 +1,189 @@
+"""Files of one store: reads manifests and sections through the storage, and verifies all that it hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.format import container, paths
+from lamina.format.attempt_id import FILE, AttemptId
+from lamina.format.container import Footer
+from lamina.format.manifest import CommitManifest, Reference, SegmentManifest, StoreIdentity
+from lamina.format.paths import CommitName, SegmentName
+from lamina.storage import Listed, Storage
+
+_TAIL_BYTES = 64 << 10
+"""What is read first of a file to see its manifest; most manifests fit."""
+
+_WHOLE_BYTES = 256 << 10
+"""A file that holds at most this much beside the wanted section is read whole, in one request."""
+
+
+_PIECE_BYTES = 2 << 20
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A verified manifest of a commit, and the size of its file."""
+
+    manifest: CommitManifest
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return str(CommitName(AttemptId.parse(self.manifest.attempt)))
+
+    def references(self) -> tuple[Reference, ...]:
+        """What the version consists of, newest first, with this file's own sections named."""
+        return tuple(reference.placed(self.name, self.size) for reference in self.manifest.references)
+
+
+class StoreFiles:
+    """The directory of one store.
+
+    Args:
+        storage: rooted at the directory `state` of the checkpoint.
+        identity: which store this is; files of another one are refused.
+    """
+
+    def __init__(self, storage: Storage, identity: StoreIdentity) -> None:
+        self.storage = storage
+        self.identity = identity
+        self.directory = paths.store_directory(identity.operator, identity.partition, identity.name)
+        self._roots: dict[str, Storage] = {}
+
+    def list(self) -> Sequence[Listed]:
+        """The files of the store."""
+        return self.storage.list(self.directory)
+
+    def location(self, name: str) -> str:
+        """How a file is named to people."""
+        return self.storage.location(self._path(name))
+
+    def exists(self, name: str) -> bool:
+        """Whether a file is there."""
+        return self.storage.exists(self._path(name))
+
+    def publish(self, name: str, chunks: Iterable[Any]) -> int:
+        """Writes a file whole and durably; gives its size."""
+        return self.storage.publish(self._path(name), chunks)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes files."""
+        self.storage.delete_many([self._path(name) for name in names])
+
+    def open_commit(self, attempt: str) -> Opened:
+        """The manifest of an attempt that wrote a file of its own.
+
+        Raises:
+            LaminaError: `attempt-id.unknown`, `file.missing`, `file.damaged`, `file.version`, `file.identity`.
+        """
+        parsed = AttemptId.parse(attempt)
+        if parsed.kind != FILE:
+            raise LaminaError.from_kind(
+                "attempt-id.unknown", f"attempt id {attempt!r} names no file that this release can open"
+            )
+        path = self._path(str(CommitName(parsed)))
+        manifest, size = self._manifest(self.storage, path, None)
+        if not isinstance(manifest, CommitManifest) or manifest.attempt != attempt or manifest.store != self.identity:
+            raise self._foreign(self.storage.location(path), manifest, self.identity)
+        return Opened(manifest, size)
+
+    def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
+        """The manifest of a segment of this store, and the size of its file."""
+        path = self._path(str(name))
+        manifest, size = self._manifest(self.storage, path, None)
+        if not isinstance(manifest, SegmentManifest) or manifest.segment != name.id or manifest.store != self.identity:
+            raise self._foreign(self.storage.location(path), manifest, self.identity)
+        return manifest, size
+
+    def read(self, reference: Reference) -> pa.Buffer:
+        """The verified bytes of the section that `reference`, whose path is known, refers to.
+
+        Raises:
+            LaminaError: `file.missing`, `file.damaged`, `file.version`, `file.identity`, naming the file.
+        """
+        assert reference.path is not None and reference.size is not None
+        storage, path = self._place(reference)
+        where = storage.location(path)
+        if reference.size - reference.length <= _WHOLE_BYTES:
+            whole = storage.read(path)
+            manifest, _ = self._manifest(storage, path, whole)
+            data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
+        else:
+            manifest, size = self._manifest(storage, path, None)
+            if size != reference.size:
+                raise container.damaged(where, f"it has {size} bytes where {reference.size} are referred to")
+            data = storage.read_range(path, reference.offset, reference.length)
+        self._check_identity(manifest, reference, where)
+        section = next((section for section in manifest.sections if section.offset == reference.offset), None)
+        if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
+            raise container.damaged(where, "it does not have the section that is referred to")
+        container.check_section(data, section, where)
+        return data
+
+    def pieces(self, reference: Reference) -> Iterator[pa.Buffer]:
+        """The bytes of a section piece by piece; checking them against its checksum is left to the caller."""
+        assert reference.path is not None
+        storage, path = self._place(reference)
+        where = storage.location(path)
+        manifest, _ = self._manifest(storage, path, None)
+        self._check_identity(manifest, reference, where)
+        for offset in range(0, reference.length, _PIECE_BYTES):
+            yield storage.read_range(path, reference.offset + offset, min(_PIECE_BYTES, reference.length - offset))
+
+    def place(self, reference: Reference) -> str:
+        """How the file of a reference is named to people."""
+        storage, path = self._place(reference)
+        return storage.location(path)
+
+    def _place(self, reference: Reference) -> tuple[Storage, str]:
+        path = reference.path or ""
+        if reference.root is None:
+            return self.storage, self._path(path)
+        if reference.root not in self._roots:
+            self._roots[reference.root] = self.storage.at(reference.root)
+        return self._roots[reference.root], path
+
+    def _manifest(
+        self, storage: Storage, path: str, whole: pa.Buffer | None
+    ) -> tuple[CommitManifest | SegmentManifest, int]:
+        where = storage.location(path)
+        if whole is None:
+            tail, size = storage.read_tail(path, _TAIL_BYTES)
+        else:
+            tail, size = whole, whole.size
+        end = Footer.parse(tail, size, where)
+        start = end.manifest_offset - (size - tail.size)
+        if start >= 0:
+            stored = tail.slice(start, end.stored_length)
+        else:
+            stored = storage.read_range(path, end.manifest_offset, end.stored_length)
+        manifest = container.parse_manifest(end.manifest(stored, where), where)
+        if tail.size == size:
+            container.check_whole(tail, manifest, end, where)
+        return manifest, size
+
+    def _check_identity(self, manifest: CommitManifest | SegmentManifest, reference: Reference, where: str) -> None:
+        name = paths.parse_name(paths.split(reference.path or "")[1])
+        if isinstance(manifest, CommitManifest):
+            fits = isinstance(name, CommitName) and str(name.attempt) == manifest.attempt
+        else:
+            fits = isinstance(name, SegmentName) and name.id == manifest.segment
+        if not fits or manifest.store != reference.origin:
+            raise self._foreign(where, manifest, reference.origin)
+
+    def _foreign(self, where: str, manifest: CommitManifest | SegmentManifest, expected: StoreIdentity) -> LaminaError:
+        what = manifest.attempt if isinstance(manifest, CommitManifest) else manifest.segment
+        return LaminaError.from_kind(
+            "file.identity",
+            f"{where} is not what its name says: it holds {what} of {manifest.store}, and {expected} was expected",
+        )
+
+    def _path(self, name: str) -> str:
+        return paths.join(self.directory, name)

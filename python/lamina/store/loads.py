@@ -1,0 +1,140 @@
+"""Plans of restores: which references, in which order, bring a caller to a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.format.manifest import CommitManifest, Reference
+from lamina.store import chain, restore
+from lamina.store.files import Opened, StoreFiles
+from lamina.store.model import Load, Version
+from lamina.store.versions import Versions, is_empty
+
+EMPTY = "empty"
+HAVE = "have"
+
+_MAX_STEPS = 8
+"""Increments that a caller gets one by one, where the references do not split at the version that it has."""
+
+
+class Loader:
+    """Restores of one store."""
+
+    def __init__(self, versions: Versions, files: StoreFiles) -> None:
+        self._versions = versions
+        self._files = files
+
+    def load(self, version: Version, have: Version | None) -> Load:
+        """See `HeapStore.load`."""
+        attempt = self._versions.locate(version)
+        if attempt is None or is_empty(attempt):
+            return Load(attempt, 0, EMPTY, 0, {}, (), 0, 0, 0, iter(()))
+        opened = self._versions.open_present(attempt, version)
+        if have is not None:
+            steps = self._steps(opened, have)
+            # no entry may be handed out on top of the caller's rows before all of them are known to be whole
+            if steps is not None and self._all_whole(steps):
+                return _load(opened, HAVE, steps, restore.stream(self._files, steps, None))
+        references = opened.references()
+        chain.check(references, opened.manifest.version, self._files.location(opened.name))
+        return _load(opened, EMPTY, references, restore.stream(self._files, references, self._recover(opened)))
+
+    def replay(self, snapshot: Version, end: Version) -> Load:
+        """See `HeapStore.replay`."""
+        target = self._versions.locate(end)
+        start = self._versions.locate(snapshot)
+        if target is None or is_empty(target):
+            return self.load(end, None)
+        opened = self._versions.open_present(target, end)
+        steps: list[Reference] = []
+        current = opened
+        while current.manifest.attempt != start:
+            base = current.manifest.base
+            increment = restore.increment_reference(current, self._files)
+            if increment is None or (base is None and not is_empty(start)):
+                raise LaminaError.from_kind("state.base", f"{end} does not stand on {snapshot} by increments alone")
+            steps.append(increment)
+            if base is None:
+                return _load(opened, EMPTY, steps, restore.stream(self._files, steps, None))
+            current = self._versions.open(base.attempt, Version(base.version, base.attempt))
+        references = [*steps, *current.references()]
+        return _load(opened, EMPTY, references, restore.stream(self._files, references, self._recover(opened)))
+
+    def _steps(self, opened: Opened, have: Version) -> Sequence[Reference] | None:
+        """The references, oldest first, from `have` to the version opened; None where there are none."""
+        attempt = have.attempt
+        if attempt is None or is_empty(attempt):
+            return None
+        manifest = opened.manifest
+        if manifest.attempt == attempt:
+            return ()
+        number = next((version for name, version in manifest.lineage if name == attempt), None)
+        if number is None:
+            return None
+        newer = chain.since(opened.references(), number)
+        if newer is not None and newer:
+            return tuple(reversed(newer))
+        return self._increments_since(opened, attempt)
+
+    def _increments_since(self, opened: Opened, attempt: str) -> Sequence[Reference] | None:
+        steps: list[Reference] = []
+        while len(steps) < _MAX_STEPS:
+            increment = restore.increment_reference(opened, self._files)
+            base = opened.manifest.base
+            if increment is None or base is None:
+                return None
+            steps.append(increment)
+            if base.attempt == attempt:
+                return tuple(reversed(steps))
+            try:
+                opened = self._versions.open(base.attempt)
+            except LaminaError:
+                return None
+        return None
+
+    def _all_whole(self, references: Sequence[Reference]) -> bool:
+        try:
+            for reference in references:
+                self._files.read(reference)
+        except LaminaError as error:
+            if error.kind.startswith("file."):
+                return False
+            raise
+        return True
+
+    def _recover(self, opened: Opened) -> restore.Recover:
+        """Another way to the state at the end of a broken reference of the version opened."""
+        manifest = opened.manifest
+
+        def recover(failed: Reference, broken: frozenset[str]) -> Sequence[Reference]:
+            attempt = self._attempt_at(manifest, failed.end)
+            if attempt is None:
+                raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
+            return restore.alternatives(self._versions.open, self._files, attempt, broken)
+
+        return recover
+
+    def _attempt_at(self, manifest: CommitManifest, version: int) -> str | None:
+        if manifest.version == version:
+            return manifest.attempt
+        older, _ = self._versions.lineage(manifest, version)
+        return next((attempt for attempt, number in older if number == version), None)
+
+
+def _load(opened: Opened, start: str, references: Sequence[Reference], batches: Iterator[pa.RecordBatch]) -> Load:
+    manifest = opened.manifest
+    return Load(
+        manifest.attempt,
+        manifest.version,
+        start,
+        sum(count.rows for count in manifest.counts.values()),
+        manifest.counts,
+        manifest.column_families,
+        manifest.next_column_family,
+        len(references),
+        sum(reference.length for reference in references),
+        batches,
+    )

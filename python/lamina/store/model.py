@@ -1,0 +1,148 @@
+"""What a store is asked and what it answers: frozen data shared by the modules of this layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.format.manifest import ColumnFamily, Count
+
+
+@dataclass(frozen=True)
+class StoreId:
+    """Which store: `checkpoint_url` is the directory `state` of a query's checkpoint."""
+
+    checkpoint_url: str
+    operator: int
+    partition: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Version:
+    """Version N of a store, and the attempt that made it where that is known."""
+
+    version: int
+    attempt: str | None = None
+
+    def __str__(self) -> str:
+        return f"version {self.version}" + (f" ({self.attempt})" if self.attempt else "")
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The answer to `begin`.
+
+    `attempt` is the id of the new attempt, `base_attempt` the id of its base (None where it has none), `snapshot`
+    whether the commit must bring a snapshot section, and `unchanged` the id to report where nothing changes
+    (checkpoint format v2).
+    """
+
+    attempt: str
+    base_attempt: str | None
+    snapshot: bool
+    unchanged: str
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """What the shim knows of a commit; `rows` is per section and checked against what arrives."""
+
+    attempt: str
+    version: int
+    base: Version | None
+    digest: str
+    counts: Mapping[int, Count]
+    column_families: tuple[ColumnFamily, ...]
+    next_column_family: int
+    task_attempt: int
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> CommitRequest:
+        """The request in a header of the wire protocol (docs/spec/wire.md)."""
+        base = header.get("base")
+        return cls(
+            str(header["attempt"]),
+            int(header["version"]),
+            None if base is None else Version(int(base["version"]), base.get("attempt")),
+            str(header["digest"]),
+            {int(family): Count.from_json(count) for family, count in header["counts"].items()},
+            tuple(ColumnFamily.from_json(family) for family in header["column_families"]),
+            int(header["next_column_family"]),
+            int(header["task_attempt"]),
+            {str(name): int(rows) for name, rows in (header.get("rows") or {}).items()},
+        )
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took."""
+
+    file: str
+    bytes: int
+    raw_bytes: int
+    write_ms: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """A version on its way to a table.
+
+    `start` "empty": `batches` are newest first and the table starts empty. "have": oldest first, on top of the
+    version that the caller has. `version` is the one inside the attempt id; `rows` is an upper bound of the live
+    rows.
+    """
+
+    attempt: str | None
+    version: int
+    start: str
+    rows: int
+    counts: Mapping[int, Count]
+    column_families: tuple[ColumnFamily, ...]
+    next_column_family: int
+    files: int
+    bytes_read: int
+    batches: Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Changes per version; `batches` have the column `version` (int64, ascending) after those of an entry."""
+
+    column_families: tuple[ColumnFamily, ...]
+    batches: Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """A commit's file as a listing shows it."""
+
+    version: int
+    attempt: str
+    epoch: int
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """A file that a collection deletes, or would; `age_ms` counts as DESIGN's rule says."""
+
+    path: str
+    size: int
+    age_ms: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collection did: `kept` files stay because something needs them, `young` ones because of their age."""
+
+    deleted: tuple[Deletion, ...]
+    kept: int
+    young: int
+    dry_run: bool
