@@ -1,0 +1,49 @@
+"""Parts that do not fit or are missing: each gets one sentence, with what was found and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.packaging.conftest import Environment, Program
+
+
+def test_a_jar_for_another_spark_names_the_right_one(user: Environment, run_program: Program) -> None:
+    other = {"4.2": "4.3", "4.3": "4.2"}[user.spark_minor]
+    (jar,) = user.folder.glob(f"lib/python3*/site-packages/lamina/jars/lamina-spark-{other}_*.jar")
+    run = run_program(
+        [user.python], "by-hand", str(jar), spark_home=user.spark_home, environment={"MASTER": "local[2]"}
+    )
+    assert run.code != 0
+    sentences = [line for line in run.output.splitlines() if "[version.spark]" in line]
+    assert sentences, run.output[-6000:]
+    assert f"lamina-spark-{user.spark_minor}_2.13" in sentences[0]
+
+
+def test_executors_without_pyarrow_are_told_what_to_install(
+    user: Environment, new_environment: Callable[..., Environment], run_program: Program
+) -> None:
+    empty = new_environment()
+    environment = {
+        "MASTER": "local[2]",
+        "PYSPARK_PYTHON": empty.python,
+        "PYSPARK_DRIVER_PYTHON": user.python,
+    }
+    run = run_program([user.python], "configure", spark_home=user.spark_home, environment=environment)
+    assert run.code != 0
+    sentences = [line for line in run.output.splitlines() if "[engine.dependency]" in line]
+    assert sentences, run.output[-6000:]
+    assert "pip install" in sentences[0]
+    assert "pyarrow" in sentences[0]
+
+
+def test_a_query_without_the_jar_says_so_before_it_starts(
+    user: Environment, run_program: Program, tmp_path: Path
+) -> None:
+    """`configure` under spark-submit without `--packages`: the driver's JVM runs already and cannot load the jar."""
+    submit = [str(user.spark_home / "bin" / "spark-submit"), "--master", "local[2]"]
+    environment = {"PYSPARK_PYTHON": user.python, "SPARK_HOME": str(user.spark_home)}
+    run = run_program(submit, "configure", spark_home=user.spark_home, environment=environment)
+    assert run.code != 0
+    assert "[settings.conflict]" in run.output, run.output[-6000:]
+    assert "--packages" in run.output
