@@ -77,8 +77,10 @@ def session_window(rows: DataFrame) -> DataFrame:
 
 
 def drop_duplicates(rows: DataFrame) -> DataFrame:
-    return rows.withColumnRenamed("carrier", "größe ✈ 𝛿").withWatermark("at", "10 minutes").dropDuplicates(
-        ["größe ✈ 𝛿", "at"]
+    return (
+        rows.withColumnRenamed("carrier", "größe ✈ 𝛿")
+        .withWatermark("at", "10 minutes")
+        .dropDuplicates(["größe ✈ 𝛿", "at"])
     )
 
 

@@ -1,0 +1,67 @@
+"""`lamina inspect`: what a checkpoint holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from lamina.cli.inspect_json import to_json
+from lamina.cli.inspect_survey import CheckpointSurvey, Selection, survey
+from lamina.cli.inspect_tables import tables
+from lamina.storage import Storage
+
+
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="Directory or URL of the checkpoint (file, s3a, gs, abfss, hdfs).")],
+    operator: Annotated[int | None, typer.Option(min=0, help="Only this stateful operator.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
+    store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
+    details: Annotated[bool, typer.Option("--details", help="Versions, chains and files of each store.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as one JSON object.")] = False,
+) -> None:
+    """Shows what a checkpoint holds: operators, stores, versions, files, chains. It only reads.
+
+    A version is [green]committed[/] when Spark's commit log or the lineage of the newest committed version names its
+    attempt, [yellow]uncommitted[/] when it is newer than the newest committed batch, and [dim]superseded[/] otherwise.
+    One selected store is shown in detail. What is wrong with a file is printed in red, and the exit code is then 1.
+
+    [bold]Examples[/]
+
+      lamina inspect /data/checkpoints/flights
+
+      lamina inspect s3a://bucket/checkpoints/flights --operator 0 --partition 3
+
+      lamina inspect /data/checkpoints/flights --json | jq '.stores[] | {partition, version, rows}'
+    """
+    selection = Selection(operator, partition, store)
+    found = _with_progress(checkpoint, selection, details=details or as_json)
+    if as_json:
+        json.dump(to_json(found), sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+    else:
+        shown = details
+        if not details and len(found.stores) == 1:
+            found, shown = _with_progress(checkpoint, selection, details=True), True
+        console = Console(highlight=False)
+        for part in tables(found, details=shown):
+            console.print(part)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _with_progress(checkpoint: str, selection: Selection, *, details: bool) -> CheckpointSurvey:
+    """The survey, with a bar on a terminal; the bar goes to standard error, so that output can be piped."""
+    console = Console(stderr=True)
+    columns = (TextColumn("reading stores"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("stores", total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        return survey(Storage(checkpoint), selection, details=details, progress=progress)

@@ -1,0 +1,230 @@
+"""What `lamina inspect` finds out about one store: its versions and which of them count, its files, its chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.errors import LaminaError
+from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
+from lamina.format.paths import CommitName, SegmentName, parse_name
+from lamina.storage import Listed, Storage, is_temporary
+from lamina.store import chain, v1
+from lamina.store.files import Opened, StoreFiles
+from lamina.store.model import Version
+from lamina.store.versions import Versions, is_empty
+
+COMMITTED = "committed"
+UNCOMMITTED = "uncommitted"
+SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True)
+class VersionDetails:
+    """What the manifest of a version says.
+
+    Args:
+        kind: `snapshot` where the file holds the whole version, else `increment`.
+        base: the version that it was built on; None where it stands on nothing.
+        changes: rows in the increment.
+        rows, state_bytes: live rows, and the bytes of their keys and values.
+        chain: what the version consists of, newest first.
+    """
+
+    kind: str
+    base: int | None
+    changes: int
+    rows: int
+    state_bytes: int
+    run: str
+    task_attempt: int
+    created_ms: int
+    spark: str
+    writer: str
+    chain: Sequence[Reference]
+
+    @property
+    def chain_bytes(self) -> int:
+        return sum(reference.length for reference in self.chain)
+
+
+@dataclass(frozen=True)
+class VersionSurvey:
+    """One commit's file; `details` where its manifest was read and is whole."""
+
+    version: int
+    attempt: str
+    status: str
+    epoch: int
+    size: int
+    modified_ms: int
+    details: VersionDetails | None
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    """One file of a store.
+
+    Args:
+        kind: `commit`, `segment`, `temporary` (a publication that was cut off), or `foreign`.
+        used: whether the committed version needs it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    modified_ms: int
+    used: bool
+
+
+@dataclass(frozen=True)
+class StoreSurvey:
+    """One store.
+
+    Args:
+        version: the newest version that Spark committed; None before the first commit.
+        attempt: the attempt that counts for it; None for an empty store and where it cannot be told.
+        details: of that attempt.
+        problems: what is wrong with it, one sentence each.
+    """
+
+    identity: StoreIdentity
+    version: int | None
+    attempt: str | None
+    details: VersionDetails | None
+    versions: Sequence[VersionSurvey]
+    files: Sequence[FileSurvey]
+    problems: Sequence[str]
+
+    def count(self, status: str) -> int:
+        return sum(version.status == status for version in self.versions)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def survey_store(
+    state: Storage, identity: StoreIdentity, named: Mapping[int, str | None], *, details: bool
+) -> StoreSurvey:
+    """Looks at one store.
+
+    Args:
+        state: rooted at the directory `state` of the checkpoint.
+        named: the versions in Spark's commit log, with the attempt that it names (None under checkpoint format v1).
+        details: whether every manifest is read, or only that of the newest committed version.
+    """
+    files = StoreFiles(state, identity)
+    versions = Versions(files)
+    listing = sorted(files.list(), key=lambda entry: entry.name)
+    by_version = v1.attempts(listing)
+    newest = max(named, default=None)
+    problems: list[str] = []
+    attempt, opened = None, None
+    if newest is not None:
+        try:
+            attempt = versions.locate(Version(newest, named[newest]))
+            if attempt is not None and not is_empty(attempt):
+                opened = versions.open(attempt, Version(newest, attempt))
+                chain.check(opened.references(), opened.manifest.version, files.location(opened.name))
+        except LaminaError as error:
+            problems.append(error.message)
+    committed = {id for id in named.values() if id is not None} | ({attempt} if attempt else set())
+    if opened is not None:
+        lineage, _ = versions.lineage(opened.manifest, min(by_version, default=0))
+        committed.update(id for id, _ in lineage)
+        problems.extend(_lost(files, opened, listing))
+    found = []
+    for info in versions.infos():
+        manifest = None
+        if details:
+            try:
+                manifest = versions.open(info.attempt)
+            except LaminaError as error:
+                # what a running query removes meanwhile is no problem; the newest version was looked at above
+                if error.kind != "file.missing" and error.message not in problems:
+                    problems.append(error.message)
+        elif opened is not None and info.attempt == attempt:
+            manifest = opened
+        status = _status(info.attempt, info.version, committed, newest)
+        found.append(
+            VersionSurvey(
+                info.version,
+                info.attempt,
+                status,
+                info.epoch,
+                info.size,
+                info.modified_ms,
+                _details(manifest) if manifest else None,
+            )
+        )
+    used = {reference.path for reference in opened.references() if reference.root is None} if opened else set()
+    return StoreSurvey(
+        identity=identity,
+        version=newest,
+        attempt=attempt,
+        details=_details(opened) if opened else None,
+        versions=found,
+        files=[
+            FileSurvey(entry.name, _kind(entry.name), entry.size, entry.modified_ms, entry.name in used)
+            for entry in listing
+            if not _is_sparks(entry.name)
+        ],
+        problems=tuple(problems),
+    )
+
+
+def _status(attempt: str, version: int, committed: set[str], newest: int | None) -> str:
+    if attempt in committed:
+        return COMMITTED
+    return UNCOMMITTED if newest is None or version > newest else SUPERSEDED
+
+
+def _details(opened: Opened) -> VersionDetails:
+    manifest = opened.manifest
+    increment = manifest.section("increment")
+    counts = manifest.counts.values()
+    return VersionDetails(
+        kind=SNAPSHOT if manifest.section(SNAPSHOT) else "increment",
+        base=manifest.base.version if manifest.base else None,
+        changes=increment.rows if increment else 0,
+        rows=sum(count.rows for count in counts),
+        state_bytes=sum(count.bytes for count in counts),
+        run=manifest.run.id,
+        task_attempt=manifest.run.task_attempt,
+        created_ms=manifest.created_ms,
+        spark=manifest.spark,
+        writer=manifest.writer,
+        chain=opened.references(),
+    )
+
+
+def _lost(files: StoreFiles, opened: Opened, listing: Sequence[Listed]) -> list[str]:
+    """What the committed version refers to in this directory that is not there, or has another size."""
+    sizes = {entry.name: entry.size for entry in listing}
+    problems = []
+    for reference in opened.references():
+        if reference.root is not None or reference.path is None or "/" in reference.path:
+            continue
+        size = sizes.get(reference.path)
+        if size is None:
+            problems.append(
+                f"{files.location(reference.path)} is not there; version {opened.manifest.version} needs it"
+            )
+        elif size != reference.size:
+            problems.append(
+                f"{files.location(reference.path)} has {size} bytes; version {opened.manifest.version} needs "
+                f"{reference.size}"
+            )
+    return problems
+
+
+def _kind(name: str) -> str:
+    if is_temporary(name):
+        return "temporary"
+    return {CommitName: "commit", SegmentName: "segment"}.get(type(parse_name(name)), "foreign")
+
+
+def _is_sparks(name: str) -> bool:
+    """Hadoop's local file system keeps a checksum beside every file that Spark writes."""
+    return name.startswith(".") and name.endswith(".crc")

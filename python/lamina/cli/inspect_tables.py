@@ -1,0 +1,263 @@
+"""`lamina inspect` for people: rich tables that stay readable from 80 columns on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from lamina.checkpoint import ColumnFamilyMeaning
+from lamina.cli.inspect_store import COMMITTED, SUPERSEDED, UNCOMMITTED, StoreSurvey, VersionDetails, VersionSurvey
+from lamina.cli.inspect_survey import CheckpointSurvey
+from lamina.format.manifest import Reference
+
+_STATUS_STYLES = {COMMITTED: "green", UNCOMMITTED: "yellow", SUPERSEDED: "dim"}
+_MANY = 40
+"""More rows than this are cut to the last ones; `--json` has them all."""
+
+
+def tables(found: CheckpointSurvey, *, details: bool) -> Iterator[RenderableType]:
+    """Everything that is printed, in order."""
+    yield _summary(found)
+    if found.operators:
+        yield _operators(found)
+    if found.stores:
+        yield _stores(found.stores)
+    if details:
+        for store in found.stores:
+            yield Text(f"\nstore {_store_name(store)}", style="bold")
+            yield _families(found, store)
+            yield _versions(store)
+            if store.details and store.details.chain:
+                yield _chain(store.details)
+            if store.files:
+                yield _files(store)
+    for problem in found.problems:
+        yield Text(problem, style="red")
+
+
+def _summary(found: CheckpointSurvey) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    rows: list[tuple[str, str]] = [
+        ("checkpoint", found.url),
+        ("query", found.query),
+        ("batches", _batches(found)),
+    ]
+    if found.watermark_ms:
+        rows.append(("watermark", _time(found.watermark_ms)))
+    rows.append(("state store", _provider(found)))
+    if found.identity:
+        rows.append(("identity", f"{found.identity.uuid}, made by {found.identity.created_by}"))
+    if found.runs:
+        newest = found.runs[-1]
+        rows.append(("runs", f"{len(found.runs)}, the newest {newest.id} (epoch {newest.epoch})"))
+    for name, value in rows:
+        table.add_row(name, value)
+    return Padding(table, (1, 0, 1, 1))
+
+
+def _batches(found: CheckpointSurvey) -> str:
+    if not found.committed:
+        return "none committed" if found.planned else "none yet"
+    text = f"{found.committed[-1]} is the newest committed"
+    unfinished = [batch for batch in found.planned if batch > found.committed[-1]]
+    return f"{text}; {unfinished[-1]} is planned and not committed" if unfinished else text
+
+
+def _provider(found: CheckpointSurvey) -> str:
+    if found.provider is None and found.identity is None:
+        return "not known before the first batch"
+    name = (found.provider or "").rpartition(".")[2]
+    version = f"checkpoint format v{found.format_version}" if found.format_version else "no batch committed yet"
+    if found.is_lamina:
+        return f"lamina, {version}"
+    if not found.operators:
+        return "the query keeps no state"
+    return f"{name}, {version}; lamina does not keep this state, only Spark's logs are shown"
+
+
+def _operators(found: CheckpointSurvey) -> Table:
+    table = _table("operator", "name", "stores", ">partitions", ">rows", ">state", ">files")
+    for operator in found.operators:
+        number = operator.metadata.operator
+        stores = [store for store in found.stores if store.identity.operator == number]
+        known = [store.details for store in stores if store.details]
+        table.add_row(
+            str(number),
+            operator.metadata.name,
+            "\n".join(store.name for store in operator.metadata.stores),
+            str(max((store.partitions for store in operator.metadata.stores), default=0)),
+            _number(sum(details.rows for details in known)) if stores else "",
+            _size(sum(details.state_bytes for details in known)) if stores else "",
+            _size(sum(store.size for store in stores)) if stores else "",
+        )
+    return table
+
+
+def _stores(stores: Sequence[StoreSurvey]) -> Table:
+    table = _table(
+        "store", ">version", ">rows", ">state", ">chain", ">files", ">size", ">[yellow]uncom.", ">[dim]super.", ""
+    )
+    for store in stores:
+        details = store.details
+        table.add_row(
+            _store_name(store),
+            "-" if store.version is None else str(store.version),
+            _number(details.rows) if details else "0" if not store.problems else "?",
+            _size(details.state_bytes) if details else "",
+            f"{len(details.chain)}" if details else "",
+            str(len(store.files)),
+            _size(store.size),
+            str(store.count(UNCOMMITTED) or ""),
+            str(store.count(SUPERSEDED) or ""),
+            Text("✗", style="red") if store.problems else Text("✓", style="green"),
+        )
+    return table
+
+
+def _families(found: CheckpointSurvey, store: StoreSurvey) -> RenderableType:
+    operator = next(entry for entry in found.operators if entry.metadata.operator == store.identity.operator)
+    families = operator.families.get(store.identity.name, ())
+    if not families:
+        return Text("")
+    table = _table("column family", "key", "value", "encoder", "")
+    for family in families:
+        encoder = (family.schema.encoder or {}).get("keyStateEncoderType", "").replace("StateEncoderSpec", "")
+        table.add_row(
+            family.schema.name,
+            _columns(family.schema.key_schema),
+            _columns(family.schema.value_schema),
+            encoder.removesuffix("Key"),
+            _flags(family),
+        )
+    return table
+
+
+def _flags(family: ColumnFamilyMeaning) -> str:
+    kind = family.variable.kind.removesuffix("State").lower() if family.variable else ""
+    flags = [kind, "multi-value" if family.multi_value else "", "ttl" if family.ttl else ""]
+    flags.append("internal" if family.internal else "")
+    return " ".join(flag for flag in flags if flag)
+
+
+def _columns(schema: object) -> str:
+    fields = schema.get("fields", []) if isinstance(schema, dict) else []
+    names = [str(field.get("name")) for field in fields]
+    shown = ", ".join(names[:6])
+    return f"{shown}, … ({len(names)})" if len(names) > 6 else shown
+
+
+def _versions(store: StoreSurvey) -> RenderableType:
+    if not store.versions:
+        return Text(" no version is stored" + ("" if store.version is None else "; the store is empty"), style="dim")
+    table = _table(">version", "status", "kind", ">base", ">changes", ">rows", ">state", ">size", ">chain", "attempt")
+    shown = store.versions[-_MANY:]
+    for version in shown:
+        _add_version(table, version)
+    if len(shown) < len(store.versions):
+        table.caption = f"the last {len(shown)} of {len(store.versions)}; --json shows all"
+    return table
+
+
+def _add_version(table: Table, version: VersionSurvey) -> None:
+    details = version.details
+    # the number and the epoch are in columns of their own or in the header; the random part tells attempts apart
+    attempt = f"{version.attempt.rpartition('.')[2][:8]} epoch {version.epoch}"
+    status = Text(version.status, style=_STATUS_STYLES[version.status])
+    if details is None:
+        table.add_row(str(version.version), status, "?", "", "", "", "", _size(version.size), "", attempt)
+        return
+    table.add_row(
+        str(version.version),
+        status,
+        details.kind,
+        "-" if details.base is None else str(details.base),
+        _number(details.changes),
+        _number(details.rows),
+        _size(details.state_bytes),
+        _size(version.size),
+        str(len(details.chain)),
+        attempt,
+    )
+
+
+def _chain(details: VersionDetails) -> Table:
+    table = _table("chain", ">from", ">to", ">rows", ">bytes", "file")
+    for reference in details.chain[:_MANY]:
+        table.add_row(
+            reference.kind,
+            str(reference.start),
+            str(reference.end),
+            _number(reference.rows),
+            _size(reference.length),
+            _file(reference),
+        )
+    if len(details.chain) > _MANY:
+        table.caption = f"the newest {_MANY} of {len(details.chain)}; --json shows all"
+    return table
+
+
+def _file(reference: Reference) -> str:
+    name = _short(reference.path or "")
+    return name if reference.root is None else f"{reference.root}/{name}"
+
+
+def _files(store: StoreSurvey) -> Table:
+    table = _table("file", "kind", ">size", "published", "used")
+    shown = store.files[-_MANY:]
+    for file in shown:
+        table.add_row(
+            _short(file.name), file.kind, _size(file.size), _time(file.modified_ms), "yes" if file.used else ""
+        )
+    if len(shown) < len(store.files):
+        table.caption = f"the last {len(shown)} of {len(store.files)}; --json shows all"
+    return table
+
+
+def _short(name: str) -> str:
+    """A file name with its random part cut, so that it fits: `42_L1.42.3.o.-.9f3c0a5b….lam`."""
+    stem, dot, extension = name.rpartition(".")
+    head, separator, random = stem.rpartition(".") if ".-." in stem else stem.rpartition("_")
+    return f"{head}{separator}{random[:8]}…{dot}{extension}" if len(random) == 32 else name
+
+
+def _table(*columns: str) -> Table:
+    """A table; a column that begins with > is aligned to the right."""
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, caption_justify="left")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _store_name(store: StoreSurvey) -> str:
+    identity = store.identity
+    return f"{identity.operator}/{identity.partition}/{identity.name}"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _size(count: int) -> str:
+    """Bytes as people read them."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"

@@ -1,0 +1,62 @@
+"""The command `lamina`: its subcommands, and how errors, usage errors and Ctrl-C end it.
+
+Exit codes: 0 fine, 1 an error (one red sentence) or something found wrong, 2 wrong usage, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from lamina._version import __version__
+from lamina.cli.demo import demo
+from lamina.cli.doctor import doctor
+from lamina.cli.inspect import inspect
+from lamina.errors import LaminaError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="lamina",
+    help="Incremental, verifiable, movable state for Spark Structured Streaming.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(inspect)
+app.command()(demo)
+app.command()(doctor)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: bool = typer.Option(False, "--version", is_eager=True, help="Print the version and exit."),
+) -> None:
+    if version:
+        typer.echo(f"lamina {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs the command line; gives the exit code."""
+    try:
+        app(args=list(arguments), prog_name="lamina")
+    except SystemExit as exit:
+        return exit.code if isinstance(exit.code, int) else 0 if exit.code is None else 1
+    except LaminaError as error:
+        # not as markup: messages quote paths and settings, which may hold brackets
+        Console(stderr=True, highlight=False).print(Text(error.message, style="red"), soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
