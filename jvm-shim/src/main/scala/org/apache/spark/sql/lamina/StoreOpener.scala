@@ -183,8 +183,8 @@ final class StoreOpener(
     val taken = TableLease.take(storeKey(), content, this)
     taken.foreach { table =>
       counters.add(Metrics.HandOvers, 1)
-      // The engine says that the attempt's file is there before its rows are used without having been read.
-      try engine.begin(version(attempt), attempt, loadEmpty = false, forceSnapshot = false, have = true)
+      // The engine looks that the attempt's file is there before its rows are used without having been read.
+      try engine.resolve(version(attempt), attempt, readOnly = false)
       catch { case error: Throwable => TableLease.drop(storeKey(), table); throw error }
     }
     taken

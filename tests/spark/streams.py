@@ -1,0 +1,118 @@
+"""Queries over files of JSON lines, one file per batch, run on lamina and on a built-in provider alike."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+LAMINA = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+SCHEMA = "t timestamp, k string, v long"
+
+
+@dataclass
+class Run:
+    """What a run of a query gave: rows per batch, and the progress of each batch."""
+
+    batches: dict[int, list[str]] = field(default_factory=dict)
+    progress: list[dict[str, Any]] = field(default_factory=list)
+
+    def metric(self, name: str) -> int:
+        """The sum of a custom metric over all batches and operators."""
+        return sum(
+            int(operator["customMetrics"].get(name, 0))
+            for batch in self.progress
+            for operator in batch.get("stateOperators", [])
+        )
+
+    @property
+    def all_rows(self) -> list[str]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+Query = Callable[[dict[str, DataFrame]], DataFrame]
+
+
+class Streams:
+    """Input directories of JSON lines, one file per batch and source, and runs of queries over them."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark = spark
+        self.path = path
+        self._files = 0
+
+    def feed(self, source: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Adds one file, thus one batch, to a source."""
+        folder = self.path / "in" / source
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files += 1
+        path = folder / f"{self._files:05d}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        # the source takes files by time of modification
+        os.utime(path, (1_700_000_000 + self._files, 1_700_000_000 + self._files))
+
+    def sources(self) -> dict[str, DataFrame]:
+        return {
+            folder.name: self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+            for folder in sorted((self.path / "in").iterdir())
+        }
+
+    def run(
+        self,
+        query: Query,
+        provider: str,
+        *,
+        mode: str = "append",
+        checkpoint: str = "checkpoint",
+        format_version: int | None = None,
+        conf: dict[str, str] | None = None,
+        each_batch: Callable[[DataFrame, int], None] | None = None,
+    ) -> Run:
+        """Runs a query over what has been fed so far and was not processed yet."""
+        version = format_version or (1 if provider == HDFS else 2)
+        settings = {
+            "spark.sql.streaming.stateStore.providerClass": provider,
+            "spark.sql.streaming.stateStore.checkpointFormatVersion": str(version),
+            **(conf or {}),
+        }
+        before = {key: self.spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
+            self.spark.conf.set(key, value)
+        result = Run()
+
+        def collect(frame: DataFrame, batch: int) -> None:
+            result.batches[batch] = sorted(str(row.asDict(recursive=True)) for row in frame.collect())
+
+        try:
+            running = (
+                query(self.sources())
+                .writeStream.outputMode(mode)
+                .foreachBatch(each_batch or collect)
+                .option("checkpointLocation", str(self.path / checkpoint / provider.rsplit(".", 1)[1]))
+                .trigger(availableNow=True)
+                .start()
+            )
+            try:
+                if not running.awaitTermination(240):
+                    raise TimeoutError("the query did not end")
+            finally:
+                running.stop()
+                result.progress = [json.loads(p.json) if hasattr(p, "json") else p for p in running.recentProgress]
+        finally:
+            for key, value in before.items():
+                if value is None:
+                    self.spark.conf.unset(key)
+                else:
+                    self.spark.conf.set(key, value)
+        return result
+
+    def checkpoint(self, provider: str = LAMINA, name: str = "checkpoint") -> Path:
+        return self.path / name / provider.rsplit(".", 1)[1]

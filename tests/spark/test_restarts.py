@@ -1,0 +1,182 @@
+"""Restarts: what is loaded, what is handed over, what is skipped, and the loss of the engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.streams import LAMINA, Streams
+
+
+def rows(batch: int, keys: int = 40) -> list[dict[str, Any]]:
+    return [
+        {"t": "2024-01-01T00:00:00Z", "k": f"key {n % keys}", "v": n} for n in range(batch * 50, batch * 50 + 50)
+    ]
+
+
+def totals(frames: dict[str, DataFrame]) -> DataFrame:
+    return frames["s"].groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+
+
+def expected(batches: int) -> dict[str, tuple[int, int]]:
+    result: dict[str, tuple[int, int]] = {}
+    for batch in range(batches):
+        for row in rows(batch):
+            n, total = result.get(row["k"], (0, 0))
+            result[row["k"]] = (n + 1, total + row["v"])
+    return result
+
+
+class Answers:
+    """Collects the result of each batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, dict[str, tuple[int, int]]] = {}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        self.batches[batch] = {row.k: (row.n, row.total) for row in frame.collect()}
+
+    def check(self) -> None:
+        for batch, result in self.batches.items():
+            assert result == expected(batch + 1), batch
+
+
+def engine_pid(spark: SparkSession) -> int:
+    """The engine's process: a child of the JVM that runs `lamina.engine` and has no engine above it."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    children = jvm.java.lang.ProcessHandle.current().children().iterator()
+    while children.hasNext():
+        child = children.next()
+        with open(f"/proc/{child.pid()}/cmdline", "rb") as file:
+            if b"lamina.engine" in file.read():
+                return int(child.pid())
+    raise AssertionError("no engine runs")
+
+
+def test_a_restart_in_the_same_jvm_takes_the_table_over_and_loads_nothing(streams: Streams) -> None:
+    answers = Answers()
+    for restart in range(3):
+        streams.feed("s", rows(restart))
+        run = streams.run(totals, LAMINA, mode="complete", each_batch=answers)
+        assert run.metric("laminaReloads") == 0
+        assert run.metric("laminaHandOvers") == (2 if restart else 0)
+    assert sorted(answers.batches) == [0, 1, 2]
+    answers.check()
+
+
+def test_a_restart_without_hand_over_loads_the_version(streams: Streams, spark: SparkSession) -> None:
+    answers = Answers()
+    conf = {"spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0"}
+    streams.feed("s", rows(0))
+    streams.feed("s", rows(1))
+    streams.run(totals, LAMINA, mode="complete", each_batch=answers, conf=conf)
+    unload_all(spark)
+    streams.feed("s", rows(2))
+    run = streams.run(totals, LAMINA, mode="complete", each_batch=answers, conf=conf)
+    assert run.metric("laminaHandOvers") == 0
+    assert run.metric("laminaReloads") == 2
+    assert sorted(answers.batches) == [0, 1, 2]
+    answers.check()
+
+
+def test_stores_that_are_unloaded_after_each_task_reload_nothing(streams: Streams) -> None:
+    answers = Answers()
+    for batch in range(6):
+        streams.feed("s", rows(batch))
+    run = streams.run(
+        totals,
+        LAMINA,
+        mode="complete",
+        each_batch=answers,
+        conf={"spark.sql.streaming.stateStore.unloadOnCommit": "true"},
+    )
+    assert sorted(answers.batches) == list(range(6))
+    answers.check()
+    assert run.metric("laminaReloads") == 0
+    assert run.metric("laminaHandOvers") >= 10
+
+
+def test_a_batch_without_changes_writes_no_file(streams: Streams) -> None:
+    """The rows of both batches are the same, so de-duplication has nothing to add in the second."""
+
+    def query(frames: dict[str, DataFrame]) -> DataFrame:
+        return frames["s"].dropDuplicates(["k"])
+
+    for _ in range(4):
+        streams.feed("s", rows(0))
+    run = streams.run(query, LAMINA)
+    assert len(run.batches) == 4
+    assert [len(found) for found in run.batches.values()] == [40, 0, 0, 0]
+    assert run.metric("laminaSkippedCommits") == 6
+    files = list((streams.checkpoint() / "state" / "0").rglob("*.lam"))
+    assert len(files) == 2, files
+    streams.feed("s", rows(1))
+    again = streams.run(query, LAMINA)
+    assert [len(found) for found in again.batches.values()] == [0]
+
+
+def test_a_killed_engine_fails_the_task_and_its_retry_reloads_nothing(streams: Streams, spark: SparkSession) -> None:
+    answers = Answers()
+    for batch in range(8):
+        streams.feed("s", rows(batch))
+    killed: list[int] = []
+
+    def kill_between(frame: DataFrame, batch: int) -> None:
+        if batch in (2, 5):
+            killed.append(engine_pid(spark))
+            os.kill(killed[-1], signal.SIGKILL)
+        answers(frame, batch)
+
+    run = streams.run(totals, LAMINA, mode="complete", each_batch=kill_between)
+    assert sorted(answers.batches) == list(range(8))
+    answers.check()
+    assert len(set(killed)) == 2
+    assert run.metric("laminaReloads") == 0
+
+
+def test_an_engine_killed_within_a_batch_fails_the_task_and_its_retry_succeeds(
+    streams: Streams, spark: SparkSession
+) -> None:
+    answers = Answers()
+    for batch in range(4):
+        streams.feed("s", rows(batch))
+    marker = streams.path / "killed"
+
+    def query(frames: dict[str, DataFrame]) -> DataFrame:
+        pid_file = str(streams.path / "pid")
+
+        @F.udf("long")
+        def kill(v: int) -> int:
+            # Runs in a Python worker, while the store of its task is open.
+            if v == 120 and not os.path.exists(marker):
+                with open(pid_file) as file:
+                    pid = int(file.read())
+                with open(marker, "w"):
+                    pass
+                os.kill(pid, signal.SIGKILL)
+            return v
+
+        return totals({"s": frames["s"].withColumn("v", kill.asNondeterministic()("v"))})
+
+    def note_pid(frame: DataFrame, batch: int) -> None:
+        if batch >= 1 and not marker.exists():
+            (streams.path / "pid").write_text(str(engine_pid(spark)))
+        answers(frame, batch)
+
+    run = streams.run(query, LAMINA, mode="complete", each_batch=note_pid)
+    assert marker.exists()
+    assert sorted(answers.batches) == list(range(4))
+    answers.check()
+    assert run.metric("laminaReloads") == 0
+
+
+def unload_all(spark: SparkSession) -> None:
+    """Closes all providers of the JVM, as Spark's maintenance does some time after a query has stopped."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
