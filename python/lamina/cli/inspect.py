@@ -15,6 +15,9 @@ from lamina.cli.inspect_survey import CheckpointSurvey, Selection, survey
 from lamina.cli.inspect_tables import tables
 from lamina.storage import Storage
 
+_WIDE = 120
+"""Columns of a terminal from which on tables have all their columns."""
+
 
 def inspect(
     checkpoint: Annotated[str, typer.Argument(help="Directory or URL of the checkpoint (file, s3a, gs, abfss, hdfs).")],
@@ -26,17 +29,19 @@ def inspect(
 ) -> None:
     """Shows what a checkpoint holds: operators, stores, versions, files, chains. It only reads.
 
-    A version is [green]committed[/] when Spark's commit log or the lineage of the newest committed version names its
-    attempt, [yellow]uncommitted[/] when it is newer than the newest committed batch, and [dim]superseded[/] otherwise.
-    One selected store is shown in detail. What is wrong with a file is printed in red, and the exit code is then 1.
+    \b
+    A version is
+      [green]committed[/]    named by Spark's commit log, or by the lineage of the newest one,
+      [yellow]uncommitted[/]  newer than the newest committed batch,
+      [dim]superseded[/]   any other.
 
-    [bold]Examples[/]
+    A single selected store is shown in detail. Problems are printed in red; the exit code is then 1.
 
+    \b
+    Examples:
       lamina inspect /data/checkpoints/flights
-
-      lamina inspect s3a://bucket/checkpoints/flights --operator 0 --partition 3
-
-      lamina inspect /data/checkpoints/flights --json | jq '.stores[] | {partition, version, rows}'
+      lamina inspect s3a://bucket/flights --operator 0 --partition 3
+      lamina inspect /data/checkpoints/flights --json | jq '.stores[].rows'
     """
     selection = Selection(operator, partition, store)
     found = _with_progress(checkpoint, selection, details=details or as_json)
@@ -48,7 +53,7 @@ def inspect(
         if not details and len(found.stores) == 1:
             found, shown = _with_progress(checkpoint, selection, details=True), True
         console = Console(highlight=False)
-        for part in tables(found, details=shown):
+        for part in tables(found, details=shown, wide=console.width >= _WIDE):
             console.print(part)
     if found.problems:
         raise typer.Exit(1)

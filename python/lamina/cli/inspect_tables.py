@@ -13,30 +13,41 @@ from rich.text import Text
 
 from lamina.checkpoint import ColumnFamilyMeaning
 from lamina.cli.inspect_store import COMMITTED, SUPERSEDED, UNCOMMITTED, StoreSurvey, VersionDetails, VersionSurvey
-from lamina.cli.inspect_survey import CheckpointSurvey
+from lamina.cli.inspect_survey import CheckpointSurvey, OperatorSurvey
 from lamina.format.manifest import Reference
 
 _STATUS_STYLES = {COMMITTED: "green", UNCOMMITTED: "yellow", SUPERSEDED: "dim"}
+_UNCOMMITTED, _SUPERSEDED = ">[yellow]uncom-\nmitted", ">[dim]super-\nseded"
 _MANY = 40
 """More rows than this are cut to the last ones; `--json` has them all."""
 
 
-def tables(found: CheckpointSurvey, *, details: bool) -> Iterator[RenderableType]:
-    """Everything that is printed, in order."""
+def tables(found: CheckpointSurvey, *, details: bool, wide: bool) -> Iterator[RenderableType]:
+    """Everything that is printed, in order.
+
+    Args:
+        details: whether versions, chain and files of each store are shown.
+        wide: whether there is room for more than the columns that fit into 80 characters.
+    """
     yield _summary(found)
     if found.operators:
         yield _operators(found)
     if found.stores:
-        yield _stores(found.stores)
+        yield _stores(found.stores, wide)
     if details:
         for store in found.stores:
             yield Text(f"\nstore {_store_name(store)}", style="bold")
-            yield _families(found, store)
-            yield _versions(store)
+            operator = next(entry for entry in found.operators if entry.metadata.operator == store.identity.operator)
+            yield _families(operator, store.identity.name)
+            yield _versions(store, wide)
             if store.details and store.details.chain:
                 yield _chain(store.details)
             if store.files:
                 yield _files(store)
+        for operator in () if found.stores else found.operators:
+            for name in operator.families:
+                yield Text(f"\noperator {operator.metadata.operator}, stores {name}", style="bold")
+                yield _families(operator, name)
     for problem in found.problems:
         yield Text(problem, style="red")
 
@@ -101,20 +112,20 @@ def _operators(found: CheckpointSurvey) -> Table:
     return table
 
 
-def _stores(stores: Sequence[StoreSurvey]) -> Table:
-    table = _table(
-        "store", ">version", ">rows", ">state", ">chain", ">files", ">size", ">[yellow]uncom.", ">[dim]super.", ""
-    )
+def _stores(stores: Sequence[StoreSurvey], wide: bool) -> Table:
+    more = (">files", ">temporary") if wide else ()
+    table = _table("store", ">version", ">rows", ">state", ">chain", ">size", *more, _UNCOMMITTED, _SUPERSEDED, "")
     for store in stores:
         details = store.details
+        kinds = [file.kind for file in store.files]
         table.add_row(
             _store_name(store),
             "-" if store.version is None else str(store.version),
-            _number(details.rows) if details else "0" if not store.problems else "?",
+            _number(details.rows) if details else "?" if store.problems else "0",
             _size(details.state_bytes) if details else "",
-            f"{len(details.chain)}" if details else "",
-            str(len(store.files)),
+            str(len(details.chain)) if details else "",
             _size(store.size),
+            *((str(len(kinds)), str(kinds.count("temporary") or "")) if wide else ()),
             str(store.count(UNCOMMITTED) or ""),
             str(store.count(SUPERSEDED) or ""),
             Text("✗", style="red") if store.problems else Text("✓", style="green"),
@@ -122,9 +133,8 @@ def _stores(stores: Sequence[StoreSurvey]) -> Table:
     return table
 
 
-def _families(found: CheckpointSurvey, store: StoreSurvey) -> RenderableType:
-    operator = next(entry for entry in found.operators if entry.metadata.operator == store.identity.operator)
-    families = operator.families.get(store.identity.name, ())
+def _families(operator: OperatorSurvey, store: str) -> RenderableType:
+    families = operator.families.get(store, ())
     if not families:
         return Text("")
     table = _table("column family", "key", "value", "encoder", "")
@@ -154,37 +164,41 @@ def _columns(schema: object) -> str:
     return f"{shown}, … ({len(names)})" if len(names) > 6 else shown
 
 
-def _versions(store: StoreSurvey) -> RenderableType:
+def _versions(store: StoreSurvey, wide: bool) -> RenderableType:
     if not store.versions:
         return Text(" no version is stored" + ("" if store.version is None else "; the store is empty"), style="dim")
-    table = _table(">version", "status", "kind", ">base", ">changes", ">rows", ">state", ">size", ">chain", "attempt")
+    more = (">base", ">state", ">epoch", ">task", "published") if wide else ()
+    table = _table(">version", "status", "kind", ">changes", ">rows", ">size", ">chain", "attempt", *more)
     shown = store.versions[-_MANY:]
     for version in shown:
-        _add_version(table, version)
+        _add_version(table, version, wide)
     if len(shown) < len(store.versions):
         table.caption = f"the last {len(shown)} of {len(store.versions)}; --json shows all"
     return table
 
 
-def _add_version(table: Table, version: VersionSurvey) -> None:
+def _add_version(table: Table, version: VersionSurvey, wide: bool) -> None:
     details = version.details
-    # the number and the epoch are in columns of their own or in the header; the random part tells attempts apart
-    attempt = f"{version.attempt.rpartition('.')[2][:8]} epoch {version.epoch}"
-    status = Text(version.status, style=_STATUS_STYLES[version.status])
+    number, status = str(version.version), Text(version.status, style=_STATUS_STYLES[version.status])
+    size, published = _size(version.size), _time(version.modified_ms)
+    # the random part tells attempts apart
+    attempt = version.attempt.rpartition(".")[2][:8]
     if details is None:
-        table.add_row(str(version.version), status, "?", "", "", "", "", _size(version.size), "", attempt)
+        more = ("", "", str(version.epoch), "", published) if wide else ()
+        table.add_row(number, status, "?", "", "", size, "", attempt, *more)
         return
+    base = "-" if details.base is None else str(details.base)
+    more = (base, _size(details.state_bytes), str(version.epoch), str(details.task_attempt), published) if wide else ()
     table.add_row(
-        str(version.version),
+        number,
         status,
         details.kind,
-        "-" if details.base is None else str(details.base),
         _number(details.changes),
         _number(details.rows),
-        _size(details.state_bytes),
-        _size(version.size),
+        size,
         str(len(details.chain)),
         attempt,
+        *more,
     )
 
 
@@ -230,10 +244,11 @@ def _short(name: str) -> str:
 
 def _table(*columns: str) -> Table:
     """A table; a column that begins with > is aligned to the right."""
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, caption_justify="left")
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
     for column in columns:
         right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold")
+        # text may be folded, numbers never
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     return table
 
 

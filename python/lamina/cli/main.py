@@ -24,6 +24,7 @@ app = typer.Typer(
     name="lamina",
     help="Incremental, verifiable, movable state for Spark Structured Streaming.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
