@@ -32,9 +32,13 @@ def _answered(method: Callable[..., dict[str, Any] | None]) -> Callable[..., str
             if not isinstance(error, LaminaError):
                 log.exception("the control call %s failed", method.__name__)
             ours = LaminaError.from_exception(error)
-            return json.dumps({"ok": False, "error": {"kind": ours.kind, "message": ours.message}})
+            return json.dumps({"ok": False, "error": _error(ours)})
 
     return answer
+
+
+def _error(error: LaminaError) -> dict[str, str]:
+    return {"kind": error.kind, "message": error.message}
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -100,6 +104,9 @@ class Control:
 
     @_answered
     def cancel(self, request_id: int) -> dict[str, Any]:
+        broken = self._requests.broken(request_id)
+        if broken is not None:
+            return {"cancelled": False, "error": _error(broken)}
         return {"cancelled": self._requests.cancel(request_id)}
 
     @_answered

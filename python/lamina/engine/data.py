@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from lamina.engine.framing import Connection
+from lamina.engine.framing import Connection, PeerGone
 from lamina.engine.requests import Request, Requests, Stopped, failure
 from lamina.errors import EngineError, LaminaError
 
@@ -65,16 +65,11 @@ class Exchange:
         if not self._unread:
             raise EngineError("engine.protocol", f"section {name} was read twice")
         self._unread.pop(0)
-        rows = 0
         self._current = self._connection.receive_stream()
         for batch in self._current:
             self._request.check()
-            rows += batch.num_rows
             yield batch
         self._current = None
-        announced = self.header.get("rows", {}).get(name)
-        if announced is not None and announced != rows:
-            raise EngineError("engine.protocol", f"section {name} has {rows} rows; its header says {announced}")
 
     def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -178,13 +173,16 @@ class DataServer:
                 raise EngineError("engine.protocol", f"{request.op!r} is not an operation of this engine")
             operation(exchange)
             request.failed = False
-        except Stopped:
+        except (Stopped, PeerGone):
             raise
         except Exception as error:
+            if request.ended:
+                raise Stopped from error
             if not isinstance(error, LaminaError):
                 log.exception("a %s request failed", request.op)
             if request.claimed:
                 log.warning("a %s response broke off: %s", request.op, error)
+                request.broken = LaminaError.from_exception(error)
                 raise ConnectionAbortedError from error
             ours = LaminaError.from_exception(error)
             if exchange is None or ours.kind == "engine.protocol":

@@ -35,6 +35,10 @@ _ENTRY_COLUMNS = ", ".join(f"{field.name} {field.type}" for field in SCHEMA)
 _STREAM_OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 
 
+class PeerGone(ConnectionError):
+    """The peer closed its connection in the middle of a request."""
+
+
 class Connection:
     """One data connection; requests follow one another on it.
 
@@ -110,25 +114,26 @@ class Connection:
             raise EngineError("engine.protocol", f"a section that is not an Arrow stream: {error}") from error
 
     def send_stream(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Sends `batches` as one Arrow IPC stream."""
-        with pa.ipc.new_stream(pa.PythonFile(self, mode="w"), schema, options=_STREAM_OPTIONS) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-                self.flush()
+        """Sends `batches` as one Arrow IPC stream; its end mark only once there are no more."""
+        writer = pa.ipc.new_stream(pa.PythonFile(self, mode="w"), schema, options=_STREAM_OPTIONS)
+        for batch in batches:
+            writer.write_batch(batch)
+            self.flush()
+        writer.close()
         self.flush()
 
     def read(self, size: int) -> bytes | pa.Buffer:
         """Exactly `size` bytes; pyarrow calls it.
 
         Raises:
-            ConnectionError: the peer closed the connection. An end inside a stream is never taken for the stream's end.
+            PeerGone: the peer closed the connection. An end inside a stream is never taken for the stream's end.
         """
         if size < _ALLOCATE_FROM:
             data = self._socket.recv(size, socket.MSG_WAITALL) if size else b""
             while len(data) < size:
                 more = self._socket.recv(size - len(data), socket.MSG_WAITALL)
                 if not more:
-                    raise ConnectionError("the connection was closed in the middle of a request")
+                    raise PeerGone("the connection was closed in the middle of a request")
                 data += more
             self.received += size
             return data
@@ -140,7 +145,7 @@ class Connection:
         while at < size:
             count = self._socket.recv_into(view[at:], 0, socket.MSG_WAITALL)
             if not count:
-                raise ConnectionError("the connection was closed in the middle of a request")
+                raise PeerGone("the connection was closed in the middle of a request")
             at += count
         self.received += size
         return buffer

@@ -13,6 +13,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ import pyarrow as pa
 
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.open_stores import OpenArgument, OpenStores
+from lamina.engine.reports import segment_to_json
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.store import HeapStore, Version
@@ -54,7 +56,7 @@ class Maintainer:
         compacted = store.compact()
         collected = store.collect(confirmed, dry_run=False) if job["collect"] else None
         return {
-            "segment": None if compacted is None else compacted.segment.to_json(),
+            "segment": None if compacted is None else segment_to_json(compacted.segment),
             "deleted": 0 if collected is None else len(collected.deleted),
         }
 
@@ -82,6 +84,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICE)
+    # The engine's private directory, which goes with the engine, however the two processes end.
+    tempfile.tempdir = os.getcwd()
     # One processor at most: the others belong to the queries.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)

@@ -39,8 +39,9 @@ class MaintenanceQueue:
     3. The process ends with the engine, since its standard input is a pipe that only the engine holds.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, directory: str) -> None:
         self._clock = clock
+        self._directory = directory
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int, Job] = OrderedDict()
         self._current: tuple[int, Job] | None = None
@@ -102,7 +103,10 @@ class MaintenanceQueue:
 
     def _spawn(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lamina.engine.maintenance"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "lamina.engine.maintenance"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=self._directory,
         )
         self._alive = True
         self._starts += 1

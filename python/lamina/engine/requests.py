@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from lamina.engine.framing import Connection
 from lamina.errors import EngineError, LaminaError
+
+_BROKEN_KEPT = 256
 
 
 class Stopped(Exception):
@@ -31,6 +34,8 @@ class Request:
         self.deadline = deadline
         self.failed = True
         """Until the response is complete."""
+        self.broken: LaminaError | None = None
+        """Why the response broke off after it had begun, which the response itself cannot say."""
         self._connection = connection
         self._lock = threading.Lock()
         self._claimed = False
@@ -66,6 +71,7 @@ class Request:
                 return False
             self._stopped = True
             answer = not self._claimed
+            self.broken = error if self._claimed else None
         if answer:
             with suppress(OSError):
                 self._connection.send_header(failure(self.id, error))
@@ -93,6 +99,7 @@ class Requests:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._active: dict[int, Request] = {}
+        self._broken: OrderedDict[int, LaminaError] = OrderedDict()
         self._changed = threading.Condition()
         self._wakes_at = float("inf")
         self._closed = False
@@ -123,6 +130,10 @@ class Requests:
             request.finish()
             with self._changed:
                 del self._active[request_id]
+                if request.broken is not None:
+                    self._broken[request_id] = request.broken
+                    while len(self._broken) > _BROKEN_KEPT:
+                        self._broken.popitem(last=False)
                 self._count(op, (self._now() - begun) * 1000, request.failed)
 
     def cancel(self, request_id: int) -> bool:
@@ -131,6 +142,12 @@ class Requests:
         return request is not None and request.stop(
             EngineError("engine.cancelled", f"{request.op} request {request_id} was cancelled")
         )
+
+    def broken(self, request_id: int) -> LaminaError | None:
+        """Why the response to a request broke off, if it did."""
+        with self._changed:
+            request = self._active.get(request_id)
+            return self._broken.get(request_id) if request is None else request.broken
 
     def stats(self) -> dict[str, Any]:
         """Requests in progress, and per op: how many, how many failed, total and longest time in ms."""

@@ -12,9 +12,10 @@ import pyarrow as pa
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument, OpenStores
+from lamina.engine.reports import segment_from_json
 from lamina.errors import EngineError, StateError
 from lamina.settings import Settings, join_process, warnings_for
-from lamina.store import CommitRequest, HeapStore, Segment, Version
+from lamina.store import CommitRequest, HeapStore, Version
 
 _COMPACT_EVERY = 8
 """Commits after which the maintenance process looks at a store, besides when Spark's maintenance asks for it."""
@@ -113,7 +114,7 @@ class OpenStore:
     def _maintained(self, report: dict[str, Any]) -> None:
         segment = report.get("segment")
         if segment is not None:
-            self.store.adopt(Segment.from_json(segment))
+            self.store.adopt(segment_from_json(segment))
 
 
 class Sessions:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from py4j.protocol import escape_new_line, unescape_new_line
@@ -141,6 +141,24 @@ class Control:
         self._socket.close()
 
 
+class _Whole:
+    """A file whose end is never the end of a stream."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if len(data) < size:
+            raise ConnectionError("the engine closed the connection inside a stream")
+        return data
+
+    def close(self) -> None:
+        pass
+
+
 class Data:
     """One data connection."""
 
@@ -181,7 +199,8 @@ class Data:
         return checked(json.loads(self._file.read(struct.unpack("<I", length)[0])))
 
     def stream(self) -> list[pa.RecordBatch]:
-        with pa.ipc.open_stream(pa.PythonFile(self._file, mode="r")) as reader:
+        """The batches of a response; ConnectionError where its end mark is missing, which Arrow would not mind."""
+        with pa.ipc.open_stream(pa.PythonFile(_Whole(self._file), mode="r")) as reader:
             return list(reader)
 
     def closed(self) -> bool:
@@ -245,7 +264,7 @@ class Store:
         argument = {"version": version, "attempt": attempt, "task_attempt": 1, "load_empty": False}
         return self.engine.call("begin", self.handle, {**argument, "force_snapshot": False, "have": True, **options})
 
-    def commit_header(self, version: int, begun: Mapping[str, Any], rows: int, **more: Any) -> dict[str, Any]:
+    def commit_header(self, version: int, begun: Mapping[str, Any], count: int, **more: Any) -> dict[str, Any]:
         """The header of the commit of `version` that has only an increment."""
         base = None if begun["base_attempt"] is None else {"version": version - 1, "attempt": begun["base_attempt"]}
         return {
@@ -256,8 +275,8 @@ class Store:
             "base": base,
             "digest": "0" * 32,
             "sections": ["increment"],
-            "rows": {"increment": rows},
-            "counts": {"0": {"rows": rows, "bytes": 0}},
+            "rows": {"increment": count},
+            "counts": {"0": {"rows": count, "bytes": 0}},
             "column_families": [],
             "next_column_family": 1,
             "task_attempt": 1,
