@@ -8,13 +8,13 @@ from lamina._version import __version__
 from lamina.errors import LaminaError
 
 if TYPE_CHECKING:
-    from lamina.open_store import open_store
     from lamina.spark import configure
+    from lamina.store.plain import open_store
 
 __all__ = ["LaminaError", "__version__", "configure", "open_store"]
 
 # Imported when first used: `configure` must work without pyarrow, and the engine needs neither.
-_MODULES = {"configure": "lamina.spark", "open_store": "lamina.open_store"}
+_MODULES = {"configure": "lamina.spark", "open_store": "lamina.store.plain"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,386 @@
+"""A store from plain Python: get, put, scan, commit and restore, without Spark, over the same files.
+
+For tools, tests and notebooks. Keys and values are bytes; a column family whose values are lists is made by `append`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.components import Clock, Ids, RandomIds, SystemClock
+from lamina.errors import LaminaError
+from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
+from lamina.format.manifest import INCREMENT, SNAPSHOT, ColumnFamily, Count
+from lamina.settings import Settings
+from lamina.storage import Storage
+from lamina.store.checkpoint_state import CheckpointState
+from lamina.store.compaction import Compacted
+from lamina.store.heap import HeapStore
+from lamina.store.model import Collected, CommitRequest, StoreId, Version
+
+DEFAULT_FAMILY = "default"
+
+Value = bytes | list[bytes]
+
+_LENGTH = struct.Struct("<I")
+_TASK = 0
+
+
+def open_store(
+    path: str,
+    operator: int = 0,
+    partition: int = 0,
+    name: str = "default",
+    *,
+    hadoop: Mapping[str, str] | None = None,
+    min_versions: int = 100,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    storage: Storage | None = None,
+    **settings: Any,
+) -> PlainStore:
+    """Opens the newest version of a store for reading and writing.
+
+    Each open starts a new run: an earlier one that is still open cannot commit any more.
+
+    Args:
+        path: the checkpoint's directory; files are under `<path>/state`.
+        hadoop: Hadoop configuration keys with the access to `path`.
+        min_versions: how many versions before the newest one a collection keeps.
+        storage: used in place of the storage that `path` names; its root is the directory `state`.
+        settings: settings of lamina, with the attribute names of `lamina.settings.Settings`.
+    Raises:
+        LaminaError: `settings.*`, `storage.*`, `file.*`.
+    """
+    parsed = _settings(settings)
+    url = path.rstrip("/") + "/state"
+    return PlainStore(
+        storage or Storage(url, hadoop, parsed.storage_fsync_enabled),
+        StoreId(url, operator, partition, name),
+        parsed,
+        min_versions,
+        clock or SystemClock(),
+        ids or RandomIds(),
+    )
+
+
+def _settings(values: Mapping[str, Any]) -> Settings:
+    keys = {field.name: field.metadata["key"].full_name for field in dataclasses.fields(Settings)}
+    for attribute in values:
+        if attribute not in keys:
+            known = ", ".join(sorted(keys))
+            raise LaminaError.from_kind("settings.unknown", f"there is no setting {attribute!r}; there are {known}")
+    texts = {keys[attribute]: str(value) for attribute, value in values.items()}
+    return Settings.parse({key: text.lower() if text in ("True", "False") else text for key, text in texts.items()})
+
+
+class PlainStore:
+    """The state of one version, in memory, and the changes of one open transaction."""
+
+    def __init__(
+        self, storage: Storage, store_id: StoreId, settings: Settings, min_versions: int, clock: Clock, ids: Ids
+    ) -> None:
+        self._storage = storage
+        self._store_id = store_id
+        self._settings = settings
+        self._min_versions = min_versions
+        self._clock = clock
+        self._ids = ids
+        self._tasks = _TASK
+        self._heap = self._new_run()
+        self._load(self._tip())
+
+    def _new_run(self) -> HeapStore:
+        state = CheckpointState.open(
+            self._storage, run_id=self._ids.uuid(), read_only=False, clock=self._clock, ids=self._ids
+        )
+        return HeapStore(
+            state,
+            self._store_id,
+            self._settings,
+            format_version=1,
+            spark="none",
+            min_versions=self._min_versions,
+            clock=self._clock,
+            ids=self._ids,
+        )
+
+    def _tip(self) -> Version:
+        """The newest version of the newest run that wrote one."""
+        newest = max(((info.epoch, info.version) for info in self._heap.versions()), default=(0, 0))[1]
+        return self._resolved(newest)
+
+    def _resolved(self, version: int) -> Version:
+        return Version(version, self._heap.resolve(Version(version)))
+
+    def _load(self, version: Version) -> None:
+        load = self._heap.load(version, have=None, read_only=False)
+        self._rows: dict[tuple[int, bytes], bytes] = newest_first(load.batches)
+        self._counts: dict[int, Count] = dict(load.counts)
+        self._families = {family.name: family for family in load.column_families}
+        self._next_family = load.next_column_family
+        self._version = Version(version.version, load.attempt)
+        self._changes: dict[tuple[int, bytes], tuple[int, bytes]] = {}
+        self._committed_families = dict(self._families)
+
+    # Rows
+
+    @property
+    def version(self) -> Version:
+        """The version that the open transaction is based on."""
+        return self._version
+
+    def get(self, key: bytes, family: str = DEFAULT_FAMILY) -> Value | None:
+        """The value of a key as the transaction sees it; a list of elements in a family of lists; None if absent."""
+        known = self._families.get(family)
+        if known is None:
+            return None
+        value = self._seen((known.id, key))
+        return None if value is None else _shown(known, value)
+
+    def put(self, key: bytes, value: bytes, family: str = DEFAULT_FAMILY) -> None:
+        """Sets the value of a key."""
+        self._changes[self._family(family, multi_value=False).id, key] = (PUT, bytes(value))
+
+    def append(self, key: bytes, element: bytes, family: str) -> None:
+        """Adds an element to the list of a key; the family is made as one of lists by its first append."""
+        position = (self._family(family, multi_value=True).id, key)
+        added = _LENGTH.pack(len(element)) + element
+        op, value = self._changes.get(position, (APPEND, b""))
+        self._changes[position] = (PUT, added) if op == DELETE else (op, value + added)
+
+    def remove(self, key: bytes, family: str = DEFAULT_FAMILY) -> None:
+        """Removes a key that may be there."""
+        known = self._families.get(family)
+        if known is not None:
+            self._changes[known.id, key] = (DELETE, b"")
+
+    def scan(self, family: str = DEFAULT_FAMILY) -> Iterator[tuple[bytes, Value]]:
+        """Keys and values in the order of the keys."""
+        return self.prefix_scan(b"", family)
+
+    def prefix_scan(self, prefix: bytes, family: str = DEFAULT_FAMILY) -> Iterator[tuple[bytes, Value]]:
+        """Keys that begin with `prefix`, and their values, in the order of the keys."""
+        known = self._families.get(family)
+        if known is None:
+            return
+        keys = {key for number, key in (*self._rows, *self._changes) if number == known.id and key.startswith(prefix)}
+        for key in sorted(keys):
+            value = self._seen((known.id, key))
+            if value is not None:
+                yield key, _shown(known, value)
+
+    def _seen(self, position: tuple[int, bytes]) -> bytes | None:
+        base = self._rows.get(position)
+        change = self._changes.get(position)
+        return base if change is None else _applied(base, *change)
+
+    def _family(self, name: str, *, multi_value: bool) -> ColumnFamily:
+        family = self._families.get(name)
+        if family is None:
+            family = ColumnFamily(self._next_family, name, {**_PLAIN_FAMILY, "multi_value": multi_value})
+            self._families[name] = family
+            self._next_family += 1
+        if family.multi_value != multi_value:
+            kind = "lists: use append" if family.multi_value else "single values: use put"
+            raise LaminaError.from_kind("store.unsupported", f"column family {name!r} holds {kind}")
+        return family
+
+    # Versions
+
+    def commit(self, *, snapshot: bool = False) -> Version:
+        """Makes the changes durable as the next version.
+
+        Args:
+            snapshot: writes the version in full, without a base.
+        Raises:
+            LaminaError: `state.superseded` where another run was opened since, `storage.*`; nothing is committed then.
+        """
+        self._tasks += 1
+        begin = self._heap.begin(
+            self._version, task_attempt=self._tasks, load_empty=False, force_snapshot=snapshot, have=True
+        )
+        changes = self._net_changes()
+        after = dict(self._rows)
+        for position, (op, value) in changes.items():
+            applied = _applied(after.get(position), op, value)
+            if applied is None:
+                after.pop(position, None)
+            else:
+                after[position] = applied
+        sections = {INCREMENT: _batches((*position, *change) for position, change in changes.items())}
+        rows = {INCREMENT: len(changes)}
+        if begin.snapshot:
+            sections[SNAPSHOT] = _batches((*position, PUT, value) for position, value in after.items())
+            rows[SNAPSHOT] = len(after)
+        counts = _counts(after, self._families.values())
+        version = Version(self._version.version + 1, begin.attempt)
+        request = CommitRequest(
+            begin.attempt,
+            version.version,
+            self._version,
+            _digest(changes),
+            counts,
+            tuple(self._families.values()),
+            self._next_family,
+            self._tasks,
+            rows,
+        )
+        self._heap.commit(request, sections)
+        self._heap.confirm(version)
+        self._rows, self._counts, self._version = after, counts, version
+        self._changes = {}
+        self._committed_families = dict(self._families)
+        return version
+
+    def abort(self) -> None:
+        """Drops the changes since the last commit."""
+        self._changes = {}
+        self._families = dict(self._committed_families)
+
+    def versions(self) -> list[Version]:
+        """The versions that the newest one stands on, and itself, oldest first, as far as their files are kept."""
+        present = {info.attempt for info in self._heap.versions()}
+        return [known for known in reversed(self._heap.lineage(self._tip())) if known.attempt in present]
+
+    def restore(self, version: int | Version) -> None:
+        """Makes `version` the base of the next commit, which then replaces what was committed after it.
+
+        Raises:
+            LaminaError: `state.not-retained` where the version is not kept, `file.*` where a file of it is damaged.
+        """
+        wanted = version if isinstance(version, Version) else self._numbered(version)
+        heap = self._new_run()
+        previous, self._heap = self._heap, heap
+        try:
+            self._load(wanted)
+        except LaminaError:
+            self._heap = previous
+            raise
+
+    def _numbered(self, version: int) -> Version:
+        if version == 0:
+            return Version(0)
+        found = next((known for known in self.versions() if known.version == version), None)
+        if found is None:
+            raise LaminaError.from_kind("state.not-retained", f"version {version} of {self._heap.identity} is not kept")
+        return found
+
+    def changes(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The net changes of versions `start` … `end`, both inclusive, as entries with their version."""
+        return self._heap.feed(start, self._numbered(end), None).batches
+
+    # Maintenance
+
+    def compact(self) -> Compacted | None:
+        """Merges files of the current version where it is worth it; the next commit refers to the result."""
+        self._heap.confirm(self._version)
+        compacted = self._heap.compact()
+        if compacted is not None:
+            self._heap.adopt(compacted.segment)
+        return compacted
+
+    def collect(self, *, dry_run: bool = False) -> Collected:
+        """Deletes files that no kept version needs and that have been so for the minimum age."""
+        return self._heap.collect(self._version, dry_run=dry_run)
+
+    def _net_changes(self) -> dict[tuple[int, bytes], tuple[int, bytes]]:
+        """The changes that change something."""
+        return {
+            position: (op, value)
+            for position, (op, value) in self._changes.items()
+            if _applied(self._rows.get(position), op, value) != self._rows.get(position)
+        }
+
+
+def newest_first(batches: Iterable[pa.RecordBatch]) -> dict[tuple[int, bytes], bytes]:
+    """The state that entries in the order of a restore add up to, by (column family id, key)."""
+    rows: dict[tuple[int, bytes], bytes] = {}
+    pending: dict[tuple[int, bytes], bytes] = {}
+    decided: set[tuple[int, bytes]] = set()
+    for batch in batches:
+        columns = [batch.column(index).to_pylist() for index in range(4)]
+        for family, op, key, value in zip(*columns, strict=True):
+            position = (family, key)
+            if position in decided:
+                continue
+            if op == APPEND:
+                pending[position] = value + pending.get(position, b"")
+                continue
+            decided.add(position)
+            newer = pending.pop(position, None)
+            if op == PUT:
+                rows[position] = value + (newer or b"")
+            elif newer is not None:
+                rows[position] = newer
+    return {**rows, **pending}
+
+
+_PLAIN_FAMILY: Mapping[str, Any] = {
+    "internal": False,
+    "key_schema": None,
+    "value_schema": None,
+    "encoder": None,
+    "encoding": "bytes",
+    "row_checksum": False,
+    "key_bytes": "bytes",
+    "value_bytes": "bytes",
+    "partition_key": {"kind": "unknown"},
+}
+
+
+def _applied(base: bytes | None, op: int, value: bytes) -> bytes | None:
+    if op == DELETE:
+        return None
+    return (base or b"") + value if op == APPEND else value
+
+
+def _shown(family: ColumnFamily, value: bytes) -> Value:
+    if not family.multi_value:
+        return value
+    elements = []
+    offset = 0
+    while offset < len(value):
+        (length,) = _LENGTH.unpack_from(value, offset)
+        offset += _LENGTH.size
+        elements.append(value[offset : offset + length])
+        offset += length
+    return elements
+
+
+def _batches(entries: Iterable[tuple[int, bytes, int, bytes]]) -> list[pa.RecordBatch]:
+    rows = list(entries)
+    return [
+        pa.RecordBatch.from_arrays(
+            [
+                pa.array([row[0] for row in rows], pa.uint16()),
+                pa.array([row[2] for row in rows], pa.uint8()),
+                pa.array([row[1] for row in rows], pa.binary()),
+                pa.array([row[3] for row in rows], pa.binary()),
+            ],
+            schema=SCHEMA,
+        )
+    ]
+
+
+def _counts(rows: Mapping[tuple[int, bytes], bytes], families: Iterable[ColumnFamily]) -> dict[int, Count]:
+    found = {family.id: (0, 0) for family in families}
+    for (family, key), value in rows.items():
+        number, size = found[family]
+        found[family] = (number + 1, size + len(key) + len(value))
+    return {family: Count(number, size) for family, (number, size) in found.items()}
+
+
+def _digest(changes: Mapping[tuple[int, bytes], tuple[int, bytes]]) -> str:
+    """128 bits that do not depend on the order of the changes."""
+    total = 0
+    for (family, key), (op, value) in changes.items():
+        entry = struct.pack("<HBI", family, op, len(key)) + key + value
+        total += int.from_bytes(hashlib.sha256(entry).digest()[:16], "little")
+    return format(total % (1 << 128), "032x")

@@ -1,0 +1,52 @@
+"""The conformance suite of stores, per storage and compaction mode."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from typing import Any, ClassVar
+
+from lamina.storage import Storage
+from lamina.testing.store_conformance import StoreConformance
+
+
+class OnLocalFiles(StoreConformance):
+    def new_storage(self) -> Storage:
+        self.directory = tempfile.TemporaryDirectory()
+        return Storage(self.directory.name)
+
+    def teardown_method(self) -> None:
+        self.directory.cleanup()
+
+
+class OnMemory(StoreConformance):
+    def new_storage(self) -> Storage:
+        return Storage(f"memory://conformance/{uuid.uuid4()}")
+
+
+class TestHeapOnLocalFiles(OnLocalFiles):
+    pass
+
+
+class TestHeapOnMemory(OnMemory):
+    pass
+
+
+class TestHeapWithFullCompaction(OnMemory):
+    settings: ClassVar[dict[str, Any]] = {"compaction_mode": "full", "compaction_full_interval": 3}
+
+
+class TestHeapWritingEachVersionInFull(OnMemory):
+    settings: ClassVar[dict[str, Any]] = {"compaction_mode": "full", "compaction_full_interval": 1}
+
+
+class TestHeapWithShortChains(OnMemory):
+    settings: ClassVar[dict[str, Any]] = {"compaction_max_chain": 2}
+
+
+class TestHeapUncompressed(OnMemory):
+    settings: ClassVar[dict[str, Any]] = {"compression_codec": "uncompressed"}
+
+
+class TestHeapWithLz4(OnMemory):
+    settings: ClassVar[dict[str, Any]] = {"compression_codec": "lz4"}
