@@ -10,12 +10,17 @@ import importlib.util
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from lamina._version import __version__
 from lamina.errors import EngineError, LaminaError, VersionError
 
 _OLDEST_PYTHON = (3, 10)
+_OLDEST_PYARROW = 17
 _PROTOCOL = 1
+
+if TYPE_CHECKING:
+    from lamina.engine.process import EngineProcess
 
 
 def _check_dependencies() -> None:
@@ -36,6 +41,22 @@ def _check_dependencies() -> None:
             f"the engine needs {' and '.join(missing)}, which {sys.executable} on this machine does not have; "
             f"install with: {sys.executable} -m pip install {' '.join(missing)}",
         )
+
+
+def _engine(start: dict[str, object]) -> EngineProcess:
+    try:
+        import pyarrow
+
+        if int(pyarrow.__version__.split(".")[0]) < _OLDEST_PYARROW:
+            raise ImportError(f"pyarrow {pyarrow.__version__} is older than {_OLDEST_PYARROW}")
+        from lamina.engine.process import EngineProcess
+    except ImportError as error:
+        raise EngineError(
+            "engine.dependency",
+            f"a package that the engine needs does not work in {sys.executable} ({error}); "
+            f"install it anew with: {sys.executable} -m pip install --upgrade pyarrow fsspec py4j",
+        ) from error
+    return EngineProcess(start)
 
 
 def _py4j_of_spark() -> list[str]:
@@ -88,9 +109,7 @@ def main() -> int:
         start = _start_line()
         _check_dependencies()
         _check_version(start)
-        from lamina.engine.process import EngineProcess
-
-        process = EngineProcess(start)
+        process = _engine(start)
     except Exception as error:
         ours = LaminaError.from_exception(error)
         _answer({"ok": False, "error": {"kind": ours.kind, "message": ours.message}})

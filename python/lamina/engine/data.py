@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _PREAMBLE_TIMEOUT_S = 10.0
 _BACKLOG = 1024
+_ACCEPT_PAUSE_S = 0.1
 
 
 class Exchange:
@@ -97,6 +98,7 @@ class DataServer:
         self._limit = connections
         # The place is taken before a connection is accepted: further ones wait in the listening queue, unread.
         self._places = threading.BoundedSemaphore(connections)
+        self._pause = threading.Event()
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()
         self._received = 0
@@ -122,7 +124,14 @@ class DataServer:
     def _accept(self) -> None:
         while True:
             self._places.acquire()
-            sock, _ = self._socket.accept()
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:
+                # Out of file descriptors: those who wait go on waiting.
+                log.exception("a data connection could not be accepted")
+                self._places.release()
+                self._pause.wait(_ACCEPT_PAUSE_S)
+                continue
             threading.Thread(target=self._serve, args=(sock,), name="lamina-connection", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:

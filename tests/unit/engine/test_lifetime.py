@@ -156,7 +156,7 @@ def test_py4j_is_found_in_the_zip_that_comes_with_spark(start_engine: Starter, t
     site.mkdir()
     for name in ("pyarrow", "fsspec"):
         (site / name).mkdir()
-        (site / name / "__init__.py").write_text("")
+        (site / name / "__init__.py").write_text("raise ImportError('broken')")
     lib = tmp_path / "spark" / "python" / "lib"
     lib.mkdir(parents=True)
     with zipfile.ZipFile(lib / "py4j-0.10.9.9-src.zip", "w") as archive:
@@ -166,8 +166,10 @@ def test_py4j_is_found_in_the_zip_that_comes_with_spark(start_engine: Starter, t
         python_path=f"{SOURCES}{os.pathsep}{site}",
         environment={"SPARK_HOME": str(tmp_path / "spark")},
     )
-    # The empty packages let the check of dependencies pass, and fail later.
-    assert engine.answer["error"]["kind"] == "internal"
+    # All three are found; that the empty ones do not work is the next thing it says.
+    error = engine.answer["error"]
+    assert error["kind"] == "engine.dependency"
+    assert "does not work" in error["message"]
 
 
 def test_the_engine_runs_from_a_zip(start_engine: Starter, tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -168,3 +172,45 @@ def test_the_maintenance_process_merges_increments_and_later_versions_refer_to_t
     stats = engine.call("stats")["maintenance"]
     assert stats["failed"] == 0
     assert stats["done"] >= 1
+
+
+def test_maintenance_goes_on_after_its_process_was_killed(engine: Engine, data: Data, tmp_path: Path) -> None:
+    store = Store(engine, f"file:{tmp_path}/state")
+    attempt = None
+    for version in range(1, 6):
+        attempt = store.commit(data, version, attempt, entries([put(b"k", b"v")]))
+    os.kill(engine.call("hello", {})["maintenance_pid"], signal.SIGKILL)
+    engine.call("maintain", store.handle, {})
+    while not list(store.directory.glob("*.seg")):
+        # The job that was in work when the process died is not repeated; the store asks again.
+        engine.call("maintain", store.handle, {})
+    assert engine.call("stats")["maintenance"]["starts"] == 2
+
+
+def test_stores_commit_at_the_same_time(engine: Engine, tmp_path: Path) -> None:
+    def work(partition: int) -> list[tuple[object, ...]]:
+        connection = engine.connect()
+        assert connection.greeted()
+        store = Store(engine, f"file:{tmp_path}/state", partition=partition)
+        attempt = None
+        for version in range(1, 9):
+            batch = entries([put(b"%d-%d" % (partition, row), b"%d" % version) for row in range(500)])
+            attempt = store.commit(connection, version, attempt, batch)
+        return store.load(connection, 8, attempt)[1][:500]
+
+    # The test's client has one control connection.
+    lock = threading.Lock()
+    call = engine.call
+
+    def one_at_a_time(method: str, *arguments: object) -> dict[str, object]:
+        with lock:
+            return call(method, *arguments)
+
+    engine.call = one_at_a_time  # type: ignore[method-assign]
+    with ThreadPoolExecutor(6) as pool:
+        for partition, rows in enumerate(pool.map(work, range(6))):
+            assert sorted(rows) == sorted(put(b"%d-%d" % (partition, row), b"8") for row in range(500))
+    stats = call("stats")
+    assert stats["requests"]["ops"]["commit"]["count"] == 48
+    assert stats["requests"]["ops"]["commit"]["failed"] == 0
+    assert stats["stores"]["open"] == 6

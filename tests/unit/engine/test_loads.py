@@ -1,0 +1,125 @@
+"""Loads on top of a version that the caller has, replays from a snapshot, and the change feed, over the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.engine.engine_client import Data, Engine, Refused, Store, entries
+
+
+def put(key: bytes, value: bytes) -> tuple[int, int, bytes, bytes]:
+    return (0, 1, key, value)
+
+
+FAMILY = {
+    "id": 0,
+    "name": "default",
+    "internal": False,
+    "key_schema": "{}",
+    "value_schema": "{}",
+    "encoder": {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"},
+    "encoding": "unsaferow",
+    "multi_value": False,
+    "row_checksum": False,
+    "key_bytes": "row",
+    "value_bytes": "row",
+    "partition_key": {"kind": "key"},
+}
+
+
+class Chain:
+    """A store with the versions 1 to 4; the commit of version 2 holds a snapshot too."""
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        self.data = engine.connect()
+        assert self.data.greeted()
+        self.store = Store(engine, url)
+        self.attempts: list[str | None] = [None]
+        for version in range(1, 5):
+            change = [put(b"k%d" % version, b"v"), put(b"same", b"%d" % version)]
+            begun = self.store.begin(version - 1, self.attempts[-1], force_snapshot=version == 2)
+            header = self.store.commit_header(version, begun, 2, column_families=[FAMILY])
+            sections = [[entries(change)]]
+            if version == 2:
+                header |= {"sections": ["increment", "snapshot"], "rows": {"increment": 2, "snapshot": 3}, "base": None}
+                sections.append([entries([*change, put(b"k1", b"v")])])
+            self.data.request(header, sections)
+            self.attempts.append(begun["attempt"])
+
+    def read(self, header: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+        answer = self.data.request({"handle": self.store.handle, **header})
+        return answer, [row for b in self.data.stream() for row in zip(*(c.to_pylist() for c in b), strict=True)]
+
+
+@pytest.fixture
+def chain(engine: Engine, tmp_path: Path) -> Chain:
+    return Chain(engine, f"file:{tmp_path}/checkpoint/state")
+
+
+def test_a_caller_that_has_an_older_version_gets_what_is_newer_oldest_first(chain: Chain) -> None:
+    have = {"version": 2, "attempt": chain.attempts[2]}
+    answer, rows = chain.read(
+        {"op": "load", "version": 4, "attempt": chain.attempts[4], "have": have, "read_only": False}
+    )
+    assert answer["start"] == "have"
+    assert sorted(rows[:2]) == [put(b"k3", b"v"), put(b"same", b"3")]
+    assert sorted(rows[2:]) == [put(b"k4", b"v"), put(b"same", b"4")]
+
+
+def test_a_load_answers_column_families_and_counts(chain: Chain) -> None:
+    answer, _ = chain.read({"op": "load", "version": 4, "attempt": chain.attempts[4], "have": None, "read_only": False})
+    assert answer["column_families"] == [FAMILY]
+    assert answer["next_column_family"] == 1
+    assert answer["counts"] == {"0": {"rows": 2, "bytes": 0}}
+    assert answer["bytes_read"] > 0
+
+
+def test_a_replay_starts_from_the_snapshot_and_applies_what_follows(chain: Chain) -> None:
+    answer, rows = chain.read(
+        {
+            "op": "replay",
+            "version": 3,
+            "attempt": chain.attempts[3],
+            "have": None,
+            "read_only": True,
+            "snapshot_version": 2,
+            "snapshot_attempt": chain.attempts[2],
+        }
+    )
+    assert (answer["start"], answer["version"]) == ("empty", 3)
+    state: dict[bytes, bytes] = {}
+    for _, _, key, value in rows:
+        state.setdefault(key, value)
+    assert state == {b"k1": b"v", b"k2": b"v", b"k3": b"v", b"same": b"3"}
+
+
+def test_a_feed_gives_the_changes_of_each_version_ascending(chain: Chain) -> None:
+    answer, rows = chain.read(
+        {"op": "feed", "start_version": 3, "end_version": 4, "end_attempt": chain.attempts[4], "cf": None}
+    )
+    assert answer["column_families"] == [FAMILY]
+    assert [row[4] for row in rows] == [3, 3, 4, 4]
+    assert sorted(rows[:2]) == [(*put(b"k3", b"v"), 3), (*put(b"same", b"3"), 3)]
+
+
+def test_a_version_that_is_not_there_is_refused_in_the_header_and_the_connection_stays(
+    engine: Engine, chain: Chain
+) -> None:
+    missing = str(chain.attempts[4])[:-4] + "0000"
+    with pytest.raises(Refused, match="0000") as refused:
+        chain.read({"op": "load", "version": 4, "attempt": missing, "have": None, "read_only": True})
+    assert refused.value.kind in ("file.missing", "state.not-retained")
+    with pytest.raises(Refused) as refused:
+        chain.read({"op": "load", "version": 4, "attempt": "L9.x", "have": None, "read_only": True})
+    assert refused.value.kind == "attempt-id.unknown"
+    assert chain.data.request({"op": "ping"})["ok"]
+
+
+def test_an_empty_version_is_loaded_without_a_file(engine: Engine, tmp_path: Path) -> None:
+    data: Data = engine.connect()
+    assert data.greeted()
+    answer, rows = Store(engine, f"file:{tmp_path}/empty/state").load(data, 0, None)
+    assert (answer["start"], answer["rows"], answer["files"], rows) == ("empty", 0, 0, [])
