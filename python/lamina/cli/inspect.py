@@ -31,7 +31,7 @@ def inspect(
 
     \b
     A version is
-      [green]committed[/]    named by Spark's commit log, or by the lineage of the newest one,
+      [green]committed[/]    in Spark's commit log, or in the lineage of the newest,
       [yellow]uncommitted[/]  newer than the newest committed batch,
       [dim]superseded[/]   any other.
 
