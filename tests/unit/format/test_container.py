@@ -1,0 +1,227 @@
+"""The container: what is written verifies, and every change of a byte and every truncation is detected."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lamina.format import container, entries
+from lamina.format.container import COMMIT, ContainerWriter, Footer, verify
+from lamina.format.entries import SCHEMA, Compression
+from lamina.format.manifest import CommitManifest
+from lamina.testing.expect import fails_with
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "format-1" / "state" / "0" / "0"
+COMMITS = sorted(GOLDEN.glob("*.lam"))
+SEGMENTS = sorted(GOLDEN.glob("*.seg"))
+
+
+def batch(rows: int, value: bytes = b"v") -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([0] * rows, pa.uint16()),
+            pa.array([1] * rows, pa.uint8()),
+            pa.array([b"%d" % number for number in range(rows)], pa.binary()),
+            pa.array([value] * rows, pa.binary()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def written(batches: list[pa.RecordBatch], compression: Compression | None = None) -> bytes:
+    template = json.loads(
+        json.dumps(CommitManifest.from_json(verify(COMMITS[0].read_bytes(), "golden").to_json()).to_json())
+    )
+    writer = ContainerWriter(COMMIT, compression or Compression())
+
+    def manifest_of(sections: Any, crc: int) -> dict[str, Any]:
+        return {**template, "sections": [section.to_json() for section in sections], "header_crc": crc}
+
+    data = b"".join(bytes(chunk) for chunk in writer.chunks([("increment", batches)], manifest_of))
+    assert len(data) == writer.size
+    return data
+
+
+@pytest.mark.parametrize("path", [COMMITS[1], COMMITS[-1], SEGMENTS[0]], ids=["commit", "full", "segment"])
+def test_every_flipped_byte_of_a_file_is_detected_and_the_file_named(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for position in range(len(data)):
+        for flip in (0x01, 0xFF):
+            data[position] ^= flip
+            with fails_with("file.damaged", "file.version") as caught:
+                verify(bytes(data), path.name)
+            assert path.name in caught.error.message, position
+            data[position] ^= flip
+    verify(bytes(data), path.name)
+
+
+@pytest.mark.parametrize("path", [COMMITS[1], SEGMENTS[0]], ids=["commit", "segment"])
+def test_every_truncation_of_a_file_is_detected_and_the_file_named(path: Path) -> None:
+    data = path.read_bytes()
+    for length in range(len(data)):
+        with fails_with("file.damaged") as caught:
+            verify(data[:length], path.name)
+        assert path.name in caught.error.message, length
+
+
+def test_bytes_added_to_a_file_are_detected() -> None:
+    data = COMMITS[0].read_bytes()
+    for more in (b"\0", b"\0" * 8, data, data[-64:]):
+        with fails_with("file.damaged"):
+            verify(data + more, "f")
+        with fails_with("file.damaged"):
+            verify(more + data, "f")
+
+
+def test_a_file_of_a_newer_format_is_refused_by_name() -> None:
+    data = bytearray(COMMITS[0].read_bytes())
+    data[-12:-8] = struct.pack("<I", 2)
+    with fails_with("file.version") as caught:
+        verify(bytes(data), "the-file.lam")
+    assert "the-file.lam" in caught.error.message
+
+
+def test_a_newer_format_in_the_header_is_refused_by_name() -> None:
+    data = bytearray(COMMITS[0].read_bytes())
+    data[8:10] = struct.pack("<H", 2)
+    with fails_with("file.version") as caught:
+        verify(bytes(data), "the-file.lam")
+    assert "the-file.lam" in caught.error.message
+
+
+def test_a_manifest_with_a_filter_is_refused() -> None:
+    """A reader that ignored the filter would restore keys that are not in the version."""
+    manifest = verify(COMMITS[0].read_bytes(), "f").to_json()
+    manifest["references"][0]["filter"] = {"keep": "half"}
+    with fails_with("file.damaged"):
+        container.parse_manifest(manifest, "f")
+
+
+def test_an_op_that_is_not_known_is_refused_by_name() -> None:
+    for op in (0, 4, 5, 255):
+        unknown = pa.RecordBatch.from_arrays(
+            [
+                pa.array([0], pa.uint16()),
+                pa.array([op], pa.uint8()),
+                pa.array([b"k"], pa.binary()),
+                pa.array([b""], pa.binary()),
+            ],
+            schema=SCHEMA,
+        )
+        schema, found = entries.messages(stream([unknown]), "the-file.lam")
+        with fails_with("file.version") as caught:
+            entries.decode(found[0], schema, "the-file.lam")
+        assert "the-file.lam" in caught.error.message
+
+
+def test_unknown_columns_are_ignored() -> None:
+    more = batch(3).append_column("later", pa.array([1, 2, 3]))
+    schema, found = entries.messages(stream([more]), "f")
+    assert entries.decode(found[0], schema, "f").equals(batch(3))
+
+
+def test_a_section_without_a_column_is_refused() -> None:
+    with fails_with("file.damaged"):
+        entries.messages(stream([batch(3).select(["cf", "op", "key"])]), "f")
+    with fails_with("file.damaged"):
+        entries.messages(pa.py_buffer(b"no stream of Arrow messages at all"), "f")
+    with fails_with("file.damaged"):
+        entries.messages(pa.py_buffer(b""), "f")
+
+
+def stream(batches: list[pa.RecordBatch]) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for one in batches:
+            writer.write_batch(one)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4", "uncompressed"])
+def test_each_compression_is_read_back(codec: str) -> None:
+    data = written([batch(100)], Compression(codec))
+    section = verify(data, "f").sections[0]
+    content = pa.py_buffer(data).slice(section.offset, section.length)
+    schema, found = entries.messages(content, "f")
+    assert [entries.decode(message, schema, "f") for message in found] == [batch(100)]
+
+
+def test_a_section_without_entries_is_read_back() -> None:
+    section = verify(written([]), "f").sections[0]
+    assert section.rows == 0
+
+
+def test_the_same_entries_and_manifest_give_the_same_bytes() -> None:
+    assert written([batch(1000)]) == written([batch(1000)])
+
+
+def test_large_batches_are_split_and_sections_can_be_decoded_piece_by_piece() -> None:
+    data = written([batch(200_000)])
+    section = verify(data, "f").sections[0]
+    schema, found = entries.messages(pa.py_buffer(data).slice(section.offset, section.length), "f")
+    decoded = [entries.decode(message, schema, "f") for message in found]
+    assert max(one.num_rows for one in decoded) <= 2 * entries.BATCH_ROWS
+    assert pa.Table.from_batches(decoded).equals(pa.Table.from_batches([batch(200_000)]))
+
+
+def test_a_batch_with_too_many_bytes_is_split_down_to_single_entries() -> None:
+    large = batch(5, b"x" * (40 << 20))
+    parts = list(entries.split(large))
+    assert [part.num_rows for part in parts] == [1, 1, 1, 1, 1]
+    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([large]))
+
+
+def test_the_writer_does_not_gather_the_file() -> None:
+    """Chunks come while entries are still being asked for."""
+    asked = []
+
+    def source() -> Iterator[pa.RecordBatch]:
+        for number in range(10):
+            asked.append(number)
+            yield batch(1000)
+
+    writer = ContainerWriter(COMMIT, Compression())
+    chunks = writer.chunks([("increment", source())], lambda sections, crc: {})
+    for _ in range(12):
+        next(chunks)
+    assert len(asked) < 10
+
+
+def test_entries_with_nulls_or_wrong_types_are_not_written() -> None:
+    nulls = pa.RecordBatch.from_arrays(
+        [
+            pa.array([0], pa.uint16()),
+            pa.array([1], pa.uint8()),
+            pa.array([None], pa.binary()),
+            pa.array([b""], pa.binary()),
+        ],
+        names=list(SCHEMA.names),
+    )
+    texts = batch(1).set_column(2, "key", pa.array(["text"]))
+    for wrong in (nulls, texts, batch(1).select(["cf", "key", "value"])):
+        with fails_with("engine.protocol"):
+            entries.as_entries(wrong)
+
+
+def test_the_footer_of_a_manifest_that_lies_outside_the_file_is_refused() -> None:
+    body = struct.pack("<QQQ16sQ", 1 << 60, 10, 10, bytes(16), 200)
+    tail = body + struct.pack("<II8s", zlib.crc32(body), 1, container.END_MAGIC)
+    with fails_with("file.damaged"):
+        Footer.parse(bytes(136) + tail, 200, "f")
+
+
+def test_a_manifest_is_stored_with_sorted_keys() -> None:
+    data = COMMITS[0].read_bytes()
+    end = Footer.parse(data, len(data), "f")
+    stored = data[end.manifest_offset : end.manifest_offset + end.stored_length]
+    text = pa.Codec("zstd").decompress(stored, decompressed_size=end.manifest_length, asbytes=True)
+    value = json.load(io.BytesIO(text))
+    assert text == json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
