@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 LATENESS = "30 days"
@@ -171,9 +171,7 @@ def write_batch(results: Path) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def start(
-    query: Query, rows: DataFrame, checkpoint: Path, write: Callable[[DataFrame, int], None]
-) -> StreamingQuery:
+def start(query: Query, rows: DataFrame, checkpoint: Path, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
     """Starts `query`, or continues it where `checkpoint` says; it ends when the feed is read to its end."""
     return (
         rows.writeStream.queryName(query.name)

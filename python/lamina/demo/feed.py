@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def _redelivered(flights: pa.Table, arrived: pa.Int64Array) -> tuple[pa.Table, p
     """The copies and when they arrive; which and when is read off a checksum of the record's key."""
     chosen: list[int] = []
     times: list[int] = []
-    keys = zip(*(flights[name].to_pylist() for name in ("carrier", "flight", "origin")), arrived.to_pylist())
+    names = ("carrier", "flight", "origin")
+    keys = zip(*(flights[name].to_pylist() for name in names), arrived.to_pylist(), strict=True)
     for row, (carrier, flight, origin, at) in enumerate(keys):
         checksum = zlib.crc32(f"{carrier} {flight} {origin} {at}".encode())
         if checksum % _REDELIVERED_ONE_IN == 0:
@@ -140,12 +142,12 @@ def _cut(rows: pa.Table, at: pa.Int64Array, bounds: list[int]) -> list[pa.Table]
     """`rows`, sorted by `at`, in files: file k has what arrived before bound k and not before bound k - 1."""
     times = at.to_pylist()
     edges = [0, *(bisect.bisect_left(times, bound) for bound in bounds), len(rows)]
-    return [rows.slice(low, high - low) for low, high in zip(edges, edges[1:])]
+    return [rows.slice(low, high - low) for low, high in pairwise(edges)]
 
 
 def _write(directory: Path, files: list[pa.Table]) -> None:
     directory.mkdir(parents=True)
-    end = {name: None for name in files[0].column_names}
+    end: dict[str, Any] = dict.fromkeys(files[0].column_names)
     end.update({name: END for name in ("carrier", "tailnum", "origin") if name in end})
     end.update({name: _END_TIME for name in ("hour", "scheduled_at", "departed_at") if name in end})
     files = [*files, pa.Table.from_pylist([end], schema=files[0].schema)]

@@ -1,4 +1,4 @@
-"""Finds and loads the source of the main job, `flight_delays.py`: beside this module in a wheel, else in `examples/`."""
+"""Finds and loads the main job's source, `flight_delays.py`: beside this module in a wheel, else in `examples/`."""
 
 from __future__ import annotations
 
