@@ -41,6 +41,11 @@ class Environment:
     def spark_minor(self) -> str:
         return next((self.spark_home / "jars").glob("spark-core_*.jar")).stem.rsplit("-", 1)[1].rsplit(".", 1)[0]
 
+    @property
+    def activated(self) -> dict[str, str]:
+        """What `bin/activate` sets."""
+        return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(self.folder)}
+
     def install(self, *what: str) -> None:
         pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *what]
         subprocess.run(pip, check=True, cwd=self.folder, stdin=subprocess.DEVNULL, timeout=600)
@@ -53,6 +58,12 @@ class Run:
     code: int
     output: str
     seen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> str:
+        """The end of the output without the frames of stack traces."""
+        lines = [line for line in self.output.splitlines() if not line.lstrip().startswith(("at ", "File "))]
+        return "\n".join(lines[-60:])
 
 
 Program = Callable[..., Run]

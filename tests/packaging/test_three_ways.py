@@ -13,7 +13,7 @@ MASTERS = ["local[2]", "local-cluster[2,1,1024]"]
 
 def check(run: Run, master: str) -> None:
     """The program gave the right answer, with its state in lamina, and one engine for each executor."""
-    assert run.code == 0, run.output[-6000:]
+    assert run.code == 0, run.messages
     seen = run.seen
     assert seen["identical"]
     assert seen["words"] == 6
@@ -58,6 +58,7 @@ def test_spark_submit_with_packages_and_a_properties_file_where_executors_have_o
 @pytest.mark.parametrize("master", MASTERS)
 def test_provider_class_and_jar_set_by_hand(user: Environment, run_program: Program, master: str) -> None:
     (jar,) = user.folder.glob(f"lib/python3*/site-packages/lamina/jars/lamina-spark-{user.spark_minor}_*.jar")
-    run = run_program([user.python], "by-hand", str(jar), spark_home=user.spark_home, environment={"MASTER": master})
+    environment = {"MASTER": master, **user.activated}
+    run = run_program([user.python], "by-hand", str(jar), spark_home=user.spark_home, environment=environment)
     check(run, master)
     assert run.seen["format"] == "1"

@@ -16,7 +16,7 @@ def test_a_jar_for_another_spark_names_the_right_one(user: Environment, run_prog
     )
     assert run.code != 0
     sentences = [line for line in run.output.splitlines() if "[version.spark]" in line]
-    assert sentences, run.output[-6000:]
+    assert sentences, run.messages
     assert f"lamina-spark-{user.spark_minor}_2.13" in sentences[0]
 
 
@@ -32,7 +32,7 @@ def test_executors_without_pyarrow_are_told_what_to_install(
     run = run_program([user.python], "configure", spark_home=user.spark_home, environment=environment)
     assert run.code != 0
     sentences = [line for line in run.output.splitlines() if "[engine.dependency]" in line]
-    assert sentences, run.output[-6000:]
+    assert sentences, run.messages
     assert "pip install" in sentences[0]
     assert "pyarrow" in sentences[0]
 
@@ -45,5 +45,5 @@ def test_a_query_without_the_jar_says_so_before_it_starts(
     environment = {"PYSPARK_PYTHON": user.python, "SPARK_HOME": str(user.spark_home)}
     run = run_program(submit, "configure", spark_home=user.spark_home, environment=environment)
     assert run.code != 0
-    assert "[settings.conflict]" in run.output, run.output[-6000:]
+    assert "[settings.conflict]" in run.output, run.messages
     assert "--packages" in run.output

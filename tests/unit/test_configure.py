@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "jars" / f"spark-core_2.13-{minor}.0.jar").touch()
     (tmp_path / "conf").mkdir()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    for name in ("SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
+    for name in ("SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -46,7 +47,27 @@ def test_it_sets_the_provider_the_format_the_backend_and_the_jar_and_nothing_els
         CHECKPOINT_FORMAT_KEY: "2",
         PREFIX + "backend": "heap",
         "spark.jars": jar_path(),
+        PREFIX + "engine.python": sys.executable,
     }
+
+
+@pytest.mark.parametrize(
+    ("conf", "arguments"),
+    [
+        ({"spark.master": "spark://elsewhere:7077"}, ""),
+        ({}, "--master yarn pyspark-shell"),
+        ({"spark.pyspark.python": "/usr/bin/python3"}, ""),
+    ],
+)
+def test_the_engines_python_is_left_alone_where_this_one_may_not_exist(
+    home: Path, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], arguments: str
+) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+    assert PREFIX + "engine.python" not in options(configure(builder(**conf)))
+
+
+def test_the_engines_python_that_was_asked_for_is_taken(home: Path) -> None:
+    assert options(configure(builder(), engine_python="/opt/python"))[PREFIX + "engine.python"] == "/opt/python"
 
 
 def test_settings_in_snake_case_become_their_keys(home: Path) -> None:

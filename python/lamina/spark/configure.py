@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,9 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
 
     Sets the provider, checkpoint format 2 and the given settings, and adds the shim's jar for the installed Spark to
     `spark.jars`; jars, extensions and plugins that the builder, `spark-defaults.conf` or `PYSPARK_SUBMIT_ARGS` set
-    stay. Needs no network. Call it before the first session of the process, unless the jar is already loaded (as after
-    `spark-submit --packages`).
+    stay. Where the master is local and no Python is chosen for Spark's workers, the engine runs with the Python of this
+    program: set another master before. Needs no network. Call it before the first session of the process, unless the
+    jar is already loaded (as after `spark-submit --packages`).
 
     Args:
         builder: `SparkSession.builder`, or one with options set.
@@ -60,6 +62,8 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
         if problem is not None:
             raise EngineError("engine.dependency", problem)
         _add(builder, options, "spark.jars", jar_path())
+        if _engine_needs_this_python(options):
+            wanted.setdefault(_KEYS["engine_python"], sys.executable)
     return builder.config(map={PROVIDER_KEY: PROVIDER, CHECKPOINT_FORMAT_KEY: "2", **wanted})
 
 
@@ -84,6 +88,15 @@ def _add(builder: SparkSession.Builder, options: dict[str, Any], key: str, entry
     if key in options or not in_arguments:
         before = options[key] if key in options else launch.defaults(spark_home(), environment).get(key)
         builder.config(key, launch.merged(before, entry))
+
+
+def _engine_needs_this_python(options: dict[str, Any]) -> bool:
+    """Spark's own default, the `python3` on PATH, is another one where a virtual environment is not activated."""
+    environment = launch.jvm_environment()
+    before = {**launch.defaults(spark_home(), environment), **launch.submit_conf(environment), **options}
+    if "PYSPARK_PYTHON" in environment or "spark.pyspark.python" in before:
+        return False
+    return str(before.get("spark.master", "local")).startswith("local")
 
 
 def _jvm_runs() -> bool:

@@ -27,6 +27,19 @@ def defaults(home: Path, environment: MutableMapping[str, str]) -> dict[str, str
     return parse_properties(path.read_text(encoding="utf-8"))
 
 
+def submit_conf(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """The entries that `PYSPARK_SUBMIT_ARGS` sets with `--conf`, and its `--master`."""
+    words = _submit_words(environment)
+    entries: dict[str, str] = {}
+    for word, value in zip(words, words[1:], strict=False):
+        if word == "--master":
+            entries["spark.master"] = value
+        elif word in ("--conf", "-c") and "=" in value:
+            key, _, text = value.partition("=")
+            entries[key] = text
+    return entries
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """Entries of a Java properties file as Spark writes them: `key value`, `key=value` or `key: value` per line."""
     entries: dict[str, str] = {}
