@@ -28,6 +28,8 @@ def run_child(module: str, request: Mapping[str, Any], timeout: float = 900) -> 
     Raises:
         SystemExit: The child failed or gave no result; its last lines are shown.
     """
+    # a terminated benchmark takes its child along, as an interrupted one does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     load = machine.load()
     environment = dict(os.environ, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     paths = [str(ROOT), str(ROOT / "python"), environment.get("PYTHONPATH", "")]

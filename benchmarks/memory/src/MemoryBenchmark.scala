@@ -11,9 +11,11 @@ import lamina.benchmarks.micro.KeyBlock
 
 object MemoryBenchmark {
   private val Batch = 50000
+  private val ValueOffset = Platform.BYTE_ARRAY_OFFSET.toLong
 
   /** One look at the memory: rows, bytes a row beyond key and value, and the parts in bytes a row. */
-  private final case class Sample(rows: Long, overhead: Double, pages: Double, dead: Double, index: Double, undo: Double) {
+  private final case class Sample(
+      rows: Long, overhead: Double, pages: Double, dead: Double, index: Double, undo: Double) {
     def json: String = s"""{"rows": $rows, "overhead": $overhead, "pages": $pages, "dead": $dead, """ +
       s""""index": $index, "undo": $undo}"""
   }
@@ -44,8 +46,7 @@ object MemoryBenchmark {
       while (i < block.count) {
         KeyBlock.writeValue(value, stamp + i)
         val start = System.nanoTime()
-        family.put(
-          block.bytes, block.offset(i), KeyBlock.KeyBytes, value, Platform.BYTE_ARRAY_OFFSET.toLong, KeyBlock.ValueBytes)
+        family.put(block.bytes, block.offset(i), KeyBlock.KeyBytes, value, ValueOffset, KeyBlock.ValueBytes)
         longest = math.max(longest, System.nanoTime() - start)
         i += 1
       }
@@ -78,6 +79,7 @@ object MemoryBenchmark {
     val all = grown ++ updated
     val worst = all.flatMap { case (inside, after) => Seq(inside, after) }.maxBy(_.overhead)
     val average = all.map(_._2.overhead).sum / all.size
+    val curve = all.map { case (inside, after) => s"[${after.rows}, ${after.overhead}, ${inside.overhead}]" }
     println(
       s"""RESULT {"key_value_bytes": ${KeyBlock.KeyBytes + KeyBlock.ValueBytes}, "average": $average, """ +
         s""""grown": ${grown.last._2.json}, "after_updates": ${updated.last._2.json}, "worst": ${worst.json}, """ +
@@ -85,7 +87,7 @@ object MemoryBenchmark {
         s""""longest_maintain_growing_ms": ${growthMaintain / 1e6}, """ +
         s""""longest_maintain_updating_ms": ${longestMaintain / 1e6}, """ +
         s""""heap_at_start": $heapAtStart, "heap_grown": $heapGrown, """ +
-        s""""curve": [${all.map { case (inside, after) => s"[${after.rows}, ${after.overhead}, ${inside.overhead}]" }.mkString(", ")}]}""")
+        s""""curve": [${curve.mkString(", ")}]}""")
   }
 
   private def heapAfterCollection(): Long = {

@@ -38,7 +38,7 @@ object KeyBlock {
   val ValueBytes = 32
   private val Prefix = "customer-000000000000000".getBytes("US-ASCII")
 
-  private def writeKey(target: Array[Byte], at: Int, id: Long): Unit = {
+  def writeKey(target: Array[Byte], at: Int, id: Long): Unit = {
     val start = Platform.BYTE_ARRAY_OFFSET.toLong + at
     Platform.putLong(target, start, 0L)
     Platform.putLong(target, start + 8, (16L << 32) | Prefix.length)

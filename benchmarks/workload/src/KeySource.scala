@@ -1,8 +1,8 @@
 // A streaming source that makes (key, amount) rows out of their position and keeps none of them.
 //
 // Batches come in three phases: `preload` batches that together name every key once, `steady` batches of `rows`
-// random keys, and one closing batch of evenly spaced keys. A batch is offered only after `KeyGate.release`, so that the driver
-// can read clocks and file sizes exactly between two batches. The same rows can be read as a batch table.
+// random keys, and one closing batch of evenly spaced keys. A batch is offered only after `KeyGate.release`, so that
+// the driver can read clocks and file sizes exactly between two batches. The same rows can be read as a batch table.
 package lamina.benchmarks.workload
 
 import java.util.{Map => JavaMap, Set => JavaSet}
