@@ -17,9 +17,9 @@ private[wire] trait ByteSink {
 /**
  * Builds the Arrow IPC stream of one section by hand, in off-heap column buffers that are reused.
  *
- * A section is written in one of two ways. *Held*: `hold`, entries, `finish(sink)`; nothing is sent before `finish`, and a
- * section that needs more than one batch sets `overflowed`, forgets its entries and has to be written again, streamed.
- * *Streamed*: `stream(sink)`, entries, `finish(sink)`; each full batch is sent as soon as it is full.
+ * A section is written in one of two ways. *Held*: `hold`, entries, `finish(sink)`; nothing is sent before `finish`,
+ * and a section that needs more than one batch sets `overflowed`, forgets its entries and has to be written again,
+ * streamed. *Streamed*: `stream(sink)`, entries, `finish(sink)`; each batch is sent as soon as it is full.
  *
  * Invariants between calls: offsets have `rows + 1` valid elements; `rows <= MaxRows`; keys and values together are at
  * most `batchBytes`, unless the batch has a single entry. Not thread-safe.

@@ -76,7 +76,8 @@ private[wire] final class Connection private (channel: SocketChannel) extends By
     try channel.close()
     catch { case _: IOException => () }
 
-  private def greet(token: String): Unit = {
+  /** Says who we are; the engine answers once it has a place for the connection. */
+  def greet(token: String): Unit = {
     add(Protocol.greeting())
     add(ByteBuffer.wrap(token.getBytes(US_ASCII)))
     flush()
@@ -92,15 +93,14 @@ private[wire] object Connection {
   /** Wanted size of the socket's buffers; the system may allow less. */
   private val SocketBytes = 1 << 20
 
-  def open(socket: Path, token: String): Connection = {
+  /** A connection that has still to `greet`. */
+  def open(socket: Path): Connection = {
     val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
     try {
       channel.setOption[Integer](StandardSocketOptions.SO_SNDBUF, SocketBytes)
       channel.setOption[Integer](StandardSocketOptions.SO_RCVBUF, SocketBytes)
       channel.connect(UnixDomainSocketAddress.of(socket))
-      val connection = new Connection(channel)
-      connection.greet(token)
-      connection
+      new Connection(channel)
     } catch {
       case error: Throwable =>
         channel.close()

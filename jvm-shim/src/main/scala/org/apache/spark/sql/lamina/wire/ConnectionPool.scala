@@ -24,7 +24,7 @@ private[wire] trait Unanswered {
  *
  * Invariant: `open` counts idle connections, borrowed ones, and those being opened.
  */
-private[wire] final class ConnectionPool(limit: Int, name: String, connect: () => Connection) {
+private[wire] final class ConnectionPool(limit: Int, name: String, connect: Deadline => Connection) {
   private val lock = new ReentrantLock
   private val freed = lock.newCondition()
   private val idle = new ArrayDeque[Connection]
@@ -61,7 +61,7 @@ private[wire] final class ConnectionPool(limit: Int, name: String, connect: () =
       if (connection.isEmpty) open += 1
       connection
     }
-    found.getOrElse(connectNew())
+    found.getOrElse(connectNew(deadline))
   }
 
   /** With the lock held. */
@@ -72,9 +72,9 @@ private[wire] final class ConnectionPool(limit: Int, name: String, connect: () =
     connection
   }
 
-  private def connectNew(): Connection = {
+  private def connectNew(deadline: Deadline): Connection = {
     val connection =
-      try connect()
+      try connect(deadline)
       catch {
         case error: Throwable =>
           locked {

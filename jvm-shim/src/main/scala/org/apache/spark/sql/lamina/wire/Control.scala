@@ -46,7 +46,8 @@ private[wire] final class Control(port: Int, token: String, timeoutMs: Long) {
    * @throws LaminaError what the engine answered, `engine.deadline`, or `engine.protocol` where the call got no answer
    */
   def call(method: String, args: Seq[AnyRef]): JValue = {
-    val target = methods.getOrElse(method, throw new IllegalArgumentException(s"the engine has no control method $method"))
+    val target =
+      methods.getOrElse(method, throw new IllegalArgumentException(s"the engine has no control method $method"))
     val values: Array[AnyRef] = args.map {
       case json: JValue => Protocol.text(json)
       case other => other
@@ -102,7 +103,8 @@ private[wire] object Control {
       val idle = connections.pollLast()
       if (idle != null) idle
       else {
-        val connection = new ClientServerConnection(gateway, startClientSocket(), null, this, null, readTimeout, authToken)
+        val connection =
+          new ClientServerConnection(gateway, startClientSocket(), null, this, null, readTimeout, authToken)
         connection.setInitiatedFromClient(true)
         connection.start()
         connection

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina.wire
 
 import java.io.IOException
+import java.nio.file.Path
 import java.util.concurrent.atomic.AtomicLong
 
 import org.json4s.{JArray, JObject, JValue}
@@ -13,7 +14,8 @@ import org.apache.spark.sql.lamina.table.EntrySink
 private[wire] final class DataClient(
     settings: ProcessSettings,
     name: String,
-    connect: () => Connection,
+    socket: Path,
+    token: String,
     lostReason: () => Option[String],
     brokenReason: Long => LaminaError,
     cancelRequest: Long => Unit) {
@@ -100,7 +102,25 @@ private[wire] final class DataClient(
   }
 
   private def interrupted(op: String, cause: Throwable): LaminaError =
-    new LaminaError(LaminaError.EngineCancelled, s"a $op request was given up, because its thread was interrupted", cause)
+    new LaminaError(LaminaError.EngineCancelled, s"a $op request was given up: its thread was interrupted", cause)
+
+  /** A new connection. Where the engine serves as many as it may, its answer takes until another one is closed. */
+  private def connect(deadline: Deadline): Connection = {
+    val connection = Connection.open(socket)
+    connection.begin(Greeting)
+    val disarm = timer.at(deadline)(connection.expire(Greeting))
+    try {
+      connection.greet(token)
+      connection
+    } catch {
+      case error: Throwable =>
+        connection.close()
+        throw (if (connection.hasExpired) Deadline.passed(deadline, "a new connection") else error)
+    } finally {
+      disarm()
+      connection.end()
+    }
+  }
 
   /** Connections open now, and those of them in use. */
   def connections: (Int, Int) = pool.counts
@@ -118,6 +138,9 @@ private[wire] object DataClient {
 
   /** What idle writers, and idle readers, may hold of buffers. */
   private val MaxIdleBytes = 64L << 20
+
+  /** Stands for a request while a connection is opened; ids of requests are positive. */
+  private val Greeting = -1L
 
   /** Unique in this JVM, across engines. */
   private val requestIds = new AtomicLong

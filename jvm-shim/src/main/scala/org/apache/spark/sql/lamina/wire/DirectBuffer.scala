@@ -33,7 +33,7 @@ private[wire] final class DirectBuffer(initial: Int) {
 
   private def grow(wanted: Long, kept: Int): Unit = {
     if (wanted > MaxBytes)
-      throw new LaminaError(LaminaError.RowTooLarge, s"one entry needs $wanted bytes in a buffer; at most $MaxBytes fit")
+      throw new LaminaError(LaminaError.RowTooLarge, s"one entry needs $wanted bytes; at most $MaxBytes fit")
     val size = math.max(initial.toLong, math.max(wanted, math.min(2L * bytes, MaxBytes.toLong)))
     val rounded = math.min((size + 4095L) & ~4095L, MaxBytes.toLong).toInt
     val larger = Platform.allocateDirectBuffer(rounded)

@@ -11,9 +11,9 @@ import org.apache.spark.util.ShutdownHookManager
 /**
  * One engine process as the shim sees it: control calls, and data requests.
  *
- * An instance belongs to one process and ends with it: then every call fails with `engine.lost`, and `Engine.get` starts
- * the next one, whose `generation` is greater. Handles of stores belong to a generation. All methods may be called from
- * any thread.
+ * An instance belongs to one process and ends with it: then every call fails with `engine.lost`, and `Engine.get`
+ * starts the next one, whose `generation` is greater. Handles of stores belong to a generation. All methods may be
+ * called from any thread.
  */
 final class Engine private (
     settings: ProcessSettings,
@@ -25,7 +25,8 @@ final class Engine private (
   private val data = new DataClient(
     settings,
     s"lamina-engine-$generation",
-    () => Connection.open(greeting.socket, process.token),
+    greeting.socket,
+    process.token,
     () => process.lostReason(),
     brokenReason,
     cancel)
@@ -71,7 +72,8 @@ final class Engine private (
    * @param header `handle`, `attempt` and so on; id, op, sections and deadline are filled in
    * @param sections by name, what puts its entries into a sink; may be called twice and must give the same again
    */
-  def commit(header: JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit = commit(() => header, sections)
+  def commit(header: JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
+    commit(() => header, sections)
 
   /** As above, with a header that is made after the first section was run. */
   def commit(header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
@@ -100,11 +102,10 @@ final class Engine private (
   /** An empty data request: fails if the engine does not answer. */
   def ping(): Unit = data.ping()
 
-  /** Asks the engine to give up a data request. Does nothing where it has ended. */
-  private def cancel(requestId: Long): Unit = {
-    call("cancel", Long.box(requestId))
-    ()
-  }
+  /** Asks the engine to give up a data request. Does nothing where the request, or the engine, has ended. */
+  private def cancel(requestId: Long): Unit =
+    try { call("cancel", Long.box(requestId)); () }
+    catch { case error: LaminaError => logDebug(s"request $requestId was not cancelled", error) }
 
   /** Why the engine broke off its answer to a request: it tells when it is asked to cancel that request. */
   private def brokenReason(requestId: Long): LaminaError =
@@ -146,8 +147,8 @@ object Engine {
   /**
    * The engine of this JVM; starts its process if there is none, or if it has ended.
    *
-   * @throws LaminaError `engine.start`, `engine.dependency`, `version.engine`; `settings.conflict` if a process setting is not
-   *   what the first start fixed
+   * @throws LaminaError `engine.start`, `engine.dependency`, `version.engine`; `settings.conflict` if a process setting
+   *   is not what the first start fixed
    */
   def get(settings: ProcessSettings): Engine = current match {
     case Some(engine) if engine.isAlive =>
@@ -166,7 +167,7 @@ object Engine {
         catch {
           case error: InterruptedException =>
             Thread.currentThread.interrupt()
-            throw new LaminaError(LaminaError.EngineCancelled, "the thread that started the engine was interrupted", error)
+            throw new LaminaError(LaminaError.EngineCancelled, "the start of the engine was interrupted", error)
         }
       fixed = Some(settings)
       current = Some(engine)
@@ -189,7 +190,8 @@ object Engine {
 
   private def requireSame(first: ProcessSettings, later: ProcessSettings): Unit = {
     if ((first.raw ne later.raw) && first.raw != later.raw) {
-      val key = (first.raw.keySet ++ later.raw.keySet).toSeq.sorted.find(key => first.raw.get(key) != later.raw.get(key)).get
+      val keys = (first.raw.keySet ++ later.raw.keySet).filter(key => first.raw.get(key) != later.raw.get(key))
+      val key = keys.min
       def shown(settings: ProcessSettings): String = settings.raw.get(key).fold("not set")(value => s"'$value'")
       throw conflict(key, shown(first), shown(later))
     }
@@ -200,13 +202,16 @@ object Engine {
   private def conflict(key: String, first: String, later: String): LaminaError =
     new LaminaError(
       LaminaError.SettingsConflict,
-      s"$key was $first when the engine of this JVM was first started and is $later now; it holds for all queries of a " +
-        "JVM, so set the same everywhere or restart the application")
+      s"$key was $first when the engine of this JVM was first started and is $later now; it holds for all queries " +
+        "of a JVM, so set the same everywhere or restart the application")
 
   private def hookShutdown(): Unit = if (!hooked) {
+    try ShutdownHookManager.addShutdownHook(ShutdownPriority)(() => shutdown())
+    catch {
+      case error: IllegalStateException =>
+        throw new LaminaError(LaminaError.EngineStart, "no engine is started while the JVM shuts down", error)
+    }
     hooked = true
-    ShutdownHookManager.addShutdownHook(ShutdownPriority)(() => shutdown())
-    ()
   }
 
   /** Ends the engine process, if there is one, and forgets the settings that it fixed. */

@@ -16,7 +16,8 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 private[wire] final case class Greeting(py4jPort: Int, socket: Path, pid: Long, engineVersion: String)
 
 /**
- * The operating system's side of one engine: start, handshake on the standard streams, death, and what it leaves behind.
+ * The operating system's side of one engine: start, handshake on the standard streams, death, and what it leaves
+ * behind.
  *
  * The end of standard input ends the engine, so that it never outlives this JVM. A watcher waits for its death, however
  * it comes about, tells `onExit`, ends the engine's own maintenance process if that is still there, and deletes
@@ -97,7 +98,8 @@ private[wire] final class EngineProcess private (
       if (VersionOrder.compare(engine, shim) > 0)
         s"upgrade the shim: use the lamina jar of version $engine (--packages or spark.jars)"
       else if (engine != shim)
-        s"upgrade the engine: ${settings.python} -m pip install lamina==$shim, or remove that lamina, since the jar carries one"
+        s"upgrade the engine: ${settings.python} -m pip install lamina==$shim, or remove that lamina, since the jar " +
+          "carries one"
       else "install the wheel and the jar of the same release"
     new LaminaError(
       LaminaError.VersionEngine,
@@ -126,11 +128,11 @@ private[wire] final class EngineProcess private (
     val tail = if (logTail.isEmpty) "" else s"; its last words:\n$logTail"
     new LaminaError(
       LaminaError.EngineStart,
-      s"the engine (${settings.python} -m lamina.engine) $what; $advice. Its interpreter is set by ${Key}engine.python, " +
-        s"else spark.pyspark.python, else PYSPARK_PYTHON$tail")
+      s"the engine (${settings.python} -m lamina.engine) $what; $advice. Its interpreter is set by " +
+        s"${Key}engine.python, else spark.pyspark.python, else PYSPARK_PYTHON$tail")
   }
 
-  /** From now on the watcher ends `pid` if it outlives the engine; the handle knows its start time, so no other process. */
+  /** From now on the watcher ends `pid` if it outlives the engine; never another process that got the same id. */
   def ownsMaintenance(pid: Long): Unit = maintenance = ProcessHandle.of(pid).toScala
 
   /** Lets `action` run once as soon as the process has ended. */
@@ -196,7 +198,7 @@ private[wire] object EngineProcess extends Logging {
   private val SignalBase = 128
   private val LineLength = 2000
   private val Dependencies = Set("pyarrow", "fsspec", "py4j")
-  private val MissingModule = "(?:ModuleNotFoundError|ImportError|Error while finding module).*?'?No module named '?(\\w+)".r
+  private val MissingModule = "No module named '?(\\w+)".r
 
   private val random = new SecureRandom
 
@@ -210,8 +212,8 @@ private[wire] object EngineProcess extends Logging {
           directory.delete(None)
           throw new LaminaError(
             LaminaError.EngineStart,
-            s"the engine cannot be started: ${error.getMessage}. Set ${Key}engine.python (or spark.pyspark.python, or " +
-              "PYSPARK_PYTHON) to a Python of version 3.10 or newer that exists on every executor",
+            s"the engine cannot be started: ${error.getMessage}. Set ${Key}engine.python (or spark.pyspark.python, " +
+              "or PYSPARK_PYTHON) to a Python of version 3.10 or newer that exists on every executor",
             error)
       }
     val engine = new EngineProcess(settings, directory, process, newToken(), generation)

@@ -22,7 +22,8 @@ private[wire] trait FeedSink {
 }
 
 /**
- * Reads an Arrow IPC stream of entries: each body lands in one reused off-heap buffer, and the sink gets addresses in it.
+ * Reads an Arrow IPC stream of entries: each body lands in one reused off-heap buffer, and the sink gets addresses
+ * in it.
  *
  * Nothing of a batch is believed before it was checked against the body's length, since a wrong offset would read
  * memory that is not ours. Columns that are not known are skipped. Not thread-safe.
@@ -87,7 +88,7 @@ private[wire] final class EntryReader extends Reusable {
   private def readMessage(from: ByteSource): Option[Message] = {
     prefix.clear()
     from.readFully(prefix)
-    if (prefix.getInt(0) != EntrySchema.Continuation) throw malformed("a message does not start with the continuation mark")
+    if (prefix.getInt(0) != EntrySchema.Continuation) throw malformed("a message starts with something else")
     val length = prefix.getInt(4)
     if (length == 0) None
     else {

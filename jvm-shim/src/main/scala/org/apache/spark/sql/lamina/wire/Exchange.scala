@@ -12,8 +12,8 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 /**
  * One request on its connection, from the first byte to the last of its answer, and what became of it.
  *
- * Ends by exactly one of `done` and `failed`, which give the connection back. The engine watches the deadline as well and
- * answers when it passes; this side waits a little longer, then closes the connection.
+ * Ends by exactly one of `done` and `failed`, which give the connection back. The engine watches the deadline as well
+ * and answers when it passes; this side waits a little longer, then closes the connection.
  */
 private[wire] final class Exchange(
     val id: Long,
@@ -42,9 +42,11 @@ private[wire] final class Exchange(
   def waitMs: Long = patience.remainingMs + Exchange.GraceMs
 
   /** Takes the request's header for sending; `flush` of the connection sends it. */
-  def addHeader(header: JObject): Unit =
+  def addHeader(header: JObject): Unit = {
+    val left = math.max(deadline.remainingMs, 1L) // 0 would mean none
     connection.add(Protocol.frame(
-      Protocol.merged(header, "id" -> JInt(id), "op" -> JString(op), "deadline_ms" -> JInt(deadline.remainingMs max 1L))))
+      Protocol.merged(header, "id" -> JInt(id), "op" -> JString(op), "deadline_ms" -> JInt(left))))
+  }
 
   /** The header of the answer, if it says ok. */
   def readAnswer(): JValue = {
@@ -97,7 +99,8 @@ private[wire] final class Exchange(
     case _: IOException if connection.hasExpired => deadlineError
     case broken: IOException =>
       lostReason() match {
-        case Some(reason) => new LaminaError(LaminaError.EngineLost, s"$op request $id was not answered: $reason", broken)
+        case Some(reason) =>
+          new LaminaError(LaminaError.EngineLost, s"$op request $id was not answered: $reason", broken)
         case None =>
           val reason = brokenReason(id)
           reason.addSuppressed(broken)
@@ -106,14 +109,13 @@ private[wire] final class Exchange(
     case other => other
   }
 
-  def deadlineError: LaminaError =
-    new LaminaError(
-      LaminaError.EngineDeadline,
-      s"$op request $id was not answered within ${deadline.timeoutMs} ms " +
-        "(spark.sql.streaming.stateStore.lamina.engine.requestTimeoutMs)")
+  def deadlineError: LaminaError = Deadline.passed(deadline, s"$op request $id")
 
   def interruptedError(cause: Throwable): LaminaError =
-    new LaminaError(LaminaError.EngineCancelled, s"$op request $id was given up, because its thread was interrupted", cause)
+    new LaminaError(
+      LaminaError.EngineCancelled,
+      s"$op request $id was given up, because its thread was interrupted",
+      cause)
 }
 
 private[wire] object Exchange {

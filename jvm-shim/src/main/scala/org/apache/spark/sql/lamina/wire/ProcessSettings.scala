@@ -9,7 +9,8 @@ package org.apache.spark.sql.lamina.wire
  * @param requestTimeoutMs deadline of each request, control and data
  * @param connections most data connections open at once
  * @param tempDir where the private directory of the engine is made
- * @param raw process settings as the user gave them, by full key: handed to the engine, and compared with those of later opens
+ * @param raw process settings as the user gave them, by full key: handed to the engine, and compared with those of
+ *   later opens
  */
 final case class ProcessSettings(
     python: String,

@@ -62,7 +62,7 @@ private[wire] object Protocol {
     JObject(more.toList ++ header.obj.filterNot { case (name, _) => names(name) })
   }
 
-  /** Version of this shim, from the properties that the build puts into the jar. */
+  /** Version of this shim, from the properties that the build puts into the jar; plain classes have none. */
   lazy val shimVersion: String = {
     val properties = new Properties
     Option(getClass.getClassLoader.getResourceAsStream("lamina-build.properties"))

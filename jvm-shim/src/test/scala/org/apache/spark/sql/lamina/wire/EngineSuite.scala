@@ -9,6 +9,7 @@ import scala.concurrent.duration._
 import scala.jdk.CollectionConverters._
 import scala.util.{Try, Using}
 
+import org.json4s.JObject
 import org.json4s.JsonAST.{JInt, JString}
 import org.json4s.JsonDSL._
 
@@ -51,7 +52,8 @@ class EngineSuite extends EngineFixture {
     assert(answer \ "argument" \ "text" == JString("ü\n\"\\ \u2028"))
     val error = intercept[LaminaError](engine.call("closeStore", Int.box(7)))
     assert(error.kind == LaminaError.StoreClosed && error.getMessage.contains("no store 7"))
-    assert(kindOf(engine.call("begin", Int.box(1), "peer" -> "raise": org.json4s.JObject)) == LaminaError.EngineProtocol)
+    val raise: JObject = "peer" -> "raise"
+    assert(kindOf(engine.call("begin", Int.box(1), raise)) == LaminaError.EngineProtocol)
     assert(engine.call("begin", Int.box(1), "{}") \ "handle" == JInt(1))
   }
 
@@ -61,9 +63,9 @@ class EngineSuite extends EngineFixture {
       val failures = new java.util.concurrent.ConcurrentLinkedQueue[Throwable]
       val thread = new Thread(() =>
         try (1 to 30).foreach { round =>
-          engine.call("begin", Int.box(number), ("round" -> round): org.json4s.JObject)
+          engine.call("begin", Int.box(number), ("round" -> round): JObject)
           val pending = (1 to 4).map(_ =>
-            engine.commit(("handle" -> (100 + number)): org.json4s.JObject, Seq("increment" -> Entry.fill(one) _)))
+            engine.commit(("handle" -> (100 + number)): JObject, Seq("increment" -> Entry.fill(one) _)))
           pending.foreach(_.await())
         } catch { case error: Throwable => failures.add(error); () })
       thread.start()
@@ -100,7 +102,7 @@ class EngineSuite extends EngineFixture {
   test("an engine that never answers runs into the deadline, and later requests work") {
     val engine = Engine.get(peer.settings(requestTimeoutMs = 500))
     assert(seconds(5)(kindOf(commit(engine, one, "hang"))) == LaminaError.EngineDeadline)
-    assert(seconds(5)(kindOf(engine.call("begin", Int.box(1), ("peer" -> "hang"): org.json4s.JObject))) ==
+    assert(seconds(5)(kindOf(engine.call("begin", Int.box(1), ("peer" -> "hang"): JObject))) ==
       LaminaError.EngineDeadline)
     commit(engine, one)
     assert(loaded(engine) == one)
@@ -183,7 +185,7 @@ class EngineSuite extends EngineFixture {
 
   test("an engine killed while a control call is under way, or while nothing is, is lost") {
     val engine = Engine.get(peer.settings())
-    assert(seconds(5)(kindOf(engine.call("begin", Int.box(1), ("peer" -> "die"): org.json4s.JObject))) ==
+    assert(seconds(5)(kindOf(engine.call("begin", Int.box(1), ("peer" -> "die"): JObject))) ==
       LaminaError.EngineLost)
     val next = Engine.get(peer.settings())
     next.ping()

@@ -8,8 +8,9 @@ import scala.util.Using
 /**
  * A small engine that speaks the wire protocol with pyarrow and py4j, and misbehaves when a request asks for it.
  *
- * It is started as the real one is (`python -m lamina.engine`), from a directory that is put first on the module path. A
- * commit is kept and is what `load` of the same handle sends back. The field `peer` of a header says what to do instead.
+ * It is started as the real one is (`python -m lamina.engine`), from a directory that is put first on the module
+ * path. A commit is kept and is what `load` of the same handle sends back. The field `peer` of a header says what to do
+ * instead.
  */
 private[wire] final class PeerEngine(python: String = PeerEngine.python, script: String = PeerEngine.script) {
   val root: Path = Files.createTempDirectory("lamina-peer-")
@@ -151,9 +152,7 @@ private[wire] object PeerEngine {
       |                    pa.record_batch(list(b.columns) + [pa.array([40 + i] * b.num_rows, pa.int64())], schema=sent)
       |                    for i, b in enumerate(batches)]
       |            if peer == "extra":
-      |                sent = pa.schema([pa.field("note", pa.utf8()), pa.field("weight", pa.float64())]).append(sent.field(0))
-      |                for i in range(1, 4):
-      |                    sent = sent.append(schema.field(i))
+      |                sent = pa.schema([pa.field("note", pa.utf8()), pa.field("weight", pa.float64())] + list(schema))
       |                batches = [
       |                    pa.record_batch([pa.array(["x"] * b.num_rows), pa.array([None] * b.num_rows, pa.float64())]
       |                                    + list(b.columns), schema=sent)
