@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,4 +136,5 @@ def test_the_page_of_settings_is_current() -> None:
 
 def test_the_module_prints_the_page() -> None:
     command = [sys.executable, "-m", "lamina.settings", "--markdown"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == markdown()
+    environment = {**os.environ, "PYTHONPATH": str(PAGE.parents[1] / "python")}
+    assert subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout == markdown()

@@ -12,6 +12,7 @@ belongs to an engine that is just starting.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -54,9 +55,11 @@ class Directories:
             shutil.rmtree(path, ignore_errors=True)
 
     def _hold(self, path: Path) -> None:
-        # Inherited by no child: the lock ends with this process, however it ends.
+        # Inherited by no child: the lock ends with this process, however it ends. Where the file system has no locks,
+        # no other engine gets one either, and nothing is swept.
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._locks.append(descriptor)
         self._paths.append(path)
 

@@ -36,7 +36,7 @@ _STREAM_OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 
 
 class PeerGone(ConnectionError):
-    """The peer closed its connection in the middle of a request."""
+    """The peer closed its connection in the middle of a request or of its response."""
 
 
 class Connection:
@@ -98,7 +98,10 @@ class Connection:
     def send_header(self, header: dict[str, Any]) -> None:
         """Sends a response's header at once."""
         body = json.dumps(header, separators=(",", ":")).encode()
-        self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        try:
+            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+        except ConnectionError as error:
+            raise PeerGone("the connection was closed before a response") from error
 
     def receive_stream(self) -> Iterator[pa.RecordBatch]:
         """The batches of one Arrow IPC stream; each is received when it is asked for."""
@@ -166,7 +169,10 @@ class Connection:
         """Sends everything that was taken."""
         parts, self._parts, self._unsent = self._parts, [], 0
         while parts:
-            count = self._socket.sendmsg(parts)
+            try:
+                count = self._socket.sendmsg(parts)
+            except ConnectionError as error:
+                raise PeerGone("the connection was closed in the middle of a response") from error
             self.sent += count
             whole = 0
             while whole < len(parts) and count >= parts[whole].nbytes:

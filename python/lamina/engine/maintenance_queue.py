@@ -51,6 +51,9 @@ class MaintenanceQueue:
         self._starts = 0
         self._done = 0
         self._failed = 0
+        self._segments = 0
+        self._deleted = 0
+        self._last_error: dict[str, str] | None = None
         self._busy_s = 0.0
 
     def start(self) -> None:
@@ -88,6 +91,9 @@ class MaintenanceQueue:
                 "working_on": self._current[0] if self._current else None,
                 "done": self._done,
                 "failed": self._failed,
+                "segments": self._segments,
+                "deleted_files": self._deleted,
+                "last_error": self._last_error,
                 "busy_ms": round(self._busy_s * 1000),
             }
 
@@ -158,6 +164,9 @@ class MaintenanceQueue:
             if finished is not None:
                 self._done += report["ok"]
                 self._failed += not report["ok"]
+                self._segments += report.get("segment") is not None
+                self._deleted += report.get("deleted", 0)
+                self._last_error = report.get("error", self._last_error)
                 self._busy_s += self._clock.monotonic() - self._work_began
         try:
             if finished is not None:
