@@ -12,8 +12,7 @@ from lamina import errors
 from lamina.errors import KINDS, LaminaError
 
 SCALA = (
-    Path(__file__).resolve().parents[2]
-    / "jvm-shim/src/main/scala/org/apache/spark/sql/lamina/errors/LaminaError.scala"
+    Path(__file__).resolve().parents[2] / "jvm-shim/src/main/scala/org/apache/spark/sql/lamina/errors/LaminaError.scala"
 )
 
 
