@@ -1,0 +1,114 @@
+"""A checkpoint as a query with state in lamina leaves it: Spark's logs from the golden files, state by HeapStore."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from lamina.components import RandomIds, SystemClock
+from lamina.format import PUT, SCHEMA, ColumnFamily, Count
+from lamina.settings import Settings
+from lamina.storage import Storage
+from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreId, Version
+
+GOLDEN = Path(__file__).parent.parent.parent / "golden" / "spark-4.3" / "aggregation-rocksdb-v2"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+LAMINA = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+PARTITIONS = 2
+
+
+class QueryOnDisk:
+    """One stateful operator with two partitions; every batch puts rows into each of them.
+
+    Args:
+        format_version: Spark's checkpoint format, 1 or 2.
+    """
+
+    def __init__(self, directory: Path, format_version: int = 2) -> None:
+        self.directory = directory
+        self.format_version = format_version
+        self.attempts: list[list[str]] = []
+        self._stores: list[HeapStore] = []
+        (directory / "offsets").mkdir(parents=True)
+        (directory / "commits").mkdir()
+        shutil.copy(GOLDEN / "metadata", directory / "metadata")
+        shutil.copytree(GOLDEN / "state", directory / "state")
+        self.restart("run-1")
+
+    def restart(self, run_id: str) -> None:
+        """A new run of the query."""
+        url = f"{self.directory}/state"
+        state = CheckpointState.open(Storage(url), run_id=run_id, read_only=False, clock=SystemClock(), ids=RandomIds())
+        self._stores = [
+            HeapStore(
+                state,
+                StoreId(url, 0, partition, "default"),
+                Settings.parse({}),
+                format_version=self.format_version,
+                spark="4.3.0",
+                min_versions=100,
+                clock=SystemClock(),
+                ids=RandomIds(),
+            )
+            for partition in range(PARTITIONS)
+        ]
+
+    @property
+    def version(self) -> int:
+        """The newest version that Spark committed."""
+        return len(self.attempts)
+
+    def plan(self) -> None:
+        """Spark writes the offset log of the next batch."""
+        text = (GOLDEN / "offsets" / "1").read_text().replace(ROCKSDB, LAMINA)
+        (self.directory / "offsets" / str(self.version)).write_text(text)
+
+    def execute(self, rows: int = 10, *, task_attempt: int = 0) -> list[str]:
+        """The tasks of the next batch commit their stores; the attempt ids by partition."""
+        return [self._commit(store, partition, rows, task_attempt) for partition, store in enumerate(self._stores)]
+
+    def finish(self, attempts: Sequence[str]) -> None:
+        """Spark writes the commit log of the batch."""
+        entry: dict[str, object] = {"nextBatchWatermarkMs": 0}
+        if self.format_version == 2:
+            entry["stateUniqueIds"] = {"0": [[attempt] for attempt in attempts]}
+        path = self.directory / "commits" / str(self.version)
+        path.write_text(f"v{self.format_version}\n{json.dumps(entry)}")
+        self.attempts.append(list(attempts))
+
+    def run(self, batches: int, rows: int = 10) -> None:
+        """Whole batches."""
+        for _ in range(batches):
+            self.plan()
+            self.finish(self.execute(rows))
+
+    def file(self, attempt: str, partition: int = 0) -> Path:
+        """The file of an attempt."""
+        return self.directory / "state" / "0" / str(partition) / f"{attempt.split('.')[1]}_{attempt}.lam"
+
+    def _commit(self, store: HeapStore, partition: int, rows: int, task_attempt: int) -> str:
+        known = self.format_version == 2 and self.version > 0
+        base = Version(self.version, self.attempts[-1][partition] if known else None)
+        begin = store.begin(base, task_attempt=task_attempt, load_empty=False, force_snapshot=False, have=True)
+        keys = [f"{self.version}-{row}".encode() for row in range(rows)]
+        columns = [[0] * rows, [PUT] * rows, keys, [b"value"] * rows]
+        batch = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+        live = rows * (self.version + 1)
+        store.commit(
+            CommitRequest(
+                attempt=begin.attempt,
+                version=base.version + 1,
+                base=Version(base.version, begin.base_attempt),
+                digest="0" * 32,
+                counts={0: Count(live, live * 8)},
+                column_families=(ColumnFamily(0, "default"),),
+                next_column_family=1,
+                task_attempt=task_attempt,
+            ),
+            {"increment": [batch]},
+        )
+        return begin.attempt
