@@ -104,7 +104,9 @@ class LocalBackend(Backend):
             with open(target, "rb", buffering=0) as file:
                 return _pread(file, offset, length)
         # a mapping must end within the file: touching a page behind its end kills the process
-        available = max(0, min(length, os.path.getsize(target) - offset))
+        available = min(length, os.path.getsize(target) - offset)
+        if available <= 0:
+            return pa.py_buffer(b"")
         with pa.memory_map(target, "r") as mapped:
             mapped.seek(offset)
             return mapped.read_buffer(available)

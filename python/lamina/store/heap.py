@@ -316,7 +316,7 @@ class HeapStore:
             found = self._files.open_commit(manifest.attempt)
         except LaminaError:
             return False
-        return found.size == size and found.manifest == manifest
+        return found.size == size and found.manifest.to_json() == manifest.to_json()
 
     # Reading
 

@@ -109,7 +109,7 @@ class Loader:
         """Another way to the state at the end of a broken reference of the version opened."""
         manifest = opened.manifest
 
-        def recover(failed: Reference, broken: frozenset[str]) -> Sequence[Reference]:
+        def recover(failed: Reference, broken: frozenset[restore.Place]) -> Sequence[Reference]:
             attempt = self._attempt_at(manifest, failed.end)
             if attempt is None:
                 raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")

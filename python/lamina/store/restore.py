@@ -25,8 +25,11 @@ _BYTES_AHEAD = 64 << 20
 
 _BATCHES_AHEAD = 6
 
-Recover = Callable[[Reference, frozenset[str]], Sequence[Reference]]
-"""Given a broken reference and the names of all broken files: another chain for the state at its end, newest first."""
+Place = tuple[str | None, int]
+"""A section: path of its file, and offset in it."""
+
+Recover = Callable[[Reference, frozenset[Place]], Sequence[Reference]]
+"""Given a broken reference and the places of all broken sections: another chain for the state at its end."""
 
 
 def stream(files: StoreFiles, chain: Sequence[Reference], recover: Recover | None) -> Iterator[pa.RecordBatch]:
@@ -35,7 +38,8 @@ def stream(files: StoreFiles, chain: Sequence[Reference], recover: Recover | Non
     Raises:
         LaminaError: `file.*` naming the file, where nothing else leads to the state.
     """
-    broken: set[str] = set()
+    broken: set[Place] = set()
+    first: LaminaError | None = None
     remaining = list(chain)
     while remaining:
         reader = _Reader(files, remaining)
@@ -46,12 +50,13 @@ def stream(files: StoreFiles, chain: Sequence[Reference], recover: Recover | Non
             failed = reader.failed
             if recover is None or failed is None or not error.kind.startswith("file."):
                 raise
-            broken.add(failed.path or "")
+            first = first or error
+            broken.add(_place(failed))
             try:
                 remaining = list(recover(failed, frozenset(broken)))
             except LaminaError:
                 # what is missing for another way is not the news; the broken file is
-                raise error from None
+                raise first from None
 
 
 class _Reader:
@@ -110,9 +115,9 @@ class _Reader:
 
 
 def alternatives(
-    open_commit: Callable[[str], Opened], files: StoreFiles, attempt: str, broken: frozenset[str]
+    open_commit: Callable[[str], Opened], files: StoreFiles, attempt: str, broken: frozenset[Place]
 ) -> list[Reference]:
-    """A chain for the state that `attempt` made which needs none of the `broken` files.
+    """A chain for the state that `attempt` made which needs none of the `broken` sections.
 
     Walks down the lineage: each step takes the increment of one more attempt and tries the references of its base.
 
@@ -123,14 +128,18 @@ def alternatives(
     while True:
         opened = open_commit(attempt)
         chain = opened.references()
-        if not any(reference.path in broken for reference in chain):
+        if not any(_place(reference) in broken for reference in chain):
             return [*steps, *chain]
         increment = increment_reference(opened, files)
         base = opened.manifest.base
-        if increment is None or base is None or increment.path in broken:
+        if increment is None or base is None or _place(increment) in broken:
             raise LaminaError.from_kind("file.damaged", f"no other way leads to version {opened.manifest.version}")
         steps.append(increment)
         attempt = base.attempt
+
+
+def _place(reference: Reference) -> Place:
+    return reference.path, reference.offset
 
 
 def increment_reference(opened: Opened, files: StoreFiles) -> Reference | None:

@@ -124,7 +124,8 @@ class Collector:
                 kept += 1
                 continue
             age = now - left.get(name, entry.modified_ms)
-            if age < self._min_age_ms:
+            # a storage that tells no times (0) gives no reason to think that anything is old
+            if age < self._min_age_ms or entry.modified_ms <= 0:
                 young += 1
                 continue
             reason = _CUT_OFF if parsed is None else _NOTHING_NEEDS if name in left else _NEVER_REFERRED

@@ -89,7 +89,7 @@ class StorageConformance:
         assert bytes(self.storage.read("f")) == b"first"
 
     def test_nothing_is_listed_of_an_object_that_is_being_written(self) -> None:
-        seen = []
+        seen: list[object] = []
 
         def source() -> Iterator[bytes]:
             yield b"x" * 1000

@@ -1,0 +1,107 @@
+"""Hadoop's URLs and keys in fsspec's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from lamina.storage.hadoop import Location, translate
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "root"),
+    [
+        ("/tmp/checkpoint/state", "file", "/tmp/checkpoint/state"),
+        ("file:/tmp/with space", "file", "/tmp/with space"),
+        ("file:///tmp/x", "file", "/tmp/x"),
+        ("file://localhost/tmp/x", "file", "/tmp/x"),
+        ("s3a://bucket/a/b", "s3", "bucket/a/b"),
+        ("s3://bucket/a", "s3", "bucket/a"),
+        ("s3n://bucket/a", "s3", "bucket/a"),
+        ("gs://bucket/a", "gs", "bucket/a"),
+        ("abfss://container@account.dfs.core.windows.net/a/b", "abfs", "container/a/b"),
+        ("wasbs://container@account.blob.core.windows.net/a", "abfs", "container/a"),
+        ("hdfs://namenode:8020/a/b", "hdfs", "/a/b"),
+        ("memory://a/b", "memory", "/a/b"),
+        ("memory:/a/b", "memory", "/a/b"),
+        ("oss://bucket/a", "oss", "bucket/a"),
+    ],
+)
+def test_a_url_names_the_same_place_in_fsspec(url: str, protocol: str, root: str) -> None:
+    location = translate(url, {})
+    assert (location.protocol, location.root) == (protocol, root)
+
+
+def test_a_path_without_scheme_is_on_the_default_file_system() -> None:
+    assert translate("/a/b", {"fs.defaultFS": "hdfs://namenode:8020"}) == Location(
+        "hdfs", "/a/b", {"host": "namenode", "port": 8020}
+    )
+    assert translate("/a/b", {"fs.defaultFS": "s3a://bucket/"}).root == "bucket/a/b"
+    assert translate("/a/b", {"fs.defaultFS": "file:///"}).protocol == "file"
+
+
+def test_a_url_without_name_node_takes_the_default_one() -> None:
+    location = translate("hdfs:///a/b", {"fs.defaultFS": "hdfs://namenode:9000"})
+    assert location == Location("hdfs", "/a/b", {"host": "namenode", "port": 9000})
+
+
+def test_keys_of_s3a_become_parameters_of_s3fs() -> None:
+    location = translate(
+        "s3a://bucket/a",
+        {
+            "fs.s3a.access.key": "id",
+            "fs.s3a.secret.key": "secret",
+            "fs.s3a.session.token": "token",
+            "fs.s3a.endpoint": "localhost:9000",
+            "fs.s3a.endpoint.region": "eu-central-1",
+            "fs.s3a.connection.ssl.enabled": "false",
+            "fs.s3a.path.style.access": "true",
+        },
+    )
+    assert location.options == {
+        "key": "id",
+        "secret": "secret",
+        "token": "token",
+        "endpoint_url": "http://localhost:9000",
+        "client_kwargs": {"region_name": "eu-central-1"},
+        "config_kwargs": {"s3": {"addressing_style": "path"}},
+    }
+
+
+def test_a_key_of_one_bucket_wins_over_the_general_one() -> None:
+    hadoop = {"fs.s3a.access.key": "general", "fs.s3a.bucket.mine.access.key": "own"}
+    assert translate("s3a://mine/a", hadoop).options == {"key": "own"}
+    assert translate("s3a://other/a", hadoop).options == {"key": "general"}
+
+
+def test_an_endpoint_keeps_its_own_scheme_and_is_secure_by_default() -> None:
+    assert translate("s3a://b/a", {"fs.s3a.endpoint": "https://e"}).options == {"endpoint_url": "https://e"}
+    assert translate("s3a://b/a", {"fs.s3a.endpoint": "e"}).options == {"endpoint_url": "https://e"}
+
+
+def test_anonymous_access_to_s3_is_recognised() -> None:
+    provider = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+    assert translate("s3a://b/a", {"fs.s3a.aws.credentials.provider": provider}).options == {"anon": True}
+
+
+def test_keys_of_azure_become_parameters_of_adlfs() -> None:
+    host = "account.dfs.core.windows.net"
+    url = f"abfss://container@{host}/a"
+    assert translate(url, {f"fs.azure.account.key.{host}": "k"}).options == {
+        "account_name": "account",
+        "account_key": "k",
+    }
+    assert translate(
+        url,
+        {
+            f"fs.azure.account.oauth2.client.id.{host}": "c",
+            f"fs.azure.account.oauth2.client.secret.{host}": "s",
+            f"fs.azure.account.oauth2.client.endpoint.{host}": "https://login.microsoftonline.com/t/oauth2/token",
+        },
+    ).options == {"account_name": "account", "client_id": "c", "client_secret": "s", "tenant_id": "t"}
+
+
+def test_keys_of_google_become_parameters_of_gcsfs() -> None:
+    assert translate(
+        "gs://b/a",
+        {"google.cloud.auth.service.account.json.keyfile": "/key.json", "fs.gs.project.id": "p"},
+    ).options == {"token": "/key.json", "project": "p"}

@@ -1,0 +1,148 @@
+"""Errors of storages, local publication with and without fsync, and file systems that are not installed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import datetime, timezone
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from lamina.storage import Storage, is_temporary
+from lamina.storage.remote import _modified_ms
+from lamina.testing import Fault, FaultyBackend
+from lamina.testing.expect import fails_with
+
+
+def test_a_scheme_without_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(protocol: str, **_: object) -> None:
+        raise ImportError(f"Install something to access {protocol}")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    for url, package in (("s3a://b/a", "s3fs"), ("gs://b/a", "gcsfs"), ("abfss://c@a.dfs.core.windows.net/", "adlfs")):
+        with fails_with("storage.scheme") as caught:
+            Storage(url)
+        assert f"pip install {package}" in caught.error.message
+        assert url.rstrip("/") in caught.error.message
+
+
+def test_a_scheme_that_nobody_knows_is_named() -> None:
+    with fails_with("storage.scheme") as caught:
+        Storage("nosuchscheme://a/b")
+    assert "nosuchscheme" in caught.error.message
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with fails_with("storage.failed") as caught:
+        Storage(str(tmp_path / "file")).publish("d/f", b"x")
+    assert str(tmp_path / "file") in caught.error.message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_is_denied(tmp_path: Path) -> None:
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with fails_with("storage.denied"):
+            Storage(str(tmp_path)).publish("f", b"x")
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_permission_errors_of_any_file_system_are_denials() -> None:
+    class Denying(FaultyBackend):
+        def read(self, path: str) -> object:  # type: ignore[override]
+            raise PermissionError("403 Forbidden")
+
+    with fails_with("storage.denied") as caught:
+        Storage("memory://x", backend=Denying(Storage("memory://x")._backend)).read("f")
+    assert "memory://x/f" in caught.error.message
+
+
+def test_a_failing_storage_is_named_with_path_and_reason() -> None:
+    faulty = FaultyBackend(Storage("memory://failing")._backend)
+    storage = Storage("memory://failing", backend=faulty)
+    faulty.inject(Fault("publish", after=True))
+    with fails_with("storage.failed") as caught:
+        storage.publish("d/f", b"x")
+    assert "memory://failing/d/f" in caught.error.message
+    assert storage.exists("d/f")
+
+
+def test_fsync_flushes_file_and_directory_before_the_name_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        events.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        real_fsync(descriptor)
+
+    def replace(source: str, target: str) -> None:
+        events.append("rename")
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    Storage(str(tmp_path), fsync=True).publish("d/f", b"x")
+    assert events == ["file", "rename", "directory"]
+    events.clear()
+    Storage(str(tmp_path)).publish("d/g", b"x")
+    assert events == ["rename"]
+
+
+def test_a_publication_that_was_cut_off_leaves_a_name_that_is_known_as_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(source: str, target: str) -> None:
+        raise SystemExit
+
+    # a kill runs no clean-up: neither does this unlink
+    monkeypatch.setattr(os, "replace", killed)
+    monkeypatch.setattr(os, "unlink", lambda path: None)
+    with pytest.raises(SystemExit):
+        Storage(str(tmp_path)).publish("f", b"x")
+    (left,) = os.listdir(tmp_path)
+    assert is_temporary(left)
+    assert not is_temporary("f")
+
+
+def test_a_temporary_name_that_is_taken_is_not_written_to(tmp_path: Path) -> None:
+    left = tmp_path / f".f.{os.getpid()}-0.tmp"
+    left.write_text("left by an earlier process of the same number")
+    Storage(str(tmp_path)).publish("f", b"x")
+    assert left.read_text() == "left by an earlier process of the same number"
+    assert (tmp_path / "f").read_bytes() == b"x"
+
+
+def test_a_mapped_file_outlives_its_deletion(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    storage.publish("f", b"x" * (8 << 20))
+    data = storage.read("f")
+    storage.delete_many(["f"])
+    assert bytes(data) == b"x" * (8 << 20)
+
+
+def test_a_range_beyond_a_truncated_large_file_ends_with_the_file(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    storage.publish("f", b"x" * (6 << 20))
+    assert storage.read_range("f", 1 << 20, 20 << 20).size == 5 << 20
+    assert storage.read_range("f", 7 << 20, 20 << 20).size == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"LastModified": datetime(2026, 1, 1, tzinfo=timezone.utc)}, 1_767_225_600_000),
+        ({"created": datetime(2026, 1, 1)}, 1_767_225_600_000),
+        ({"updated": "2026-01-01T00:00:00.000Z"}, 1_767_225_600_000),
+        ({"mtime": 1_767_225_600.5}, 1_767_225_600_500),
+        ({"modificationTime": 1_767_225_600_000}, 1_767_225_600_000),
+        ({}, 0),
+    ],
+)
+def test_the_time_of_publication_is_found_under_each_file_systems_name(entry: dict[str, object], expected: int) -> None:
+    assert _modified_ms(entry) == expected
