@@ -1,7 +1,7 @@
 """How long a micro-batch of a stock aggregation takes with each state store: `python -m benchmarks.aggregation`.
 
-Batch time is the median `addBatch` of the timed batches of one run; a cell's figure is the median over rounds. Ratios are
-taken within rounds. The results of all variants are compared, and the last round of lamina is restored from its files.
+Batch time is the median `addBatch` of the timed batches of one run; a cell's figure is the median over rounds. Ratios
+are taken within rounds. The results of all variants are compared, and lamina's last round is restored from its files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ from benchmarks.statistics import Spread, ratios, spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
 CHILD = "benchmarks.aggregation_child"
-BARS = {"10k/10k": {FLOOR: 1.1}, "1M/100k": {FLOOR: 1.1, HDFS: 4, ROCKSDB: 4}, "4M/10k": {FLOOR: 1.1, HDFS: 12, ROCKSDB: 2}}
+BARS = {
+    "10k/10k": {FLOOR: 1.1},
+    "1M/100k": {FLOOR: 1.1, HDFS: 4, ROCKSDB: 4},
+    "4M/10k": {FLOOR: 1.1, HDFS: 12, ROCKSDB: 2},
+}
 GROWTH_BAR = 1.2
 GC_BAR_MS = 10
+CHANGE_BYTES = 40 + 32  # key and value of a changed row
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,12 @@ def summary(runs: dict[str, list[dict[str, Any]]], restored: dict[str, Any] | No
     digests = {r["digest"] for answers in runs.values() for r in answers}
     found: dict[str, Any] = {
         "batch_ms": {variant: spread(values) for variant, values in times.items()},
-        "ratio_to_floor": {v: ratios(values, times[FLOOR]) for v, values in times.items() if FLOOR in times and v != FLOOR},
-        "speed_up": {v: ratios(values, times[LAMINA]) for v, values in times.items() if LAMINA in times and v != LAMINA},
+        "ratio_to_floor": {
+            v: ratios(values, times[FLOOR]) for v, values in times.items() if FLOOR in times and v != FLOOR
+        },
+        "speed_up": {
+            v: ratios(values, times[LAMINA]) for v, values in times.items() if LAMINA in times and v != LAMINA
+        },
         "load": spread([r["load"] for answers in runs.values() for r in answers]),
         "same_digest": len(digests) == 1,
     }
@@ -107,6 +116,11 @@ def summary(runs: dict[str, list[dict[str, Any]]], restored: dict[str, Any] | No
     if restored is not None:
         found["restored"] = restored["restored"] == restored["expected"]
     return found
+
+
+def written_share(cell: dict[str, Any], variant: str) -> float:
+    """Bytes written over the uncompressed bytes of the changed rows, each key once."""
+    return float(cell["bytes_a_batch"][variant] / (cell["updated_rows"][variant] * CHANGE_BYTES))
 
 
 def growth(cells: dict[str, Any]) -> float | None:
@@ -122,7 +136,17 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, cell in result["cells"].items():
         load: Spread = cell["load"]
         table = Table(title=f"{name} keys/rows a batch; {result['rounds']} rounds, load {load['low']}-{load['high']}")
-        for heading in ("store", "addBatch ms", "rounds", "ratio to floor", "95 %", "lamina is", "GC ms", "kB written"):
+        for heading in (
+            "store",
+            "addBatch ms",
+            "rounds",
+            "ratio to floor",
+            "95 %",
+            "lamina is",
+            "GC ms",
+            "kB written",
+            "of changes",
+        ):
             table.add_column(heading, justify="left" if heading == "store" else "right")
         for variant, time in cell["batch_ms"].items():
             ratio, speed = cell["ratio_to_floor"].get(variant), cell["speed_up"].get(variant)
@@ -135,6 +159,7 @@ def show(result: dict[str, Any], console: Console) -> None:
                 f"{speed['median']:.2f} x faster" if speed else "",
                 f"{cell['gc_ms_a_batch'][variant]:.1f}",
                 f"{cell['bytes_a_batch'][variant] / 1000:.0f}",
+                f"{written_share(cell, variant):.2f}",
             )
         console.print(table)
         console.print(f"  same results: {'yes' if cell['same_digest'] else 'NO'}", end="")

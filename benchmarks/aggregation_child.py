@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sql
 
-from benchmarks import session, variants
+from benchmarks import session
 from benchmarks.rounds import print_result
 
 SOURCE = "lamina.benchmarks.workload.KeySource"
@@ -21,8 +21,8 @@ KEY_PAD = "customer-000000000000000"  # a key of 24 characters is an UnsafeRow o
 
 def aggregate(rows: DataFrame) -> DataFrame:
     """The query: 40-byte keys, 32-byte values."""
-    keyed = rows.select(F.lpad(F.col("k").cast("string"), len(KEY_PAD), KEY_PAD).alias("key"), "v")
-    return keyed.groupBy("key").agg(F.count("*").alias("n"), F.max("v").alias("top"), F.sum("v").alias("total"))
+    keyed = rows.select(sql.lpad(sql.col("k").cast("string"), len(KEY_PAD), KEY_PAD).alias("key"), "v")
+    return keyed.groupBy("key").agg(sql.count("*").alias("n"), sql.max("v").alias("top"), sql.sum("v").alias("total"))
 
 
 def options(request: dict[str, Any]) -> dict[str, str]:
@@ -74,11 +74,13 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "preload_ms": sum(progress[batch]["durationMs"]["addBatch"] for batch in range(request["preload"])),
         "updated_rows": statistics.mean(p["stateOperators"][0]["numRowsUpdated"] for p in timed),
         "state_rows": operator["numRowsTotal"],
-        "state_metrics": operator.get("customMetrics", {}),
         "gc_ms_a_batch": gc / len(timed),
         "bytes_a_batch": written / len(timed),
         "resident_bytes": resident,
+        "memory_metrics": [p["stateOperators"][0]["customMetrics"] for p in timed],
     }
+    if request.get("heap"):
+        result["heap_bytes"] = session.heap_after_collection(spark)
     query.stop()
     spark.stop()
     return result
@@ -93,8 +95,8 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     expected = aggregate(source)
 
     def digest(rows: DataFrame) -> str:
-        hashed = rows.toDF("key", "n", "top", "total").select(F.xxhash64("key", "n", "top", "total").alias("h"))
-        count, xor = hashed.agg(F.count("*"), F.bit_xor("h")).collect()[0]
+        hashed = rows.toDF("key", "n", "top", "total").select(sql.xxhash64("key", "n", "top", "total").alias("h"))
+        count, xor = hashed.agg(sql.count("*"), sql.bit_xor("h")).collect()[0]
         return f"{count}:{xor & (2**64 - 1):x}"
 
     result = {"restored": digest(restored), "expected": digest(expected)}

@@ -12,7 +12,9 @@ from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot  # noqa: E402  (the backend comes first)
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 COLOURS = {FLOOR: "#9a9a9a", HDFS: "#d98c3f", ROCKSDB: "#5b8db8", LAMINA: "#2a7f4f"}
 
@@ -30,7 +32,9 @@ def grouped_bars(
                 continue
             bar = group[variant]
             x = place + (position - (len(present) - 1) / 2) * width
-            axes.bar(x, bar["median"], width * 0.92, color=COLOURS[variant], label=TITLES[variant] if place == 0 else None)
+            axes.bar(
+                x, bar["median"], width * 0.92, color=COLOURS[variant], label=TITLES[variant] if place == 0 else None
+            )
             whisker = [[bar["median"] - bar["low"]], [bar["high"] - bar["median"]]]
             axes.errorbar(x, bar["median"], yerr=whisker, color="#222222", linewidth=0.8, capsize=2)
             axes.annotate(f"{bar['median']:.3g}", (x, bar["high"]), ha="center", va="bottom", fontsize=7)
@@ -54,7 +58,7 @@ def lines(
     _finish(figure, axes, path, title)
 
 
-def _finish(figure: pyplot.Figure, axes: pyplot.Axes, path: Path, title: str) -> None:
+def _finish(figure: Figure, axes: Axes, path: Path, title: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", linewidth=0.3)

@@ -1,7 +1,8 @@
 """Cost of one row in the shim's table and in a `java.util.HashMap` of copied rows: `python -m benchmarks.micro`.
 
-Keys are 40 bytes, values 32. `update` and `insert` include the commit: collecting the change set, building its messages,
-ending the transaction, reclaiming. Thread CPU time is what the row costs; wall time adds what else the machine did.
+Keys are 40 bytes, values 32. `update` and `insert` include the commit: collecting the change set, building its
+messages, ending the transaction, reclaiming. Thread CPU time is what the row costs; wall time adds what else the machine
+did.
 """
 
 from __future__ import annotations
@@ -68,7 +69,17 @@ def show(result: dict[str, Any], console: Console) -> None:
     load = result["load"]
     title = f"ns a row at {result['keys']:,} keys, {result['batch']:,} rows a transaction; {result['rounds']} rounds"
     table = Table(title=f"{title}, load {load['low']}-{load['high']}")
-    for heading in ("", "table, CPU", "rounds", "HashMap, CPU", "rounds", "ratio", "95 %", "table, wall", "HashMap, wall"):
+    for heading in (
+        "",
+        "table, CPU",
+        "rounds",
+        "HashMap, CPU",
+        "rounds",
+        "ratio",
+        "95 %",
+        "table, wall",
+        "HashMap, wall",
+    ):
         table.add_column(heading, justify="right" if heading else "left")
     for name, found in result["operations"].items():
         own, other, ratio = found["cpu_ns"][LAMINA], found["cpu_ns"][FLOOR], found["ratio"]
@@ -85,7 +96,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     parts = ", ".join(f"{name} {nanos:.0f}" for name, nanos in result["commit_wall_ns"].items())
-    console.print(f"of 'put again + commit' (bar {PUT_BAR_NS}), the commit is {result['commit_part']['median']:.0f}: {parts}")
+    console.print(
+        f"of 'put again + commit' (bar {PUT_BAR_NS}), the commit is {result['commit_part']['median']:.0f}: {parts}"
+    )
 
 
 def main() -> None:

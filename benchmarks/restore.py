@@ -1,10 +1,10 @@
 """How long a store takes to come back from its files: `python -m benchmarks.restore`.
 
-The chain is a snapshot of all keys and increments with 10 % deletes and 10 % list appends, in two partitions. A restore is
-the time from the providers' `init` to the end of the first full batch, less the median of the batches after it; a full
-scan follows and its digest is compared. Files are evicted from the page cache first. `fresh` starts everything, the engine
-too, in a new JVM; `running` is a JVM that has restored another, small chain before. The built-in heap store has no
-column families and no lists: its chain has puts instead.
+The chain is a snapshot of all keys and increments with 10 % deletes and 10 % list appends, in two partitions. A restore
+is the time from the providers' `init` to the end of the first full batch, less the median of the batches after it; a
+full scan follows and its digest is compared. Files are evicted from the page cache first. `fresh` starts everything,
+the engine too, in a new JVM; `running` is a JVM that has restored another, small chain before. The built-in heap store
+has no column families and no lists: its chain has puts instead.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def run(keys: int, rows: int, increments: int, rounds: int, chosen: list[str], s
                 evict(Path(folder))
                 answer = run_child(CHILD, {**requests[variant], "warm": state == "running"})
                 answers[state][variant].append(answer)
-                progress(f"{state} round {number + 1}/{rounds} {variant}: {seconds(answer):.2f} s, load {answer['load']}")
+                progress(
+                    f"{state} round {number + 1}/{rounds} {variant}: {seconds(answer):.2f} s, load {answer['load']}"
+                )
     return {
         "benchmark": "restore",
         "date": datetime.date.today().isoformat(),
@@ -89,7 +91,9 @@ def summary(answers: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     times = {variant: [seconds(answer) for answer in found] for variant, found in answers.items()}
     result: dict[str, Any] = {
         "restore_s": {variant: spread(values) for variant, values in times.items()},
-        "steady_ms": {v: statistics.median(statistics.median(a["steady"]) for a in f) / 1e6 for v, f in answers.items()},
+        "steady_ms": {
+            v: statistics.median(statistics.median(a["steady"]) for a in f) / 1e6 for v, f in answers.items()
+        },
         "scan_s": {v: spread([a["scan"] / 1e9 for a in found]) for v, found in answers.items()},
     }
     built_in = [times[variant] for variant in (HDFS, ROCKSDB) if variant in times]
@@ -110,7 +114,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     load = result["load"]
     for state, found in result["states"].items():
         chain = f"{result['keys']:,} keys + {result['increments']} increments of {result['rows']:,} rows"
-        table = Table(title=f"restore, JVM {state}: {chain}; {result['rounds']} rounds, load {load['low']}-{load['high']}")
+        table = Table(
+            title=f"restore, JVM {state}: {chain}; {result['rounds']} rounds, load {load['low']}-{load['high']}"
+        )
         for heading in ("store", "restore s", "rounds", "batch after ms", "full scan s", "files MB"):
             table.add_column(heading, justify="left" if heading == "store" else "right")
         for variant, time in found["restore_s"].items():
@@ -126,7 +132,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         if ratio := found.get("ratio_to_better_built_in"):
             interval = f"{ratio['low']:.2f}-{ratio['high']:.2f}"
             console.print(f"lamina to the better built-in: {ratio['median']:.2f} (95 % {interval}; bar {BAR_RATIO})")
-    console.print(f"same digests: {'yes' if result['same_digest'] else 'NO'}; files evicted from the page cache before each")
+    console.print(
+        f"same digests: {'yes' if result['same_digest'] else 'NO'}; files evicted from the page cache before each"
+    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Compiles the benchmarks' Scala sources with the compiler that pyspark ships; a jar is kept until its sources change."""
+"""Compiles the benchmarks' Scala sources with the compiler that pyspark ships; a jar is kept until a source changes."""
 
 from __future__ import annotations
 

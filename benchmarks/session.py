@@ -35,7 +35,7 @@ def start(variant: str, *, driver_memory: str, extra_jars: list[Path] | None = N
 
 def jvm(spark: SparkSession) -> Any:
     """The root of the JVM's packages."""
-    return spark.sparkContext._jvm  # noqa: SLF001  (pyspark has no public way in)
+    return spark.sparkContext._jvm
 
 
 def gc_millis(spark: SparkSession) -> int:
@@ -56,7 +56,7 @@ def jvm_pid(spark: SparkSession) -> int:
 
 
 def resident(spark: SparkSession) -> dict[str, int]:
-    """Greatest resident memory, in bytes, of the JVM and of each process that it started, named by the module it runs."""
+    """Greatest resident memory, in bytes, of the JVM and of each process that it started, named by what it is."""
     pid = jvm_pid(spark)
     found = {"jvm": machine.peak_resident_bytes(pid)}
     for child, command in machine.descendants(pid).items():

@@ -13,11 +13,14 @@ object MemoryBenchmark {
   private val Batch = 50000
   private val ValueOffset = Platform.BYTE_ARRAY_OFFSET.toLong
 
-  /** One look at the memory: rows, bytes a row beyond key and value, and the parts in bytes a row. */
+  /**
+   * One look at the memory: rows, bytes a row beyond key and value, and the parts in bytes a row; `waiting` is what the
+   * pool holds beside the table's own: free pages and those in quarantine.
+   */
   private final case class Sample(
-      rows: Long, overhead: Double, pages: Double, dead: Double, index: Double, undo: Double) {
+      rows: Long, overhead: Double, pages: Double, dead: Double, index: Double, undo: Double, waiting: Double) {
     def json: String = s"""{"rows": $rows, "overhead": $overhead, "pages": $pages, "dead": $dead, """ +
-      s""""index": $index, "undo": $undo}"""
+      s""""index": $index, "undo": $undo, "waiting": $waiting}"""
   }
 
   def main(arguments: Array[String]): Unit = {
@@ -36,7 +39,7 @@ object MemoryBenchmark {
       def each(bytes: Long): Double = bytes.toDouble / rows
       Sample(
         rows, each(memory.total - table.keyValueBytes(0)), each(memory.pageBytes), each(memory.deadBytes),
-        each(memory.indexBytes), each(memory.undoBytes))
+        each(memory.indexBytes), each(memory.undoBytes), each(pool.reservedBytes - memory.total))
     }
 
     /** One transaction; every put is timed on its own. */

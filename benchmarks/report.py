@@ -1,0 +1,264 @@
+"""Writes docs/benchmarks.md from the JSON of the last runs: `python -m benchmarks.report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import aggregation, memory, micro, restore
+from benchmarks.rounds import RESULTS
+from benchmarks.scala import ROOT
+from benchmarks.statistics import Spread
+from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+FIGURES = ROOT / "docs" / "benchmarks"
+
+INTRODUCTION = """# Benchmarks
+
+Written by `python -m benchmarks.report` from the last run of each benchmark. To run them again:
+
+```
+python -m benchmarks.aggregation      # --quick: small cells, about three minutes
+python -m benchmarks.micro
+python -m benchmarks.restore
+python -m benchmarks.memory
+python -m benchmarks.report
+```
+
+Every store runs in a fresh JVM, the stores take turns, and each round starts with another one. A ratio is taken within
+a round; given are the median over rounds and its 95 % bootstrap interval. *Met* compares the median with the target.
+The *floor* is one `java.util.HashMap` of copied rows for each store, with no files, no versions and no recovery: what
+Spark's own work costs when keeping state costs next to nothing.
+"""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table whose first column is text and the others are numbers."""
+    rule = ["---", *("---:" for _ in heads[1:])]
+    lines = ["| " + " | ".join(row) + " |" for row in (heads, rule, *rows)]
+    return "\n".join(lines) + "\n"
+
+
+def around(value: Spread, digits: int = 2) -> str:
+    """Median and interval."""
+    return f"{value['median']:.{digits}f} ({value['low']:.{digits}f}-{value['high']:.{digits}f})"
+
+
+def verdict(met: bool) -> str:
+    """Whether a target is met."""
+    return "met" if met else "**not met**"
+
+
+def header(result: dict[str, Any]) -> str:
+    """When and on what a benchmark ran."""
+    found = result["machine"]
+    return (
+        f"{result['date']}; {found['cpu']}, {found['cores']} cores, {found['memory_gib']:.0f} GiB, {found['system']}; "
+        f"JDK {found['jdk']}, Python {found['python']}, Spark {found['spark']}, pyarrow {found['pyarrow']}.\n"
+    )
+
+
+def aggregation_section(result: dict[str, Any]) -> str:
+    """Batch time, growth, garbage collection and bytes."""
+    parts = ["## Batch time of an aggregation\n", header(result)]
+    parts.append(
+        "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, `local[2]`, "
+        f"two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms.\n"
+    )
+    parts.append("![batch time](benchmarks/aggregation.png)\n")
+    for name, cell in result["cells"].items():
+        parts.append(f"### {name} keys/rows a batch\n")
+        rows = []
+        for variant, time in cell["batch_ms"].items():
+            ratio, speed = cell["ratio_to_floor"].get(variant), cell["speed_up"].get(variant)
+            rows.append([
+                TITLES[variant],
+                around(time, 0),
+                around(ratio) if ratio else "",
+                around(speed) if speed else "",
+                f"{cell['gc_ms_a_batch'][variant]:.1f}",
+                f"{cell['bytes_a_batch'][variant] / 1000:.0f}",
+                f"{aggregation.written_share(cell, variant):.2f}",
+            ])  # fmt: skip
+        heads = ["store", "median (all rounds)", "to floor", "lamina faster", "GC ms", "kB written", "of the changes"]
+        parts.append(table(heads, rows))
+        load = cell["load"]
+        checks = f"Load average before the runs {load['low']}-{load['high']}. "
+        checks += (
+            "All stores gave the same results. " if cell["same_digest"] else "**The stores gave different results.** "
+        )
+        if "restored" in cell:
+            same = "equals" if cell["restored"] else "**differs from**"
+            checks += f"The state restored from lamina's files {same} the same query run as a batch."
+        parts.append(checks + "\n")
+    parts.append("Durability:\n")
+    for variant, words in result["durability"].items():
+        parts.append(f"- {TITLES[variant]}: {words['durability']}; fsync {words['fsync']}; {words['compression']}")
+    parts.append("")
+    parts.append(table(["target", "bar", "measured", ""], aggregation_targets(result)))
+    return "\n".join(parts)
+
+
+def aggregation_targets(result: dict[str, Any]) -> list[list[str]]:
+    """Each bar with what was measured."""
+    rows = []
+    for name, bars in aggregation.BARS.items():
+        cell = result["cells"].get(name)
+        if cell is None:
+            continue
+        for variant, bar in bars.items():
+            if variant == FLOOR:
+                ratio = cell["ratio_to_floor"][LAMINA]
+                met = ratio["median"] <= bar
+                rows.append([f"{name}: lamina to the floor", f"≤ {bar}", around(ratio), verdict(met)])
+            elif variant in cell["speed_up"]:
+                speed = cell["speed_up"][variant]
+                what = f"{name}: faster than {TITLES[variant]}"
+                rows.append([what, f"≥ {bar} times", around(speed), verdict(speed["median"] >= bar)])
+    grown = aggregation.growth(result["cells"])
+    if grown is not None:
+        bar = aggregation.GROWTH_BAR
+        rows.append(["batch time from 100k to 4M keys", f"≤ {bar} times", f"{grown:.2f} times", verdict(grown <= bar)])
+    for name, cell in result["cells"].items():
+        share = aggregation.written_share(cell, LAMINA)
+        rows.append([f"{name}: bytes written of the changes", "≤ 0.5", f"{share:.2f}", verdict(share <= 0.5)])
+    if "4M/10k" in result["cells"]:
+        spent = result["cells"]["4M/10k"]["gc_ms_a_batch"][LAMINA]
+        met = spent <= aggregation.GC_BAR_MS
+        rows.append(["garbage collection at 4M keys", f"≤ {aggregation.GC_BAR_MS} ms", f"{spent:.1f} ms", verdict(met)])
+    return rows
+
+
+def micro_section(result: dict[str, Any]) -> str:
+    """Nanoseconds a row."""
+    parts = ["## One row\n", header(result)]
+    parts.append(
+        f"Thread CPU time in ns a row at {result['keys']:,} keys, {result['batch']:,} rows a transaction, the shim's "
+        f"table beside a `HashMap` of copied rows; {result['rounds']} rounds. Puts include the commit: collecting the "
+        "change set, building its messages, ending the transaction, reclaiming.\n"
+    )
+    parts.append("![ns a row](benchmarks/micro.png)\n")
+    rows = [
+        [name, around(found["cpu_ns"][LAMINA], 0), around(found["cpu_ns"][FLOOR], 0), around(found["ratio"])]
+        for name, found in result["operations"].items()
+    ]
+    parts.append(table(["operation", "table", "HashMap", "ratio"], rows))
+    slowest = max(result["operations"][name]["cpu_ns"][LAMINA]["median"] for name in ("insert", "update"))
+    bar = micro.PUT_BAR_NS
+    target = [["put, amortised with commit", f"≤ {bar} ns", f"{slowest:.0f} ns", verdict(slowest <= bar)]]
+    parts.append(table(["target", "bar", "measured", ""], target))
+    return "\n".join(parts)
+
+
+def restore_section(result: dict[str, Any]) -> str:
+    """Seconds to come back."""
+    parts = ["## Restore\n", header(result)]
+    parts.append(
+        f"{result['keys']:,} keys in a snapshot and {result['increments']} increments of {result['rows']:,} rows with "
+        "10 % deletes and 10 % list appends, two partitions, files evicted from the page cache; from the providers' `init` "
+        "to the end of the first full batch, less the median of the batches after it. *Fresh* starts the JVM's classes and "
+        "the engine too; *running* is a JVM that has restored a small chain before. The built-in heap store has no lists; "
+        "its chain has puts instead.\n"
+    )
+    parts.append("![restore](benchmarks/restore.png)\n")
+    targets = []
+    for state, found in result["states"].items():
+        rows = [
+            [
+                TITLES[variant],
+                around(found["restore_s"][variant]),
+                f"{found['steady_ms'][variant]:.0f}",
+                f"{found['scan_s'][variant]['median']:.2f}",
+                f"{result['chain_bytes'][variant] / 1e6:.0f}",
+            ]
+            for variant in (HDFS, ROCKSDB, LAMINA)
+            if variant in found["restore_s"]
+        ]
+        parts.append(table([f"JVM {state}", "restore s", "batch after, ms", "full scan s", "files MB"], rows))
+        took, bar = found["restore_s"][LAMINA], restore.BAR_S
+        targets.append([f"restore, JVM {state}", f"≤ {bar} s", around(took), verdict(took["median"] <= bar)])
+        if ratio := found.get("ratio_to_better_built_in"):
+            what = f"to the better built-in, JVM {state}"
+            targets.append(
+                [what, f"≤ {restore.BAR_RATIO}", around(ratio), verdict(ratio["median"] <= restore.BAR_RATIO)]
+            )
+    same = "equal in all stores" if result["same_digest"] else "**different**"
+    parts.append(f"Digests of the full scans: {same}. Load {result['load']['low']}-{result['load']['high']}.\n")
+    parts.append(table(["target", "bar", "measured", ""], targets))
+    return "\n".join(parts)
+
+
+def memory_section(result: dict[str, Any]) -> str:
+    """Bytes a row, pauses, processes."""
+    found = result["table"]
+    parts = ["## Memory and pauses\n", header(result)]
+    parts.append(
+        f"The table alone, growing to {result['keys']:,} rows of {found['key_value_bytes']} bytes and then updated by "
+        f"{result['updates']} batches of 50,000 random keys; sampled inside and after every transaction.\n"
+    )
+    parts.append("![memory](benchmarks/memory.png)\n")
+    samples = {"all keys in": "grown", "after the updates": "after_updates", "worst sample": "worst"}
+    rows = [
+        [name, *(f"{found[key][part]:.1f}" for part in ("overhead", "pages", "dead", "index", "undo", "waiting"))]
+        for name, key in samples.items()
+    ]
+    heads = ["bytes a row", "beyond key + value", "pages", "of them dead", "index", "undo", "free pages of the pool"]
+    parts.append(table(heads, rows))
+    growing, updating = found["longest_put_growing_ms"], found["longest_put_updating_ms"]
+    pause = max(growing, updating)
+    targets = [
+        _target("average beyond key + value", memory.AVERAGE_BAR, found["average"], "bytes"),
+        _target("worst beyond key + value", memory.WORST_BAR, found["worst"]["overhead"], "bytes"),
+        _target("longest pause inside a transaction", memory.PAUSE_BAR_MS, pause, "ms"),
+    ]
+    rows = []
+    for keys, answer in result["queries"].items():
+        resident = [answer["resident_bytes"].get(name, 0) / 2**20 for name in ("jvm", "engine", "maintenance")]
+        rows.append([f"{int(keys):,} keys", f"{answer['heap_bytes'] / 2**20:.0f}", *(f"{mib:.0f}" for mib in resident)])
+    for name in ("engine", "maintenance"):
+        most = max(answer["resident_bytes"].get(name, 0) for answer in result["queries"].values()) / 2**20
+        targets.append(_target(f"resident memory of the {name} process", memory.RESIDENT_BAR_MIB, most, "MiB"))
+    parts.append(
+        f"The aggregation query over {result['batches']} batches of 10,000 rows; MiB, resident memory at its peak:\n"
+    )
+    parts.append(table(["", "heap after a collection", "JVM", "engine", "maintenance"], rows))
+    parts.append(table(["target", "bar", "measured", ""], targets))
+    return "\n".join(parts)
+
+
+def _target(name: str, bar: float, value: float, unit: str) -> list[str]:
+    return [name, f"≤ {bar} {unit}", f"{value:.1f} {unit}", verdict(value <= bar)]
+
+
+SECTIONS = {
+    "aggregation": aggregation_section,
+    "micro": micro_section,
+    "restore": restore_section,
+    "memory": memory_section,
+}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON results")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    given = parser.parse_args()
+    figures = given.page.parent / FIGURES.name
+    figures.mkdir(parents=True, exist_ok=True)
+    parts = [INTRODUCTION]
+    for name, section in SECTIONS.items():
+        source = given.results / f"{name}.json"
+        if source.exists():
+            parts.append(section(json.loads(source.read_text())))
+            shutil.copyfile(given.results / f"{name}.png", figures / f"{name}.png")
+    given.page.write_text("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
