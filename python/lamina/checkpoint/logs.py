@@ -25,6 +25,8 @@ from lamina.errors import LaminaError
 from lamina.format.paths import store_directory
 from lamina.storage import Storage
 
+_GLOBAL_LIMIT = "globalLimit"
+
 
 class CheckpointLogs:
     """Spark's logs of the checkpoint whose directory is the root of `storage`.
@@ -91,6 +93,17 @@ class CheckpointLogs:
         """The column families of a store by its newest schema."""
         schemas = self.state_schemas(operator.operator, store)
         return column_families(operator, schemas[-1]) if schemas else ()
+
+    def partitions(self, operator: OperatorMetadata, entry: CommitEntry | None = None) -> int:
+        """How many partitions the operator really has, by the newest commit where it names attempts.
+
+        Operator metadata always has the number of shuffle partitions, also for a global limit, which runs in one.
+        """
+        if entry is not None and entry.state_ids is not None and operator.operator in entry.state_ids:
+            return len(entry.state_ids[operator.operator])
+        if operator.name == _GLOBAL_LIMIT:
+            return 1
+        return max((store.partitions for store in operator.stores), default=0)
 
     def state_id(self, entry: CommitEntry, operator: OperatorMetadata, partition: int, store: str) -> str | None:
         """The attempt id that `entry` names for a store; None where the log keeps none.

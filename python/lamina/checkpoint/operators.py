@@ -19,6 +19,7 @@ class StoreMetadata:
     """One store of an operator.
 
     Args:
+        partitions: as Spark records it, which is too many for a global limit: it has one (`CheckpointLogs.partitions`).
         prefix_columns: how many key columns a prefix scan fixes; 0 where there are no prefix scans.
         schema_files: where the store's schemas are, oldest first, relative to the checkpoint; only v2 records it.
     """

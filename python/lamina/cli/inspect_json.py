@@ -32,11 +32,11 @@ def _operator(operator: OperatorSurvey) -> dict[str, Any]:
         "operator": metadata.operator,
         "name": metadata.name,
         "metadata_version": metadata.version,
+        "partitions": operator.partitions,
         "properties": dict(metadata.properties),
         "stores": [
             {
                 "name": store.name,
-                "partitions": store.partitions,
                 "prefix_columns": store.prefix_columns,
                 "column_families": [_family(family) for family in operator.families.get(store.name, ())],
             }

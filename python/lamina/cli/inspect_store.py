@@ -116,7 +116,7 @@ def survey_store(
     """
     files = StoreFiles(state, identity)
     versions = Versions(files)
-    listing = sorted(files.list(), key=lambda entry: entry.name)
+    listing = sorted(files.list(), key=_age)
     by_version = v1.attempts(listing)
     newest = max(named, default=None)
     problems: list[str] = []
@@ -217,6 +217,14 @@ def _lost(files: StoreFiles, opened: Opened, listing: Sequence[Listed]) -> list[
                 f"{reference.size}"
             )
     return problems
+
+
+def _age(entry: Listed) -> tuple[int, str]:
+    """Sorts files by the version that they lead to; files that lead to none come first."""
+    parsed = parse_name(entry.name)
+    if isinstance(parsed, CommitName):
+        return parsed.version, entry.name
+    return (parsed.end if isinstance(parsed, SegmentName) else -1), entry.name
 
 
 def _kind(name: str) -> str:

@@ -27,7 +27,7 @@ from lamina.storage import Storage
 
 PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-_CONCURRENT_STORES = 8
+_CONCURRENT_READS = 8
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class OperatorSurvey:
     """One stateful operator; `families` by store name."""
 
     metadata: OperatorMetadata
+    partitions: int
     families: dict[str, tuple[ColumnFamilyMeaning, ...]]
 
 
@@ -105,19 +106,20 @@ def survey(
     state = storage.at(f"{storage.url}/state")
     planned, committed = logs.planned_batches(), logs.committed_batches()
     offsets = logs.offsets(planned[-1]) if planned else None
-    entries = [logs.commit(batch) for batch in committed]
+    entries = _entries(logs, committed)
+    newest = entries[-1] if entries else None
     identity = read_identity(state)
     result = CheckpointSurvey(
         url=storage.url,
         query=logs.query_id(),
         planned=planned,
         committed=committed,
-        watermark_ms=entries[-1].next_watermark_ms if entries else None,
+        watermark_ms=newest.next_watermark_ms if newest else None,
         provider=offsets.conf.get(_PROVIDER_KEY) if offsets else None,
-        format_version=(1 if entries[-1].state_ids is None else 2) if entries else None,
+        format_version=(1 if newest.state_ids is None else 2) if newest else None,
         identity=identity,
         runs=read_runs(state),
-        operators=[_operator(logs, operator) for operator in logs.operators()],
+        operators=[_operator(logs, operator, newest) for operator in logs.operators()],
         stores=(),
     )
     if not result.is_lamina:
@@ -127,8 +129,24 @@ def survey(
     return replace(result, stores=_survey_stores(logs, state, result.operators, chosen, entries, details, progress))
 
 
-def _operator(logs: CheckpointLogs, metadata: OperatorMetadata) -> OperatorSurvey:
-    return OperatorSurvey(metadata, {store.name: logs.column_families(metadata, store) for store in metadata.stores})
+def _entries(logs: CheckpointLogs, committed: Sequence[int]) -> list[CommitEntry]:
+    """The commit log. A running query removes its oldest entries meanwhile; the newest must be there."""
+
+    def one(batch: int) -> CommitEntry | None:
+        try:
+            return logs.commit(batch)
+        except LaminaError as error:
+            if error.kind != "file.missing" or batch == committed[-1]:
+                raise
+            return None
+
+    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+        return [entry for entry in pool.map(one, committed) if entry is not None]
+
+
+def _operator(logs: CheckpointLogs, metadata: OperatorMetadata, newest: CommitEntry | None) -> OperatorSurvey:
+    families = {store.name: logs.column_families(metadata, store) for store in metadata.stores}
+    return OperatorSurvey(metadata, logs.partitions(metadata, newest), families)
 
 
 def _refuse_empty(selection: Selection, operators: Sequence[OperatorSurvey]) -> list[StoreIdentity]:
@@ -137,7 +155,7 @@ def _refuse_empty(selection: Selection, operators: Sequence[OperatorSurvey]) -> 
         StoreIdentity("", operator.metadata.operator, partition, store.name)
         for operator in operators
         for store in operator.metadata.stores
-        for partition in range(store.partitions)
+        for partition in range(operator.partitions)
     ]
     chosen = [identity for identity in identities if selection.takes(identity)]
     if identities and not chosen:
@@ -183,12 +201,14 @@ def _survey_stores(
                     entry, metadata[identity.operator], identity.partition, identity.name
                 )
             except LaminaError as error:
-                problems.append(error.message)
+                # an operator may be younger than the log; the newest entry must name all
+                if entry is entries[-1]:
+                    problems.append(error.message)
         found = survey_store(state, identity, named, details=details)
         return replace(found, problems=(*problems, *found.problems))
 
     progress(0, len(chosen))
-    pool = ThreadPoolExecutor(_CONCURRENT_STORES)
+    pool = ThreadPoolExecutor(_CONCURRENT_READS)
     try:
         futures = [pool.submit(one, identity) for identity in chosen]
         for done, _ in enumerate(as_completed(futures), start=1):

@@ -95,7 +95,7 @@ def _provider(found: CheckpointSurvey) -> str:
 
 
 def _operators(found: CheckpointSurvey) -> Table:
-    table = _table("operator", "name", "stores", ">partitions", ">rows", ">state", ">files")
+    table = _table("operator", "name", "stores", ">partitions", ">rows", ">state", ">size")
     for operator in found.operators:
         number = operator.metadata.operator
         stores = [store for store in found.stores if store.identity.operator == number]
@@ -104,7 +104,7 @@ def _operators(found: CheckpointSurvey) -> Table:
             str(number),
             operator.metadata.name,
             "\n".join(store.name for store in operator.metadata.stores),
-            str(max((store.partitions for store in operator.metadata.stores), default=0)),
+            str(operator.partitions),
             _number(sum(details.rows for details in known)) if stores else "",
             _size(sum(details.state_bytes for details in known)) if stores else "",
             _size(sum(store.size for store in stores)) if stores else "",

@@ -84,6 +84,10 @@ def drop_duplicates(rows: DataFrame) -> DataFrame:
     )
 
 
+def limit(rows: DataFrame) -> DataFrame:
+    return rows.limit(5)
+
+
 def two_operators(rows: DataFrame) -> DataFrame:
     return windows(rows.withWatermark("at", "10 minutes").dropDuplicates(["carrier", "at"]))
 
@@ -142,6 +146,7 @@ CASES = (
     Case("join-4-rocksdb-v2", join, ROCKSDB, extra={"spark.sql.streaming.join.stateFormatVersion": "4"}, since="4.3"),
     Case("session-window-rocksdb-v2", session_window, ROCKSDB),
     Case("drop-duplicates-hdfs-v1", drop_duplicates, HDFS),
+    Case("limit-rocksdb-v2", limit, ROCKSDB),
     Case("two-operators-rocksdb-v2", two_operators, ROCKSDB),
     Case("apply-in-pandas-rocksdb-v2", apply_in_pandas_with_state, ROCKSDB),
     Case("transform-with-state-rocksdb-v2", transform_with_state, ROCKSDB, once=True),

@@ -33,7 +33,7 @@ def test_both_minors_have_every_query_that_they_can_run() -> None:
     cases = [{path.name for path in (GOLDEN / minor).iterdir()} for minor in MINORS]
     assert cases[1] - cases[0] == {"join-4-rocksdb-v2"}
     assert cases[0] <= cases[1]
-    assert len(cases[0]) == 12
+    assert len(cases[0]) == 13
 
 
 @pytest.mark.parametrize("directory", ALL, ids=lambda path: f"{path.parent.name}-{path.name}")
@@ -192,3 +192,14 @@ def test_transform_with_state_has_variables_lists_ttl_and_timers(minor: str) -> 
     assert families["byMinute"].schema.user_key_schema is not None
     assert field_names(families["byMinute"].schema.user_key_schema) == ["minute"]
     assert families["seen"].schema.user_key_schema is None
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_a_global_limit_has_one_partition_whatever_its_metadata_says(minor: str) -> None:
+    found = logs(minor, "limit-rocksdb-v2")
+    (operator,) = found.operators()
+    assert operator.stores[0].partitions == 2
+    assert found.partitions(operator, found.commit(0)) == 1
+    assert found.partitions(operator) == 1
+    (other,) = logs(minor, "aggregation-hdfs-v1").operators()
+    assert found.partitions(other) == 2

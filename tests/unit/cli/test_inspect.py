@@ -187,3 +187,19 @@ def test_inspect_changes_nothing(lamina: Lamina, query: QueryOnDisk) -> None:
     before = {path: path.stat().st_mtime_ns for path in query.directory.rglob("*")}
     lamina("inspect", query.directory, "--details")
     assert {path: path.stat().st_mtime_ns for path in query.directory.rglob("*")} == before
+
+
+def test_a_commit_log_that_names_too_few_stores_is_a_problem(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", 2)
+    query.run(1)
+    entry = query.directory / "commits" / "0"
+    entry.write_text(entry.read_text().replace(f'[["{query.attempts[0][0]}"], ', "[[], "))
+    (problem,) = inspected(lamina, query, code=1)["problems"]
+    assert str(entry) in problem
+    assert "partition 0, store default" in problem
+
+
+def test_files_are_listed_in_the_order_of_versions(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.run(11, rows=1)
+    files = inspected(lamina, query)["stores"][0]["files"]
+    assert [int(file["name"].partition("_")[0]) for file in files] == list(range(1, 12))
