@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
 
-CHUNK_BYTES = 24 << 20
+CHUNK_BYTES = 12 << 20
 """Unsorted entries that are sorted at once; sorting takes a few times as much."""
 
 SPILL_ROWS = 8_192
-SPILL_BYTES = 1 << 20
+SPILL_BYTES = 512 << 10
 """Size of a batch in a spilled run: one per source is in memory while merging."""
 
 MAX_SOURCES = 48
@@ -38,7 +38,8 @@ def fold(entries: pa.RecordBatch, *, whole: bool) -> pa.RecordBatch:
     if entries.num_rows and pc.max(entries.column(1)).as_py() == APPEND:
         folded = _fold_appends(entries)
     else:
-        folded = entries.filter(_heads(entries))
+        heads = _heads(entries)
+        folded = entries if pc.all(heads).as_py() else entries.filter(heads)
     if not whole or not folded.num_rows:
         return folded
     live = folded.filter(pc.not_equal(folded.column(1), pa.scalar(DELETE, pa.uint8())))
@@ -204,8 +205,9 @@ class Merger:
 
     def _flush(self, chunk: list[pa.RecordBatch], runs: list[Iterator[pa.RecordBatch]]) -> None:
         if chunk:
-            runs.append(self._spill(iter([fold(sort(chunk), whole=False)])))
+            entries = sort(chunk)
             chunk.clear()
+            runs.append(self._spill(iter([fold(entries, whole=False)])))
 
     def _spill(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         path = os.path.join(self._directory, f"run-{self._spilled}")
@@ -242,7 +244,7 @@ def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         gathered.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= BATCH_ROWS or size >= CHUNK_BYTES // 4:
+        if rows >= BATCH_ROWS or size >= CHUNK_BYTES // 2:
             yield _combined(gathered)
             gathered, rows, size = [], 0, 0
     if gathered:

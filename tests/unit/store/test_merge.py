@@ -1,0 +1,164 @@
+"""Merging: the run that a chain folds to is the chain's state, for any chain, in bounded memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
+from lamina.store import merge
+from lamina.store.merge import Merger, fold, sort
+
+Entry = tuple[int, int, bytes, bytes]
+Position = tuple[int, bytes]
+
+
+def batch(entries: Sequence[Entry]) -> pa.RecordBatch:
+    kinds = (pa.uint16(), pa.uint8(), pa.binary(), pa.binary())
+    return pa.RecordBatch.from_arrays(
+        [pa.array([entry[index] for entry in entries], kind) for index, kind in enumerate(kinds)], schema=SCHEMA
+    )
+
+
+def rows(batches: Sequence[pa.RecordBatch]) -> list[Entry]:
+    return [row for one in batches for row in zip(*(column.to_pylist() for column in one.columns), strict=True)]
+
+
+def apply(state: dict[Position, bytes], entries: Sequence[Entry]) -> None:
+    for family, op, key, value in entries:
+        if op == PUT:
+            state[family, key] = value
+        elif op == DELETE:
+            state.pop((family, key), None)
+        else:
+            state[family, key] = state.get((family, key), b"") + value
+
+
+KEYS = st.sampled_from([b"", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"])
+CHANGES = st.dictionaries(
+    st.tuples(st.integers(0, 2), KEYS), st.tuples(st.sampled_from([PUT, DELETE, APPEND]), st.binary(max_size=3))
+)
+
+
+def increment(changes: dict[Position, tuple[int, bytes]]) -> list[Entry]:
+    return [(family, op, key, b"" if op == DELETE else value) for (family, key), (op, value) in changes.items()]
+
+
+@settings(max_examples=200, deadline=None)
+@given(chain=st.lists(st.tuples(st.booleans(), CHANGES), min_size=1, max_size=6), base=CHANGES, data=st.data())
+def test_a_merged_chain_does_to_any_base_what_the_chain_does(
+    chain: list[tuple[bool, dict[Position, tuple[int, bytes]]]],
+    base: dict[Position, tuple[int, bytes]],
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    oldest_first = [(is_run, increment(changes)) for is_run, changes in chain]
+    newest_first = [
+        (is_run, [sort([batch(entries)])] if is_run and entries else [batch(entries)])
+        for is_run, entries in reversed(oldest_first)
+    ]
+    start: dict[Position, bytes] = {}
+    apply(start, increment(base))
+    directory = tmp_path_factory.mktemp("merge")
+    for whole in (False, True):
+        merged = rows(list(Merger(str(directory)).merged(newest_first, whole=whole)))
+        assert [(family, key) for family, _, key, _ in merged] == sorted({(f, k) for f, _, k, _ in merged})
+        state = {} if whole else dict(start)
+        expected = dict(state)
+        apply(state, merged)
+        for _, entries in oldest_first:
+            apply(expected, entries)
+        assert state == expected
+        if whole:
+            assert all(op == PUT for _, op, _, _ in merged)
+
+
+def test_deletes_are_dropped_only_where_nothing_is_older() -> None:
+    entries = batch([(0, DELETE, b"a", b""), (0, PUT, b"b", b"1")])
+    assert rows([fold(entries, whole=False)]) == [(0, DELETE, b"a", b""), (0, PUT, b"b", b"1")]
+    assert rows([fold(entries, whole=True)]) == [(0, PUT, b"b", b"1")]
+
+
+def test_appends_are_folded_onto_the_put_below_them_oldest_first() -> None:
+    newest_first = [batch([(0, APPEND, b"a", b"3")]), batch([(0, APPEND, b"a", b"2")]), batch([(0, PUT, b"a", b"1")])]
+    assert rows([fold(sort(newest_first), whole=False)]) == [(0, PUT, b"a", b"123")]
+    assert rows([fold(sort(newest_first[:2]), whole=False)]) == [(0, APPEND, b"a", b"23")]
+
+
+def test_an_append_after_a_delete_is_a_put_of_its_own() -> None:
+    newest_first = [batch([(0, APPEND, b"a", b"2")]), batch([(0, DELETE, b"a", b"")]), batch([(0, PUT, b"a", b"1")])]
+    assert rows([fold(sort(newest_first), whole=False)]) == [(0, PUT, b"a", b"2")]
+
+
+def test_a_merge_of_more_chunks_than_fit_at_once_spills_and_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(merge, "MAX_SOURCES", 4)
+    monkeypatch.setattr(merge, "SPILL_ROWS", 7)
+    expected: dict[Position, bytes] = {}
+    chain = []
+    for number in range(60):
+        entries = [
+            (number % 2, (PUT, APPEND, DELETE)[(number + key) % 3], b"%03d" % (key * 7 % 100), b"%d" % number)
+            for key in range(30)
+        ]
+        entries = [(family, op, key, b"" if op == DELETE else value) for family, op, key, value in entries]
+        apply(expected, entries)
+        chain.append((False, [batch(entries)]))
+    read: list[int] = []
+    merged = rows(list(Merger(str(tmp_path)).merged(reversed(chain), whole=True, read=read.append)))
+    assert {(family, key): value for family, _, key, value in merged} == expected
+    assert sum(read) == 60 * 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_larger_than_a_chunk_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(merge, "SPILL_BYTES", 100)
+    chain = [(False, [batch([(0, PUT, b"%d" % key, b"%d" % number * 5_000) for key in range(3)])]) for number in (2, 1)]
+    merged = rows(list(Merger(str(tmp_path)).merged(chain, whole=True)))
+    assert merged == [(0, PUT, b"%d" % key, b"2" * 5_000) for key in range(3)]
+
+
+def test_memory_stays_below_its_bound_however_large_the_inputs_are(tmp_path: Path) -> None:
+    """A process of its own merges two million rows of 96 bytes, unsorted, over a sorted run of a million."""
+    program = f"""
+        import resource, sys
+        import pyarrow as pa
+        from lamina.store.merge import Merger
+        from lamina.format.entries import SCHEMA
+
+        def batches(count, step):
+            for first in range(0, count, 32768):
+                numbers = range(first, min(count, first + 32768))
+                keys = [(number * step % count).to_bytes(40, "big") for number in numbers]
+                values = [number.to_bytes(56, "little") for number in numbers]
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([0] * len(keys), pa.uint16()), pa.array([1] * len(keys), pa.uint8()),
+                     pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=SCHEMA)
+
+        count = 1_000_000
+        inputs = [(False, batches(count, 7)), (False, batches(count, 13)), (True, batches(count, 1))]
+        rows = sum(batch.num_rows for batch in Merger({str(tmp_path)!r}).merged(inputs, whole=True))
+        print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    """
+    answer = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={"PYTHONPATH": str(Path(merge.__file__).parents[2])},
+    )
+    found, mebibytes = map(int, answer.stdout.split())
+    assert found == 1_000_000
+    assert mebibytes <= 256

@@ -1,0 +1,189 @@
+"""Checkpoint format v1: which attempt of a version counts."""
+
+from __future__ import annotations
+
+from lamina.format.entries import PUT
+from lamina.store import HeapStore, Version
+from lamina.testing.expect import fails_with
+from tests.unit.store.writing import Query
+
+EMPTY = Version(0)
+
+
+def first_format(query: Query | None = None, run: str = "run") -> Query:
+    """A run over a new checkpoint, or over that of another run, under format v1."""
+    if query is None:
+        return Query(format_version=1, run=run)
+    fresh = Query(query.storage, format_version=1, run=run)
+    fresh.states = query.states
+    return fresh
+
+
+def put(query: Query, store: HeapStore, base: Version, value: bytes, task: int = 0) -> Version:
+    """One attempt after `base`, of which Spark knows the number only."""
+    begun = query.begin(store, Version(base.version), task_attempt=task or next(query.tasks))
+    version = query.commit(store, Version(base.version), {b"k": (PUT, value)}, begun=begun, task_attempt=task)
+    assert begun.base_attempt == (base.attempt if base.version else None)
+    return version
+
+
+def counts(query: Query, version: Version) -> bool:
+    return query.open().resolve(Version(version.version)) == version.attempt
+
+
+def test_a_version_is_found_by_its_number() -> None:
+    query = first_format()
+    store = query.open()
+    version = EMPTY
+    for number in range(5):
+        version = put(query, store, version, b"%d" % number)
+    for number in range(1, 6):
+        query.assert_restores(query.open(), Version(number))
+
+
+def test_a_retry_of_a_task_replaces_what_its_first_attempt_wrote() -> None:
+    query = first_format()
+    store = query.open()
+    base = put(query, store, EMPTY, b"base")
+    put(query, store, base, b"first", task=10)
+    retry = put(query, store, base, b"retry", task=11)
+    assert counts(query, retry)
+
+
+def test_the_second_action_of_a_batch_counts_and_the_next_version_stands_on_it() -> None:
+    query = first_format()
+    store = query.open()
+    base = put(query, store, EMPTY, b"base", task=1)
+    for number in range(3):
+        put(query, store, base, b"first action %d" % number, task=10 + 2 * number)
+        base = put(query, store, base, b"second action %d" % number, task=11 + 2 * number)
+        assert counts(query, base)
+
+
+def test_a_zombie_that_publishes_after_the_next_version_does_not_count() -> None:
+    query = first_format()
+    live, zombie = query.open(), query.open()
+    base = put(query, live, EMPTY, b"base", task=1)
+    begun = query.begin(zombie, Version(1), task_attempt=99)
+    second = put(query, live, base, b"second", task=2)
+    third = put(query, live, second, b"third", task=3)
+    query.commit(zombie, Version(1), {b"k": (PUT, b"zombie")}, begun=begun, task_attempt=99)
+    assert counts(query, second)
+    assert counts(query, third)
+    fourth = put(query, query.open(), third, b"fourth", task=4)
+    query.assert_restores(query.open(), Version(fourth.version))
+
+
+def test_a_zombie_that_saw_the_version_before_it_was_built_on_does_not_count_either() -> None:
+    query = first_format()
+    live, zombie = query.open(), query.open()
+    base = put(query, live, EMPTY, b"base", task=1)
+    second = put(query, live, base, b"second", task=2)
+    begun = query.begin(zombie, Version(1), task_attempt=99)
+    put(query, live, second, b"third", task=3)
+    query.commit(zombie, Version(1), {b"k": (PUT, b"zombie")}, begun=begun, task_attempt=99)
+    assert counts(query, second)
+
+
+def test_a_writer_of_an_older_run_refuses_to_publish() -> None:
+    older = first_format(run="older")
+    store = older.open()
+    base = put(older, store, EMPTY, b"base")
+    newer = first_format(older, run="newer")
+    put(newer, newer.open(), base, b"newer")
+    with fails_with("state.superseded") as caught:
+        put(older, store, base, b"older")
+    assert "newer" in caught.error.message
+
+
+def test_of_two_runs_at_once_only_the_newer_one_goes_on() -> None:
+    older = first_format(run="older")
+    store = older.open()
+    base = put(older, store, EMPTY, b"base")
+    begun = older.begin(store, Version(1))
+    newer = first_format(older, run="newer")
+    live = put(newer, newer.open(), base, b"newer")
+    with fails_with("state.superseded"):
+        older.commit(store, Version(1), {b"k": (PUT, b"older")}, begun=begun)
+    assert counts(newer, live)
+
+
+def test_a_later_run_executes_a_version_again_and_counts() -> None:
+    older = first_format(run="older")
+    base = put(older, older.open(), EMPTY, b"base", task=1)
+    put(older, older.open(), base, b"older", task=1000)
+    newer = first_format(older, run="newer")
+    again = put(newer, newer.open(), base, b"newer", task=2)
+    assert counts(newer, again)
+
+
+def test_after_a_rewind_what_the_older_run_built_on_its_own_attempt_says_nothing() -> None:
+    older = first_format(run="older")
+    store = older.open()
+    versions = [EMPTY]
+    for number in range(4):
+        versions.append(put(older, store, versions[-1], b"older %d" % number))
+    newer = first_format(older, run="newer")
+    again = put(newer, newer.open(), versions[2], b"newer 3")
+    assert counts(newer, again)
+    onward = put(newer, newer.open(), again, b"newer 4")
+    assert counts(newer, again)
+    assert counts(newer, onward)
+
+
+def test_a_store_that_moved_between_executors_stands_on_what_counts() -> None:
+    query = first_format()
+    here, there = query.open(), query.open()
+    base = put(query, here, EMPTY, b"1", task=1)
+    second = put(query, there, base, b"2", task=2)
+    third = put(query, here, second, b"3", task=3)
+    fourth = put(query, there, third, b"4", task=4)
+    manifest = here.manifest(Version(4))
+    assert manifest is not None
+    assert [attempt for attempt, _ in manifest.lineage] == [third.attempt, second.attempt, base.attempt]
+    assert counts(query, fourth)
+
+
+def test_a_version_that_changed_nothing_is_written_all_the_same() -> None:
+    query = first_format()
+    store = query.open()
+    base = put(query, store, EMPTY, b"base")
+    same = query.commit(store, Version(1), {})
+    assert counts(query, same)
+    query.assert_restores(query.open(), Version(2))
+    assert base.attempt != same.attempt
+
+
+def test_the_attempts_that_were_there_when_a_version_was_opened_are_recorded() -> None:
+    query = first_format()
+    store = query.open()
+    first = put(query, store, EMPTY, b"first", task=1)
+    second = put(query, store, EMPTY, b"second", task=2)
+    manifest = store.manifest(second)
+    assert manifest is not None
+    assert manifest.run.siblings == (first.attempt,)
+    assert manifest.run.task_attempt == 2
+
+
+def test_an_attempt_that_saw_another_one_replaces_it_whatever_the_task_numbers_say() -> None:
+    """Without a task there are no task attempt ids: all are the same."""
+    query = first_format()
+    store = query.open()
+    put(query, store, EMPTY, b"first", task=7)
+    second = put(query, store, EMPTY, b"second", task=7)
+    third = put(query, store, EMPTY, b"third", task=7)
+    assert not counts(query, second)
+    assert counts(query, third)
+
+
+def test_a_version_without_a_file_is_not_retained_or_missing() -> None:
+    query = first_format()
+    store = query.open()
+    version = EMPTY
+    for number in range(3):
+        version = put(query, store, version, b"%d" % number)
+    with fails_with("file.missing"):
+        store.resolve(Version(9))
+    query.storage.delete_many([f"0/0/{entry.name}" for entry in query.storage.list("0/0") if entry.name[0] in "12"])
+    with fails_with("state.not-retained"):
+        store.resolve(Version(1))
