@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-
 from tests.packaging.conftest import Environment, Program
 
 
 def test_a_jar_for_another_spark_names_the_right_one(user: Environment, run_program: Program) -> None:
     other = {"4.2": "4.3", "4.3": "4.2"}[user.spark_minor]
     (jar,) = user.folder.glob(f"lib/python3*/site-packages/lamina/jars/lamina-spark-{other}_*.jar")
-    run = run_program(
-        [user.python], "by-hand", str(jar), spark_home=user.spark_home, environment={"MASTER": "local[2]"}
-    )
+    environment = {"MASTER": "local[2]", **user.activated}
+    run = run_program([user.python], "by-hand", str(jar), spark_home=user.spark_home, environment=environment)
     assert run.code != 0
     sentences = [line for line in run.output.splitlines() if "[version.spark]" in line]
     assert sentences, run.messages
