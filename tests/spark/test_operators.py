@@ -167,14 +167,14 @@ def test_a_stream_stream_join_gives_the_same_rows_in_each_batch_and_after_a_rest
     assert second[LAMINA].batches == second[HDFS].batches
 
 
-@pytest.mark.parametrize("version", ["1", "3"])
-def test_other_state_formats_of_joins_give_the_same_rows(streams: Streams, version: str) -> None:
+@pytest.mark.parametrize(("version", "kind"), [("3", "left_outer"), ("4", "inner")])
+def test_other_state_formats_of_joins_give_the_same_rows(streams: Streams, version: str, kind: str) -> None:
     conf = {"spark.sql.streaming.join.stateFormatVersion": version}
     for batch in range(5):
         streams.feed("l", rows(batch, 10 + 3 * batch, 30))
         streams.feed("r", rows(100 + batch, 10 + 3 * batch, 30))
-    ours = streams.run(join("left_outer"), LAMINA, conf=conf)
-    theirs = streams.run(join("left_outer"), ROCKSDB, conf=conf)
+    ours = streams.run(join(kind), LAMINA, conf=conf)
+    theirs = streams.run(join(kind), ROCKSDB, conf=conf)
     assert ours.batches == theirs.batches
 
 

@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina
 
 import java.util.UUID
 
+import scala.concurrent.{ExecutionContext, Future}
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
@@ -45,6 +46,7 @@ class LaminaStateStoreProvider
   private var hadoopConf: Configuration = _
   private var withColumnFamilies = false
   private var opens: StoreOpener = _
+  @volatile private var nextReport = 0L
   private[lamina] var commits: Commits = _
 
   override def init(
@@ -144,7 +146,7 @@ class LaminaStateStoreProvider
 
   override protected def maintainFiles(): Unit = quietly {
     opens.maintainFiles()
-    if (isStreaming) providerId.foreach(reportSnapshot)
+    providerId.foreach(reportSnapshot)
   }
 
   override protected def maintainMemory(): Unit = quietly {
@@ -161,9 +163,10 @@ class LaminaStateStoreProvider
    * Tells Spark that the chain of this store is short. Spark would take a store that never says so for one that lags, and
    * ask for a full snapshot in each batch; here compaction bounds the chain.
    */
-  private def reportSnapshot(id: StateStoreProviderId): Unit = Option(SparkEnv.get).foreach { env =>
-    opens.version.foreach(StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, _, System.currentTimeMillis()))
-  }
+  private def reportSnapshot(id: StateStoreProviderId): Unit =
+    for (env <- Option(SparkEnv.get) if StateStore.isLoaded(id); version <- opens.version) {
+      StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
+    }
 
   override def close(): Unit = if (opens != null) opens.close()
 
@@ -182,8 +185,13 @@ class LaminaStateStoreProvider
     measured.copy(customMetrics = measured.customMetrics ++ counters.drain())
   }
 
-  private[lamina] def reportCommit(version: Long): Unit =
+  private[lamina] def reportCommit(version: Long): Unit = {
     if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, storeId, hadoopConf)
+    if (nextReport <= version) {
+      nextReport = version + LaminaStateStoreProvider.ReportEvery
+      Future(quietly(providerId.foreach(reportSnapshot)))(ExecutionContext.global)
+    }
+  }
 
   private[lamina] def validateRows(key: UnsafeRow, value: UnsafeRow): Unit =
     StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, storeId, storeConf)
@@ -208,4 +216,10 @@ class LaminaStateStoreProvider
     throw StateStoreErrors.unsupportedOperationException(
       operation, "multiple column families is disabled in LaminaStateStoreProvider")
   }
+}
+
+object LaminaStateStoreProvider {
+
+  /** Versions between two reports to Spark; it takes a store for one that lags after five times `minDeltasForSnapshot`. */
+  private val ReportEvery = 20L
 }

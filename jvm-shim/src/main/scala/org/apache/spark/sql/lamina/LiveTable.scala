@@ -182,12 +182,16 @@ final class LiveTable(pool: PagePool) {
       Move.Stayed
     } else {
       val sibling = siblings.get(wanted).filter(other => before != null && other.base == before.content)
+      val base = sibling.map(_.base)
       if (sibling.exists(other => other.digest == position.digest && other.families == position.families)) {
         position = position.copy(version = version, content = wanted)
         Move.Relabelled
       } else {
         if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) stepBack()
-        load(version, attempt, source)
+        // On the empty version an increment is all there is, so that is no reload either.
+        val isBase = base.contains(Attempts.Empty) && position.content == Attempts.Empty
+        val how = load(version, attempt, source)
+        if (isBase) Move.CaughtUp else how
       }
     }
   }

@@ -51,10 +51,11 @@ final class StoreOpener(
         settleTable(null)
         // A provider that Spark did not load may only read, so its attempt is begun by its commit.
         val begun = if (streaming) Some(engine.begin(version, sent, loadEmpty, forceSnapshot, holds(sent))) else None
-        val base = begun.fold(resolve(version, sent, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
+        val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
         val table = tableFor(base, streaming)
         val open = new Open(TaskContext.get(), writes = true)
         val store = table.synchronized {
+          requireOwned(table)
           if (loadEmpty) table.clear(Position.Start.copy(version = version)) else move(table, version, base)
           table.enter(open)
           try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
@@ -69,11 +70,12 @@ final class StoreOpener(
     opening.synchronized {
       requireOpen()
       val sent = attemptOf(ckptId)
-      val base = resolve(version, sent, loadEmpty = false)
+      val base = resolve(version, sent, streaming)
       val table = readable(tableFor(base, streaming), base)
       val open = new Open(TaskContext.get(), writes = false)
       val store = table.synchronized {
-        if (table.at.content == Attempts.content(base)) () else move(table, version, base)
+        requireOwned(table)
+        if (table.at.content != Attempts.content(base)) move(table, version, base)
         table.enter(open)
         val codecs = if (table eq live) this.codecs else newCodecs()
         new LaminaStateStore(provider, table, open, codecs, version, sent)
@@ -87,12 +89,12 @@ final class StoreOpener(
     val streaming = provider.isStreaming
     opening.synchronized {
       settleTable(store.open)
-      val base = resolve(store.version, store.sent, loadEmpty = false)
+      val base = resolve(store.version, store.sent, streaming)
       val begun =
         if (streaming) Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true)) else None
       val table = live
       table.synchronized {
-        if (!owns(table)) throw new LaminaError(LaminaError.StoreStamp, s"$store lost its table to another provider")
+        requireOwned(table)
         store.open.transition(OpenAction.Upgrade)
         move(table, store.version, base)
         if (store.live ne table) store.rebase(table, codecs)
@@ -152,8 +154,8 @@ final class StoreOpener(
     if (storeConf.enableStateStoreCheckpointIds) ckptId else None
 
   /** The attempt of a version: what Spark sent, or what the engine says counts. */
-  private def resolve(version: Long, sent: Option[String], loadEmpty: Boolean): Option[String] =
-    if (sent.isDefined || version == 0 || loadEmpty) sent else engine.resolve(version, sent, readOnly = !provider.isStreaming)
+  private def resolve(version: Long, sent: Option[String], streaming: Boolean, loadEmpty: Boolean = false): Option[String] =
+    if (sent.isDefined || version == 0 || loadEmpty) sent else engine.resolve(version, sent, readOnly = !streaming)
 
   private def holds(attempt: Option[String]): Boolean = {
     val table = live
@@ -165,27 +167,34 @@ final class StoreOpener(
 
   private def owns(table: LiveTable): Boolean = !table.closed && (table.owner eq this)
 
+  /** Another provider may have taken the table since this open chose it. */
+  private def requireOwned(table: LiveTable): Unit = if (!owns(table)) {
+    throw new LaminaError(LaminaError.StoreStamp, s"the table of $id was taken over by another run of the query")
+  }
+
   /** This provider's table, one that another provider had at that attempt, or a new one. */
   private def tableFor(attempt: Option[String], streaming: Boolean): LiveTable = {
     val content = Attempts.content(attempt)
-    if (!holds(attempt) && streaming && content != Attempts.Empty) handOver(attempt, content).foreach(adopt)
+    val busy = live != null && live.synchronized(live.isBusy)
+    if (streaming && !busy && content != Attempts.Empty && !holds(attempt)) handOver(attempt, content).foreach(adopt)
     if (live == null || !live.synchronized(owns(live))) {
       val created = new LiveTable(pool)
       StatePool.tables.incrementAndGet()
       created.owner = this
       adopt(created)
     }
-    if (streaming) TableLease.register(storeKey(), live)
+    if (streaming) TableLease.register(storeKey(streaming), live)
     live
   }
 
   private def handOver(attempt: Option[String], content: String): Option[LiveTable] = {
-    val taken = TableLease.take(storeKey(), content, this)
+    val known = storeKey(streaming = true)
+    val taken = TableLease.take(known, content, this)
     taken.foreach { table =>
       counters.add(Metrics.HandOvers, 1)
       // The engine looks that the attempt's file is there before its rows are used without having been read.
       try engine.resolve(version(attempt), attempt, readOnly = false)
-      catch { case error: Throwable => TableLease.drop(storeKey(), table); throw error }
+      catch { case error: Throwable => TableLease.drop(known, table); throw error }
     }
     taken
   }
@@ -198,9 +207,9 @@ final class StoreOpener(
     if (old != null && (old ne table) && old.synchronized(owns(old))) discard(old)
   }
 
-  private def storeKey(): StoreKey = {
+  private def storeKey(streaming: Boolean): StoreKey = {
     if (key == null) {
-      val opened = engine.handle(readOnly = !provider.isStreaming)
+      val opened = engine.handle(readOnly = !streaming)
       key = StoreKey(opened.checkpoint, id.operatorId, id.partitionId, id.storeName)
     }
     key

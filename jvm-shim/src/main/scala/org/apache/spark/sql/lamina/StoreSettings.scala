@@ -65,16 +65,13 @@ object StoreSettings {
     (jar.toSeq ++ spark).filter(path => new File(path).exists)
   }
 
-  /** Keys of the Hadoop configuration that say how to reach storage. */
+  /** Keys of the Hadoop configuration that say how to reach storage: those that differ from Hadoop's own defaults. */
   def storageKeys(conf: Configuration): Map[String, String] = {
-    val families = Seq("fs.s3a.", "fs.s3.", "fs.azure.", "fs.gs.", "fs.abfs", "fs.hdfs.", "dfs.")
-    conf.iterator.asScala
-      .filter(entry => entry.getKey.startsWith("fs.") || entry.getKey.startsWith("dfs."))
-      .filter { entry =>
-        val byUser = Option(conf.getPropertySources(entry.getKey)).exists(_.exists(!_.endsWith("-default.xml")))
-        entry.getKey == "fs.defaultFS" || (byUser && families.exists(entry.getKey.startsWith)) || byUser
-      }
-      .map(entry => entry.getKey -> conf.get(entry.getKey))
+    def isSet(key: String): Boolean = Option(conf.getPropertySources(key)).exists(_.exists(!_.endsWith("-default.xml")))
+    conf.iterator.asScala.map(_.getKey)
+      .filter(key => key.startsWith("fs.") || key.startsWith("dfs."))
+      .filter(key => key == "fs.defaultFS" || isSet(key))
+      .map(key => key -> conf.get(key))
       .toMap
   }
 }

@@ -22,10 +22,13 @@ final case class StoreKey(checkpoint: String, operator: Long, partition: Int, na
  *     opens its version anew if it is used again.
  *  3. A table whose provider was closed stays for `heap.handOverMs`; memory pressure ends its stay.
  *
- * The table's own lock decides who has it; no two of these locks are ever held at once.
+ * The table's own lock decides who has it.
  */
 object TableLease extends Logging {
   private final case class Parked(until: Long)
+
+  /** Has a provider. */
+  private val InUse = Parked(Long.MaxValue)
 
   private val tables = mutable.HashMap.empty[StoreKey, mutable.LinkedHashMap[LiveTable, Parked]]
   private lazy val timer: ScheduledExecutorService = Executors.newSingleThreadScheduledExecutor { (task: Runnable) =>
@@ -36,13 +39,22 @@ object TableLease extends Logging {
 
   /** Makes a table of a streaming query known. */
   def register(key: StoreKey, live: LiveTable): Unit = synchronized {
-    tables.getOrElseUpdate(key, mutable.LinkedHashMap.empty).getOrElseUpdate(live, Parked(Long.MaxValue))
+    tables.getOrElseUpdate(key, mutable.LinkedHashMap.empty).getOrElseUpdate(live, InUse)
   }
 
-  /** A table that holds `content`, now owned by `taker`; none where there is none to be had. */
+  /**
+   * A table that holds `content`, now owned by `taker`; none where there is none to be had.
+   *
+   * A table stops being parked before it gets its owner: so `releaseMemory`, which runs under the lock of a table in use,
+   * never waits for another one in use.
+   */
   def take(key: StoreKey, content: String, taker: AnyRef): Option[LiveTable] = {
-    val candidates = synchronized(tables.get(key).fold(Seq.empty[LiveTable])(_.keys.toSeq))
-    val taken = candidates.find { live =>
+    val candidates = synchronized {
+      val known = tables.get(key).fold(Seq.empty[(LiveTable, Parked)])(_.toSeq)
+      known.foreach { case (live, _) => tables(key)(live) = InUse }
+      known
+    }
+    val taken = candidates.map(_._1).find { live =>
       live.synchronized {
         val fits = !live.closed && !live.isBusy && (live.owner ne taker) &&
           (live.at.content == content || live.oneBack.exists(_.content == content))
@@ -53,10 +65,12 @@ object TableLease extends Logging {
         fits
       }
     }
-    taken.foreach { live =>
-      synchronized(tables.get(key).foreach(_.update(live, Parked(Long.MaxValue))))
-      logInfo(s"Took over the table of $key at ${live.synchronized(live.at.version)}")
+    synchronized {
+      for ((live, parked) <- candidates if !taken.contains(live); known <- tables.get(key) if known.contains(live)) {
+        known(live) = parked
+      }
     }
+    taken.foreach(live => logInfo(s"Took over the table of $key at version ${live.synchronized(live.at.version)}"))
     taken
   }
 
@@ -74,7 +88,7 @@ object TableLease extends Logging {
   def expire(): Unit = closeParked(_.until <= nowMs())
 
   /** Memory is short: closes every parked table. Tables that are in use are left alone. */
-  def releaseMemory(): Unit = closeParked(_.until != Long.MaxValue)
+  def releaseMemory(): Unit = closeParked(_ != InUse)
 
   /** Closes a table for good. */
   def drop(key: StoreKey, live: LiveTable): Unit = {
