@@ -70,7 +70,8 @@ object LaminaError {
     StoreState,
     StoreUnsupported,
     RowTooLarge,
-    Internal)
+    Internal
+  )
 
   private val known = kinds.toSet
 

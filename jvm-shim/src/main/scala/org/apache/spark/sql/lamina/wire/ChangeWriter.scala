@@ -94,7 +94,8 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
       keyLength: Int,
       valueBase: AnyRef,
       valueOffset: Long,
-      valueLength: Int): Unit = {
+      valueLength: Int
+  ): Unit = {
     val keyEnd = keyBytes.toLong + keyLength
     val valueEnd = valueBytes.toLong + valueLength
     if (rows >= rowLimit || keyEnd > keys.capacity || valueEnd > values.capacity || keyEnd + valueEnd > batchBytes) {
@@ -112,7 +113,8 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
       keyLength: Int,
       valueBase: AnyRef,
       valueOffset: Long,
-      valueLength: Int): Unit = {
+      valueLength: Int
+  ): Unit = {
     val row = rows
     Platform.putShort(null, familyAddress + 2L * row, family.toShort)
     Platform.putByte(null, opAddress + row, op)

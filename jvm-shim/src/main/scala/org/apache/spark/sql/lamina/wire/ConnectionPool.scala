@@ -55,7 +55,8 @@ private[wire] final class ConnectionPool(limit: Int, name: String, connect: Dead
           throw new LaminaError(
             LaminaError.EngineDeadline,
             s"no connection to the engine got free within ${deadline.timeoutMs} ms; $open are in use " +
-              "(spark.sql.streaming.stateStore.lamina.engine.connections)")
+              "(spark.sql.streaming.stateStore.lamina.engine.connections)"
+          )
         connection = take()
       }
       if (connection.isEmpty) open += 1

@@ -6,8 +6,16 @@ import java.util.concurrent.TimeUnit
 import javax.net.SocketFactory
 
 import org.json4s.JValue
-import py4j.{CallbackClient, ClientServerConnection, Gateway, GatewayServer, Protocol => Py4JProtocol, PythonClient,
-  Py4JClientConnection, Py4JException}
+import py4j.{
+  CallbackClient,
+  ClientServerConnection,
+  Gateway,
+  GatewayServer,
+  Protocol => Py4JProtocol,
+  Py4JClientConnection,
+  Py4JException,
+  PythonClient
+}
 import py4j.reflection.PythonProxyHandler
 
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -96,7 +104,8 @@ private[wire] object Control {
         null,
         false,
         readTimeoutMs,
-        token) {
+        token
+      ) {
 
     /** Called with the client's lock held. */
     override protected def getConnection(): Py4JClientConnection = {

@@ -18,7 +18,8 @@ private[wire] final class DataClient(
     token: String,
     lostReason: () => Option[String],
     brokenReason: Long => LaminaError,
-    cancelRequest: Long => Unit) {
+    cancelRequest: Long => Unit
+) {
   import DataClient._
 
   private val timer = new DeadlineTimer(s"$name-deadlines")
@@ -71,7 +72,8 @@ private[wire] final class DataClient(
   def ping(): Unit = stream("ping", JObject())(_ => ())((_, _) => ())
 
   private def stream(op: String, header: JObject)(onHeader: JValue => Unit)(
-      read: (EntryReader, Connection) => Unit): Unit =
+      read: (EntryReader, Connection) => Unit
+  ): Unit =
     readers.use { reader =>
       val exchange = open(op)
       try {

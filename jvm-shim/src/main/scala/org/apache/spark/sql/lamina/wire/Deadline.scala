@@ -17,7 +17,8 @@ private[wire] object Deadline {
     new LaminaError(
       LaminaError.EngineDeadline,
       s"$what was not answered within ${deadline.timeoutMs} ms " +
-        "(spark.sql.streaming.stateStore.lamina.engine.requestTimeoutMs)")
+        "(spark.sql.streaming.stateStore.lamina.engine.requestTimeoutMs)"
+    )
 }
 
 /** Calls back when deadlines pass: one daemon thread for all requests of an engine. */

@@ -19,8 +19,8 @@ final class Engine private (
     settings: ProcessSettings,
     val generation: Long,
     process: EngineProcess,
-    greeting: Greeting)
-    extends Logging {
+    greeting: Greeting
+) extends Logging {
   private val control = new Control(greeting.py4jPort, process.token, settings.requestTimeoutMs)
   private val data = new DataClient(
     settings,
@@ -29,7 +29,8 @@ final class Engine private (
     process.token,
     () => process.lostReason(),
     brokenReason,
-    cancel)
+    cancel
+  )
 
   process.onExit { () =>
     data.close()
@@ -94,10 +95,11 @@ final class Engine private (
    * @param row gets version, family, op, key address and length, value address and length
    */
   def feed(header: JObject)(onHeader: JValue => Unit)(
-      row: (Long, Int, Byte, Long, Int, Long, Int) => Unit): Unit =
-    data.feed(header)(onHeader)(
-      (version, family, op, key, keyLength, value, valueLength) =>
-        row(version, family, op, key, keyLength, value, valueLength))
+      row: (Long, Int, Byte, Long, Int, Long, Int) => Unit
+  ): Unit =
+    data.feed(header)(onHeader)((version, family, op, key, keyLength, value, valueLength) =>
+      row(version, family, op, key, keyLength, value, valueLength)
+    )
 
   /** An empty data request: fails if the engine does not answer. */
   def ping(): Unit = data.ping()
@@ -114,13 +116,15 @@ final class Engine private (
       case _ =>
         new LaminaError(
           LaminaError.EngineProtocol,
-          s"the engine broke off its answer to request $requestId; the last lines of its log:\n${process.logTail}")
+          s"the engine broke off its answer to request $requestId; the last lines of its log:\n${process.logTail}"
+        )
     }
 
   private def hello(): Unit = {
     val answer = call(
       "hello",
-      JObject("shim_version" -> JString(Protocol.shimVersion), "protocol" -> JInt(Protocol.Version)))
+      JObject("shim_version" -> JString(Protocol.shimVersion), "protocol" -> JInt(Protocol.Version))
+    )
     answer \ "maintenance_pid" match {
       case JInt(pid) => process.ownsMaintenance(pid.toLong)
       case _ => ()
@@ -203,7 +207,8 @@ object Engine {
     new LaminaError(
       LaminaError.SettingsConflict,
       s"$key was $first when the engine of this JVM was first started and is $later now; it holds for all queries " +
-        "of a JVM, so set the same everywhere or restart the application")
+        "of a JVM, so set the same everywhere or restart the application"
+    )
 
   private def hookShutdown(): Unit = if (!hooked) {
     try ShutdownHookManager.addShutdownHook(ShutdownPriority)(() => shutdown())

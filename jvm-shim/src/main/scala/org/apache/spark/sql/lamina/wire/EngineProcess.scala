@@ -4,7 +4,7 @@ import java.io.{BufferedReader, File, IOException, InputStreamReader}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Path, Paths}
 import java.security.SecureRandom
-import java.util.concurrent.{CompletableFuture, ExecutionException, TimeoutException, TimeUnit}
+import java.util.concurrent.{CompletableFuture, ExecutionException, TimeUnit, TimeoutException}
 
 import org.json4s.{JObject, JValue}
 import org.json4s.JsonAST.{JInt, JString}
@@ -28,8 +28,8 @@ private[wire] final class EngineProcess private (
     directory: PrivateDirectory,
     process: Process,
     val token: String,
-    generation: Long)
-    extends Logging {
+    generation: Long
+) extends Logging {
   import EngineProcess._
 
   private val errors = new EngineLog(process.getErrorStream, s"lamina-engine-$generation-log")
@@ -62,7 +62,8 @@ private[wire] final class EngineProcess private (
         "shim_version" -> JString(Protocol.shimVersion),
         "protocol" -> JInt(Protocol.Version),
         "jvm_pid" -> JInt(ProcessHandle.current.pid),
-        "process" -> JObject(settings.raw.toList.sorted.map { case (key, value) => key -> JString(value) }))
+        "process" -> JObject(settings.raw.toList.sorted.map { case (key, value) => key -> JString(value) })
+      )
       process.getOutputStream.write((Protocol.text(hello) + "\n").getBytes(UTF_8))
       process.getOutputStream.flush()
     } catch { case _: IOException => () /* it has ended already; the missing answer tells why */ }
@@ -72,7 +73,8 @@ private[wire] final class EngineProcess private (
         case _: TimeoutException =>
           throw startError(
             s"did not answer within ${settings.startTimeoutMs} ms",
-            s"raise ${Key}engine.startTimeoutMs if the machine is slow")
+            s"raise ${Key}engine.startTimeoutMs if the machine is slow"
+          )
         case _: ExecutionException => null
       }
     if (line == null) throw endedEarly()
@@ -104,7 +106,8 @@ private[wire] final class EngineProcess private (
     new LaminaError(
       LaminaError.VersionEngine,
       s"the engine that ${settings.python} runs is lamina $engine (wire protocol $protocol), the shim in this JVM is " +
-        s"$shim (wire protocol ${Protocol.Version}); $advice")
+        s"$shim (wire protocol ${Protocol.Version}); $advice"
+    )
   }
 
   private def endedEarly(): LaminaError = {
@@ -115,11 +118,13 @@ private[wire] final class EngineProcess private (
         new LaminaError(
           LaminaError.EngineDependency,
           s"the engine needs the Python package $module, which ${settings.python} does not have; install it on every " +
-            s"executor: ${settings.python} -m pip install $module")
+            s"executor: ${settings.python} -m pip install $module"
+        )
       case Some("lamina") =>
         startError(
           s"found no Python package lamina (PYTHONPATH: ${settings.pythonPath.mkString(File.pathSeparator)})",
-          s"use the jar of a release, which carries it, or: ${settings.python} -m pip install lamina")
+          s"use the jar of a release, which carries it, or: ${settings.python} -m pip install lamina"
+        )
       case _ => startError(s"ended at once with ${exit(process.exitValue)}", "see its log")
     }
   }
@@ -129,7 +134,8 @@ private[wire] final class EngineProcess private (
     new LaminaError(
       LaminaError.EngineStart,
       s"the engine (${settings.python} -m lamina.engine) $what; $advice. Its interpreter is set by " +
-        s"${Key}engine.python, else spark.pyspark.python, else PYSPARK_PYTHON$tail")
+        s"${Key}engine.python, else spark.pyspark.python, else PYSPARK_PYTHON$tail"
+    )
   }
 
   /** From now on the watcher ends `pid` if it outlives the engine; never another process that got the same id. */
@@ -214,7 +220,8 @@ private[wire] object EngineProcess extends Logging {
             LaminaError.EngineStart,
             s"the engine cannot be started: ${error.getMessage}. Set ${Key}engine.python (or spark.pyspark.python, " +
               "or PYSPARK_PYTHON) to a Python of version 3.10 or newer that exists on every executor",
-            error)
+            error
+          )
       }
     val engine = new EngineProcess(settings, directory, process, newToken(), generation)
     engine.watch()

@@ -45,9 +45,15 @@ private[wire] final class EntryReader extends Reusable {
         val key = columns.key.start(row)
         val value = columns.value.start(row)
         sink.entry(
-          columns.family(row), columns.op(row),
-          null, columns.key.data + key, columns.key.length(row, key),
-          null, columns.value.data + value, columns.value.length(row, value))
+          columns.family(row),
+          columns.op(row),
+          null,
+          columns.key.data + key,
+          columns.key.length(row, key),
+          null,
+          columns.value.data + value,
+          columns.value.length(row, value)
+        )
         row += 1
       }
     }
@@ -60,16 +66,22 @@ private[wire] final class EntryReader extends Reusable {
         val key = columns.key.start(row)
         val value = columns.value.start(row)
         sink.entry(
-          columns.version(row), columns.family(row), columns.op(row),
-          columns.key.data + key, columns.key.length(row, key),
-          columns.value.data + value, columns.value.length(row, value))
+          columns.version(row),
+          columns.family(row),
+          columns.op(row),
+          columns.key.data + key,
+          columns.key.length(row, key),
+          columns.value.data + value,
+          columns.value.length(row, value)
+        )
         row += 1
       }
     }
 
   private def readStream(from: ByteSource, withVersion: Boolean)(batch: (Columns, Int) => Unit): Long = {
     val layout = readMessage(from).flatMap(message => parsed(Layout.of(message, withVersion))).getOrElse(
-      throw malformed("the stream does not start with a schema"))
+      throw malformed("the stream does not start with a schema")
+    )
     var total = 0L
     var more = true
     while (more) {
@@ -152,6 +164,7 @@ private[wire] object EntryReader {
   private final case class Layout(family: Place, op: Place, key: Place, value: Place, version: Option[Place])
 
   private object Layout {
+
     /** None where the message is not a schema. */
     def of(message: Message, withVersion: Boolean): Option[Layout] =
       if (message.headerType == MessageHeader.Schema)
@@ -181,7 +194,8 @@ private[wire] object EntryReader {
         place("op", int(8, signed = false)),
         place("key", binary),
         place("value", binary),
-        if (withVersion) Some(place("version", int(64, signed = true))) else None)
+        if (withVersion) Some(place("version", int(64, signed = true))) else None
+      )
     }
 
     private def bufferCount(field: Field): Int = field.typeType match {
@@ -220,8 +234,10 @@ private[wire] object EntryReader {
     }
 
     private def requireNoNulls(place: Place): Unit =
-      if (place.field >= batch.nodesLength || batch.nodes(place.field).nullCount != 0 ||
-        batch.nodes(place.field).length != rows)
+      if (
+        place.field >= batch.nodesLength || batch.nodes(place.field).nullCount != 0 ||
+        batch.nodes(place.field).length != rows
+      )
         throw malformed("a column has nulls or another length than its batch")
 
     final class BinaryColumn(place: Place) {

@@ -3,8 +3,19 @@ package org.apache.spark.sql.lamina.wire
 import java.nio.{ByteBuffer, ByteOrder}
 
 import com.google.flatbuffers.FlatBufferBuilder
-import org.apache.arrow.flatbuf.{Binary, Buffer, Endianness, Field, FieldNode, Message, MessageHeader, MetadataVersion,
-  RecordBatch, Schema, Type}
+import org.apache.arrow.flatbuf.{
+  Binary,
+  Buffer,
+  Endianness,
+  Field,
+  FieldNode,
+  Message,
+  MessageHeader,
+  MetadataVersion,
+  RecordBatch,
+  Schema,
+  Type
+}
 import org.apache.arrow.flatbuf.{Int => ArrowInt}
 
 /**

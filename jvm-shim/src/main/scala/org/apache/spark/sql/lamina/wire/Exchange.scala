@@ -23,7 +23,8 @@ private[wire] final class Exchange(
     timer: DeadlineTimer,
     pool: ConnectionPool,
     lostReason: () => Option[String],
-    brokenReason: Long => LaminaError) {
+    brokenReason: Long => LaminaError
+) {
 
   connection.begin(id)
   private val patience = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
@@ -45,7 +46,8 @@ private[wire] final class Exchange(
   def addHeader(header: JObject): Unit = {
     val left = math.max(deadline.remainingMs, 1L) // 0 would mean none
     connection.add(Protocol.frame(
-      Protocol.merged(header, "id" -> JInt(id), "op" -> JString(op), "deadline_ms" -> JInt(left))))
+      Protocol.merged(header, "id" -> JInt(id), "op" -> JString(op), "deadline_ms" -> JInt(left))
+    ))
   }
 
   /** The header of the answer, if it says ok. */
@@ -115,7 +117,8 @@ private[wire] final class Exchange(
     new LaminaError(
       LaminaError.EngineCancelled,
       s"$op request $id was given up, because its thread was interrupted",
-      cause)
+      cause
+    )
 }
 
 private[wire] object Exchange {

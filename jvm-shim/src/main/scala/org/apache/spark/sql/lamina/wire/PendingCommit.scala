@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.util.concurrent.{CompletableFuture, TimeoutException, TimeUnit}
+import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
 import java.util.concurrent.atomic.AtomicBoolean
 
 import org.json4s.JValue

@@ -55,14 +55,16 @@ private[wire] object PrivateDirectory {
   def create(tempDir: String): PrivateDirectory = {
     val permissions = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
     try new PrivateDirectory(
-      Files.createTempDirectory(Paths.get(tempDir).toAbsolutePath, "lamina-", permissions))
+        Files.createTempDirectory(Paths.get(tempDir).toAbsolutePath, "lamina-", permissions)
+      )
     catch {
       case error: IOException =>
         throw new LaminaError(
           LaminaError.EngineStart,
           s"no directory for the engine can be made in $tempDir ($error); set java.io.tmpdir or spark.local.dir to a " +
             "directory that exists and can be written",
-          error)
+          error
+        )
     }
   }
 }

@@ -19,4 +19,5 @@ final case class ProcessSettings(
     requestTimeoutMs: Long,
     connections: Int,
     tempDir: String,
-    raw: Map[String, String])
+    raw: Map[String, String]
+)

@@ -63,11 +63,14 @@ class EngineSuite extends EngineFixture {
       val failures = new java.util.concurrent.ConcurrentLinkedQueue[Throwable]
       val thread = new Thread(() =>
         try (1 to 30).foreach { round =>
-          engine.call("begin", Int.box(number), ("round" -> round): JObject)
-          val pending = (1 to 4).map(_ =>
-            engine.commit(("handle" -> (100 + number)): JObject, Seq("increment" -> Entry.fill(one) _)))
-          pending.foreach(_.await())
-        } catch { case error: Throwable => failures.add(error); () })
+            engine.call("begin", Int.box(number), ("round" -> round): JObject)
+            val pending = (1 to 4).map(_ =>
+              engine.commit(("handle" -> (100 + number)): JObject, Seq("increment" -> Entry.fill(one) _))
+            )
+            pending.foreach(_.await())
+          }
+        catch { case error: Throwable => failures.add(error); () }
+      )
       thread.start()
       (thread, failures)
     }
@@ -153,7 +156,8 @@ class EngineSuite extends EngineFixture {
     commit(engine, one)
     val boom = new IllegalStateException("boom")
     assert(intercept[IllegalStateException](
-      engine.load(header)(_ => ())((_, _, _, _, _, _, _, _) => throw boom)) eq boom)
+      engine.load(header)(_ => ())((_, _, _, _, _, _, _, _) => throw boom)
+    ) eq boom)
     assert(intercept[IllegalStateException](engine.commit(header, Seq("increment" -> (_ => throw boom)))) eq boom)
     assert(loaded(engine) == one)
   }

@@ -65,7 +65,8 @@ class EntryStreamSuite extends EngineFixture {
       header,
       Seq("increment" -> { sink =>
         (0 until rows).foreach(_ => sink.entry(9, 2, key, base, 3, key, base, 0))
-      })).await()
+      })
+    ).await()
     var seen = 0
     engine.load(header ~ ("op" -> "load"))(_ => ()) { (family, op, _, address, keyLength, _, _, valueLength) =>
       assert(family == 9 && op == 2 && keyLength == 3 && valueLength == 0 && Platform.getByte(null, address + 2) == 3)
@@ -81,7 +82,8 @@ class EntryStreamSuite extends EngineFixture {
     Seq(small -> large, large -> small).foreach { case (increment, snapshot) =>
       val answer = engine.commit(
         header,
-        Seq("increment" -> Entry.fill(increment) _, "snapshot" -> Entry.fill(snapshot) _)).await()
+        Seq("increment" -> Entry.fill(increment) _, "snapshot" -> Entry.fill(snapshot) _)
+      ).await()
       assert(shapes(answer).map(_._1).distinct == Seq("increment", "snapshot"))
       assert(loaded(engine) == increment ++ snapshot)
     }
@@ -96,8 +98,10 @@ class EntryStreamSuite extends EngineFixture {
         Seq("increment" -> { sink =>
           seen = 0
           Entry.fill(Seq.fill(rows)(Entry(0, 1, Array[Byte](1), new Array[Byte](300000))))(
-            (f, o, kb, k, kl, vb, v, vl) => { seen += 1; sink.entry(f, o, kb, k, kl, vb, v, vl) })
-        }))
+            (f, o, kb, k, kl, vb, v, vl) => { seen += 1; sink.entry(f, o, kb, k, kl, vb, v, vl) }
+          )
+        })
+      )
       assert(pending.await() \ "header" \ "rows" \ "increment" == JInt(rows))
     }
   }
@@ -123,7 +127,8 @@ class EntryStreamSuite extends EngineFixture {
     assert(result.map(_.copy(version = -1)) == entries)
     assert(result.map(_.version).distinct == Seq(40, 41))
     val error = intercept[LaminaError](
-      engine.feed(header ~ ("peer" -> "no-version"))(_ => ())((_, _, _, _, _, _, _) => ()))
+      engine.feed(header ~ ("peer" -> "no-version"))(_ => ())((_, _, _, _, _, _, _) => ())
+    )
     assert(error.kind == LaminaError.EngineProtocol && error.getMessage.contains("version"))
   }
 
@@ -154,7 +159,8 @@ class EntryStreamSuite extends EngineFixture {
           Entry.bytes(key, keyLength)
           Entry.bytes(value, valueLength)
           ()
-        })
+        }
+      )
     }
     assert(read(good) == 20)
     (0 until 20000).foreach { _ =>

@@ -26,7 +26,8 @@ private[wire] final class PeerEngine(python: String = PeerEngine.python, script:
       startTimeoutMs: Long = 30000L,
       connections: Int = 4,
       tempDir: Path = tempDir,
-      raw: Map[String, String] = Map.empty): ProcessSettings =
+      raw: Map[String, String] = Map.empty
+  ): ProcessSettings =
     ProcessSettings(
       python,
       Seq(root.resolve("path").toString),
@@ -34,7 +35,8 @@ private[wire] final class PeerEngine(python: String = PeerEngine.python, script:
       requestTimeoutMs,
       connections,
       tempDir.toString,
-      raw)
+      raw
+    )
 
   /** What engines have left behind. */
   def leftBehind: Seq[Path] = Using.resource(Files.list(tempDir))(_.iterator.asScala.toList)

@@ -31,7 +31,8 @@ class RealEngineSuite extends EngineFixture {
       ("store" -> ("operator" -> 0) ~ ("partition" -> 0) ~ ("name" -> "default")) ~
         ("url" -> checkpoint.resolve("state").toUri.toString) ~ ("settings" -> JObject()) ~ ("hadoop" -> JObject()) ~
         ("run_id" -> "run") ~ ("read_only" -> false) ~ ("format_version" -> 2) ~ ("minVersionsToRetain" -> 2) ~
-        ("spark" -> "4.3.0"))
+        ("spark" -> "4.3.0")
+    )
     answer \ "handle" match {
       case JInt(handle) => handle.toInt
       case other => fail(s"no handle: $other")
@@ -43,11 +44,17 @@ class RealEngineSuite extends EngineFixture {
       "begin",
       Int.box(handle),
       ("version" -> version) ~ ("attempt" -> base.fold[JValue](JNull)(JString(_))) ~ ("task_attempt" -> 1) ~
-        ("load_empty" -> false) ~ ("force_snapshot" -> false) ~ ("have" -> (version > 0)))
+        ("load_empty" -> false) ~ ("force_snapshot" -> false) ~ ("have" -> (version > 0))
+    )
 
   /** Commits `entries` as version + 1 and returns the attempt and the file. */
   private def commit(
-      engine: Engine, handle: Int, version: Int, base: Option[String], entries: Seq[Entry]): (String, String) = {
+      engine: Engine,
+      handle: Int,
+      version: Int,
+      base: Option[String],
+      entries: Seq[Entry]
+  ): (String, String) = {
     val begun = begin(engine, handle, version, base)
     val JString(attempt) = begun \ "attempt": @unchecked
     val family = ("id" -> 0) ~ ("name" -> "default") ~ ("internal" -> false) ~ ("key_schema" -> "{}") ~
@@ -61,7 +68,8 @@ class RealEngineSuite extends EngineFixture {
         ("digest" -> "0" * 32) ~ ("rows" -> ("increment" -> entries.size)) ~ ("task_attempt" -> 1) ~
         ("counts" -> ("0" -> ("rows" -> entries.size) ~ ("bytes" -> 0))) ~ ("column_families" -> List(family)) ~
         ("next_column_family" -> 1),
-      Seq("increment" -> Entry.fill(entries) _)).await()
+      Seq("increment" -> Entry.fill(entries) _)
+    ).await()
     val JString(file) = answer \ "file": @unchecked
     (attempt, file)
   }
@@ -70,7 +78,8 @@ class RealEngineSuite extends EngineFixture {
     val rows = Map.newBuilder[Seq[Byte], Seq[Byte]]
     engine.load(
       ("op" -> "load") ~ ("handle" -> handle) ~ ("version" -> version) ~ ("attempt" -> attempt) ~ ("have" -> JNull) ~
-        ("read_only" -> true))(_ => ()) { (_, _, _, key, keyLength, _, value, valueLength) =>
+        ("read_only" -> true)
+    )(_ => ()) { (_, _, _, key, keyLength, _, value, valueLength) =>
       rows += Entry.bytes(key, keyLength) -> Entry.bytes(value, valueLength)
     }
     rows.result()
@@ -85,7 +94,8 @@ class RealEngineSuite extends EngineFixture {
 
   private def find(under: Path, name: String): Path =
     Using.resource(Files.walk(under))(_.iterator.asScala.find(_.getFileName.toString == name)).getOrElse(
-      fail(s"no file $name under $under"))
+      fail(s"no file $name under $under")
+    )
 
   /** The engine and its maintenance process. */
   private def processes(engine: Engine): Seq[ProcessHandle] = {
