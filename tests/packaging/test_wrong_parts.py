@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 from tests.packaging.conftest import Environment, Program
 
 
@@ -34,9 +35,7 @@ def test_executors_without_pyarrow_are_told_what_to_install(
     assert "pyarrow" in sentences[0]
 
 
-def test_a_query_without_the_jar_says_so_before_it_starts(
-    user: Environment, run_program: Program, tmp_path: Path
-) -> None:
+def test_a_query_without_the_jar_says_so_before_it_starts(user: Environment, run_program: Program) -> None:
     """`configure` under spark-submit without `--packages`: the driver's JVM runs already and cannot load the jar."""
     submit = [str(user.spark_home / "bin" / "spark-submit"), "--master", "local[2]"]
     environment = {"PYSPARK_PYTHON": user.python, "SPARK_HOME": str(user.spark_home)}
