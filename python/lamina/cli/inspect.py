@@ -24,8 +24,8 @@ def inspect(
     operator: Annotated[int | None, typer.Option(min=0, help="Only this stateful operator.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
-    details: Annotated[bool, typer.Option("--details", help="Versions, chains and files of each store.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as one JSON object.")] = False,
+    details: Annotated[bool, typer.Option("--details", help="Every version, chain and file of each store.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
 ) -> None:
     """Shows what a checkpoint holds: operators, stores, versions, files, chains. It only reads.
 
@@ -44,16 +44,15 @@ def inspect(
       lamina inspect /data/checkpoints/flights --json | jq '.stores[].rows'
     """
     selection = Selection(operator, partition, store)
-    found = _with_progress(checkpoint, selection, details=details or as_json)
+    found = _with_progress(checkpoint, selection, details=details)
+    if not details and len(found.stores) == 1:
+        found, details = _with_progress(checkpoint, selection, details=True), True
     if as_json:
         json.dump(to_json(found), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        shown = details
-        if not details and len(found.stores) == 1:
-            found, shown = _with_progress(checkpoint, selection, details=True), True
         console = Console(highlight=False)
-        for part in tables(found, details=shown, wide=console.width >= _WIDE):
+        for part in tables(found, details=details, wide=console.width >= _WIDE):
             console.print(part)
     if found.problems:
         raise typer.Exit(1)

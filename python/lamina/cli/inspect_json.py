@@ -10,7 +10,10 @@ from lamina.cli.inspect_survey import CheckpointSurvey, OperatorSurvey
 
 
 def to_json(found: CheckpointSurvey) -> dict[str, Any]:
-    """Everything that the survey found; sizes in bytes, times in milliseconds since 1970."""
+    """Everything that the survey found; sizes in bytes, times in milliseconds since 1970.
+
+    `manifest` is null for versions whose manifest was not read: without details, all but the newest committed one.
+    """
     return {
         "checkpoint": found.url,
         "query": found.query,

@@ -100,10 +100,11 @@ def _operators(found: CheckpointSurvey) -> Table:
         number = operator.metadata.operator
         stores = [store for store in found.stores if store.identity.operator == number]
         known = [store.details for store in stores if store.details]
+        names = [store.name for store in operator.metadata.stores]
         table.add_row(
             str(number),
             operator.metadata.name,
-            "\n".join(store.name for store in operator.metadata.stores),
+            names[0] if len(names) == 1 else str(len(names)),
             str(operator.partitions),
             _number(sum(details.rows for details in known)) if stores else "",
             _size(sum(details.state_bytes for details in known)) if stores else "",

@@ -14,7 +14,7 @@ from tests.unit.cli.query_on_disk import GOLDEN, QueryOnDisk
 
 
 def inspected(lamina: Lamina, query: QueryOnDisk, *options: str, code: int = 0) -> dict[str, Any]:
-    outcome = lamina("inspect", query.directory, "--json", *options)
+    outcome = lamina("inspect", query.directory, "--json", "--details", *options)
     assert outcome.code == code, outcome.err
     found = json.loads(outcome.out)
     assert isinstance(found, dict)
@@ -105,6 +105,14 @@ def test_a_store_that_never_had_rows_is_empty(lamina: Lamina, tmp_path: Path) ->
     outcome = lamina("inspect", query.directory, "--partition", "0")
     assert outcome.code == 0
     assert "the store is empty" in outcome.out
+
+
+def test_without_details_only_the_newest_committed_manifest_is_read(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.run(3)
+    (store, _) = json.loads(lamina("inspect", query.directory, "--json").out)["stores"]
+    assert [version["manifest"] is not None for version in store["versions"]] == [False, False, True]
+    (only,) = json.loads(lamina("inspect", query.directory, "--json", "--partition", "0").out)["stores"]
+    assert all(version["manifest"] is not None for version in only["versions"])
 
 
 def test_filters_select_stores(lamina: Lamina, query: QueryOnDisk) -> None:
