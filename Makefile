@@ -58,7 +58,7 @@ format: $(VENV)/.dev $(SBT_JAR)  ## Format the Python and the Scala sources
 test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 	$(PY) -m pytest tests/unit tests/conformance
 
-test-scala: $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
+test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
 test-spark: $(VENV)/.dev  ## Tests with Spark
@@ -114,7 +114,7 @@ PYSPARK_JARS = $(shell $(PY) -c "import importlib.util, os; \
 # pyspark 4.3 needs Python 3.11; on 3.10 sbt builds the shim for Spark 4.2 only.
 SBT_PROJECTS = spark42 $(if $(wildcard $(PYSPARK_JARS)/spark-core_2.13-4.3.*),spark43)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
-SBT = LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) $(JAVA) -Xmx1g -Xss8m -Dsbt.color=false -Dsbt.supershell=false \
+SBT = LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) PYSPARK_PYTHON=$(abspath $(PY)) $(JAVA) -Xmx1g -Xss8m -Dsbt.color=false -Dsbt.supershell=false \
 	-Dsbt.server.autostart=false -jar $(SBT_JAR) </dev/null
 
 $(SBT_JAR): $(VENV)/.base

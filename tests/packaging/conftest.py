@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from lamina._version import __version__
+
 APP = Path(__file__).with_name("app.py")
 # Nothing can be reached through these: what works with them works offline.
 NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
@@ -79,8 +81,7 @@ def make(repository: Path, *arguments: str) -> None:
 def wheel(repository: Path) -> Path:
     """What `make build` built."""
     make(repository, "build")
-    (found,) = (repository / "dist").glob("lamina-*.whl")
-    return found
+    return repository / "dist" / f"lamina-{__version__}-py3-none-any.whl"
 
 
 @pytest.fixture(scope="session")
