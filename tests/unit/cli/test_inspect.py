@@ -139,6 +139,15 @@ def test_a_lost_file_of_the_newest_version_is_a_problem(lamina: Lamina, query: Q
     assert found["stores"][1]["problems"] == []
 
 
+def test_a_file_of_another_size_than_referred_to_is_a_problem(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.run(2)
+    longer = query.file(query.attempts[0][0])
+    longer.write_bytes(longer.read_bytes() + b"x")
+    outcome = lamina("inspect", query.directory)
+    assert outcome.code == 1
+    assert f"{longer} has {longer.stat().st_size} bytes; version 2 needs" in outcome.out.replace("\n", "")
+
+
 def test_a_damaged_manifest_is_a_problem_and_the_rest_is_shown(lamina: Lamina, query: QueryOnDisk) -> None:
     query.run(3)
     damaged = query.file(query.attempts[2][0])
