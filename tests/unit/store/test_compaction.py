@@ -1,0 +1,315 @@
+"""Compaction: what is merged, how few files remain, and when a segment may be referred to."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+from lamina.format.container import verify
+from lamina.format.entries import APPEND, DELETE, PUT
+from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
+from lamina.storage import Storage
+from lamina.store import Compacted, HeapStore, Segment, Version, chain
+from lamina.store.compaction import pick
+from lamina.testing import ManualClock
+from lamina.testing.expect import fails_with
+from tests.unit.store.writing import Query, damage, names, rows_of, triples
+
+EMPTY = Version(0)
+STORE = StoreIdentity("uuid", 0, 0, "default")
+
+
+def reference(start: int, end: int, length: int, rows: int = 0) -> Reference:
+    return Reference(None, f"{start}-{end}", 16, length, length + 100, "0" * 32, "run", start, end, rows, STORE)
+
+
+def compact(store: HeapStore, version: Version) -> Compacted:
+    store.confirm(version)
+    compacted = store.compact()
+    assert compacted is not None
+    return compacted
+
+
+def references(store: HeapStore, version: Version) -> list[tuple[int, int]]:
+    manifest = store.manifest(version)
+    assert manifest is not None
+    return [(one.start, one.end) for one in manifest.references]
+
+
+def test_equal_increments_are_merged_like_the_digits_of_a_binary_counter() -> None:
+    references: list[Reference] = []
+    rewritten = longest = 0
+    for version in range(1, 1025):
+        references.insert(0, reference(version - 1, version, 100))
+        picked = pick(references, 1)
+        if picked:
+            length = sum(one.length for one in picked)
+            rewritten += length
+            references[: len(picked)] = [reference(picked[-1].start, version, length)]
+        longest = max(longest, len(references))
+        assert len(references) <= 2 + math.log2(version)
+    assert longest > 5
+    assert rewritten <= 1024 * 100 * math.log2(1024)
+
+
+def test_files_per_version_stay_few_for_increments_of_any_size() -> None:
+    numbers = random.Random(7)
+    references: list[Reference] = []
+    for version in range(1, 501):
+        references.insert(0, reference(version - 1, version, numbers.choice([1, 10, 100, 1000])))
+        picked = pick(references, 1)
+        if picked:
+            references[: len(picked)] = [reference(picked[-1].start, version, sum(one.length for one in picked))]
+        assert sum(one.length for one in references) == sum(one.length for one in references)
+        lengths = [one.length for one in references]
+        assert all(older > sum(lengths[:index]) for index, older in enumerate(lengths) if index)
+
+
+def test_a_base_most_of_whose_rows_are_dead_is_merged_although_it_is_large() -> None:
+    chain_of_two = [reference(1, 2, 10, rows=10), reference(0, 1, 1000, rows=1000)]
+    assert pick(chain_of_two, live_rows=900) == []
+    assert pick(chain_of_two, live_rows=100) == chain_of_two
+
+
+def test_a_single_reference_is_left_alone() -> None:
+    assert list(pick([reference(0, 1, 1000, rows=1000)], live_rows=0)) == []
+    assert list(pick([], live_rows=0)) == []
+
+
+def test_a_segment_is_named_checked_and_sorted() -> None:
+    query = Query()
+    store = query.open()
+    version = query.run_batches(store, EMPTY, 8)[-1]
+    compacted = compact(store, version)
+    assert str(compacted.segment.name) in names(query.storage)
+    path = f"0/0/{compacted.segment.name}"
+    manifest = verify(query.storage.read(path), path)
+    assert isinstance(manifest, SegmentManifest)
+    assert (manifest.start, manifest.end, len(manifest.inputs)) == (0, 8, compacted.replaces)
+    query.storage.delete_many([f"0/0/{name}" for name in names(query.storage) if name.endswith(".lam")])
+    content = list(triples(store._compaction._entries(compacted.segment.reference(), "")))
+    assert [key for key, _, _ in content] == sorted(key for key, _, _ in content)
+    assert {key: value for key, _, value in content} == query.states[version.attempt]
+
+
+def test_compaction_changes_no_published_file() -> None:
+    query = Query()
+    store = query.open()
+    version = query.run_batches(store, EMPTY, 8)[-1]
+    before = {name: bytes(query.storage.read(f"0/0/{name}")) for name in names(query.storage)}
+    segment = compact(store, version).segment
+    after = {name: bytes(query.storage.read(f"0/0/{name}")) for name in names(query.storage)}
+    assert after == {**before, str(segment.name): after[str(segment.name)]}
+
+
+def test_the_next_commit_refers_to_the_segment_and_all_versions_restore() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 4)
+    store.adopt(compact(store, versions[-1]).segment)
+    versions += query.run_batches(store, versions[-1], 2)
+    assert references(store, versions[-1]) == [(5, 6), (4, 5), (0, 4)]
+    for version in versions:
+        query.assert_restores(query.open(), version)
+
+
+def test_a_segment_that_is_finished_late_still_replaces_what_it_was_merged_from() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 4)
+    segment = compact(store, versions[-1]).segment
+    versions += query.run_batches(store, versions[-1], 3)
+    store.adopt(segment)
+    versions += query.run_batches(store, versions[-1], 1)
+    assert references(store, versions[-1]) == [(7, 8), (6, 7), (5, 6), (4, 5), (0, 4)]
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_every_attempt_on_a_base_may_refer_to_the_segment() -> None:
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 4)[-1]
+    store.adopt(compact(store, base).segment)
+    for _ in range(2):
+        attempt = query.run_batches(store, base, 1)[-1]
+        assert references(store, attempt) == [(4, 5), (0, 4)]
+
+
+def test_a_segment_of_an_attempt_that_lost_is_not_referred_to() -> None:
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 3)[-1]
+    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
+    store.adopt(compact(store, lost).segment)
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    after = query.commit(store, won, {b"after": (PUT, b"1")})
+    assert references(store, after) == [(4, 5), (3, 4), (2, 3), (1, 2), (0, 1)]
+    query.assert_restores(query.open(), after)
+
+
+def test_a_segment_travels_between_processes_as_json() -> None:
+    query = Query()
+    store = query.open()
+    segment = compact(store, query.run_batches(store, EMPTY, 4)[-1]).segment
+    assert Segment.from_json(segment.to_json()) == segment
+
+
+def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:
+    query = Query()
+    store = query.open()
+    base = query.commit(
+        store, EMPTY, {**{b"k%d" % key: (PUT, os.urandom(200)) for key in range(50)}, b"list": (PUT, b"0")}
+    )
+    version = base
+    changes: list[dict[bytes, Any]] = [
+        {b"k1": (DELETE, b""), b"list": (APPEND, b"1")},
+        {b"list": (APPEND, b"2")},
+        {b"k2": (DELETE, b"")},
+    ]
+    for change in changes:
+        version = query.commit(store, version, change)
+    compacted = compact(store, version)
+    assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (1, 4)
+    content = {
+        key: (op, value) for key, op, value in triples(store._compaction._entries(compacted.segment.reference(), ""))
+    }
+    assert content == {b"k1": (DELETE, b""), b"k2": (DELETE, b""), b"list": (APPEND, b"12")}
+    store.adopt(compacted.segment)
+    query.assert_restores(query.open(), query.commit(store, version, {b"z": (PUT, b"z")}))
+
+
+def test_a_segment_that_waited_long_is_published_anew_before_a_commit_refers_to_it() -> None:
+    """A collector may be about to delete the file that nobody ever referred to."""
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 4)[-1]
+    segment = compact(store, base).segment
+    store.adopt(segment)
+    assert isinstance(query.clock, ManualClock)
+    query.clock.advance(query.settings.retention_min_age_ms // 2 + 1)
+    version = query.run_batches(store, base, 1)[-1]
+    manifest = store.manifest(version)
+    assert manifest is not None
+    assert references(store, version) == [(4, 5), (0, 4)]
+    assert manifest.references[1].path != str(segment.name)
+    query.storage.delete_many([f"0/0/{segment.name}"])
+    query.assert_restores(query.open(), version)
+
+
+def test_a_segment_is_published_anew_also_when_the_clock_went_back() -> None:
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 4)[-1]
+    segment = compact(store, base).segment
+    store.adopt(segment)
+    assert isinstance(query.clock, ManualClock)
+    query.clock.advance(-3_600_000)
+    manifest = store.manifest(query.run_batches(store, base, 1)[-1])
+    assert manifest is not None
+    assert manifest.references[1].path not in (None, str(segment.name))
+
+
+def test_a_segment_that_was_lost_while_it_waited_is_not_referred_to() -> None:
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 4)[-1]
+    segment = compact(store, base).segment
+    store.adopt(segment)
+    query.storage.delete_many([f"0/0/{segment.name}"])
+    assert isinstance(query.clock, ManualClock)
+    query.clock.advance(query.settings.retention_min_age_ms)
+    version = query.run_batches(store, base, 1)[-1]
+    assert len(references(store, version)) == 5
+    query.assert_restores(query.open(), version)
+
+
+def test_only_a_confirmed_version_is_compacted() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 4)
+    # the last begin confirmed version 3; version 4 may still lose
+    compacted = store.compact()
+    assert compacted is not None
+    assert compacted.segment.manifest.end == versions[2].version
+
+
+def test_full_compaction_leaves_nothing_for_the_background() -> None:
+    query = Query(compaction__mode="full")
+    store = query.open()
+    store.confirm(query.run_batches(store, EMPTY, 8)[-1])
+    assert store.compact() is None
+
+
+def test_a_damaged_input_stops_a_compaction_and_publishes_nothing() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    assert versions[2].attempt is not None
+    name = next(name for name in names(query.storage) if name.startswith("3_"))
+    damage(query.storage, f"0/0/{name}", 40)
+    before = names(query.storage)
+    with fails_with("file.damaged") as caught:
+        compact(store, versions[-1])
+    assert name in caught.error.message
+    assert names(query.storage) == before
+
+
+def test_progress_counts_the_rows_read() -> None:
+    query = Query()
+    store = query.open()
+    store.confirm(query.run_batches(store, EMPTY, 8)[-1])
+    seen: list[tuple[int, int]] = []
+    compacted = store.compact(lambda done, total: seen.append((done, total)))
+    assert compacted is not None
+    assert seen[-1] == (compacted.rows_read, compacted.rows_read)
+    assert seen == sorted(seen)
+
+
+def test_five_hundred_versions_with_compaction_stay_short_small_and_right(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)), min_versions=5)
+    store = query.open()
+    numbers = random.Random(3)
+    version = EMPTY
+    for number in range(1, 501):
+        changes: dict[bytes, Any] = {b"%04d" % numbers.randrange(300): (PUT, os.urandom(40)) for _ in range(20)}
+        changes[b"%04d" % numbers.randrange(300)] = (DELETE, b"")
+        version = query.commit(store, version, changes)
+        store.confirm(version)
+        compacted = store.compact()
+        if compacted is not None:
+            store.adopt(compacted.segment)
+        assert len(references(store, version)) <= 2 + max(1, math.log2(number))
+    manifest = store.manifest(version)
+    assert manifest is not None
+    live = sum(count.bytes for count in manifest.counts.values())
+    assert sum(one.length for one in manifest.references) <= 2.5 * live + 20_000
+    query.assert_restores(query.open(), version)
+
+
+def test_a_chain_that_does_not_add_up_is_refused() -> None:
+    good = [reference(4, 6, 1), reference(1, 4, 1), reference(0, 1, 1)]
+    chain.check(good, 6, "f")
+    for wrong in (good[1:], good[:2], [good[0], good[2]], [*good, reference(0, 0, 1)], []):
+        with fails_with("file.damaged"):
+            chain.check(wrong, 6, "f")
+
+
+def test_only_references_that_begin_at_a_version_lead_on_from_it() -> None:
+    good = [reference(4, 6, 1), reference(1, 4, 1), reference(0, 1, 1)]
+    assert chain.since(good, 4) == (good[0],)
+    assert chain.since(good, 1) == (good[0], good[1])
+    assert chain.since(good, 6) == ()
+    assert chain.since(good, 3) is None
+
+
+def test_rows_are_the_same_whichever_way_a_version_was_built() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 9)
+    plain = rows_of(query.open().load(versions[-1], have=None, read_only=True))
+    store.adopt(compact(store, versions[-1]).segment)
+    after = query.commit(store, versions[-1], {})
+    assert rows_of(query.open().load(after, have=None, read_only=True)) == plain

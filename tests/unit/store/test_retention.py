@@ -1,0 +1,436 @@
+"""Retention: each rule has a test that fails on the naive rule."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lamina.format.entries import PUT
+from lamina.storage import Listed, Storage
+from lamina.store import Collected, HeapStore, Version
+from lamina.store.versions import file_name
+from lamina.testing import Fault, FaultyBackend, ManualClock
+from lamina.testing.expect import fails_with
+from tests.unit.store.writing import Query, names
+
+EMPTY = Version(0)
+MIN_AGE_MS = 600_000
+START_MS = 1_790_000_000_000
+
+
+class Aged(FaultyBackend):
+    """Local files whose time of publication is the test's clock."""
+
+    def __init__(self, root: Path, clock: ManualClock) -> None:
+        super().__init__(Storage(str(root))._backend)
+        self.clock = clock
+        self.times: dict[str, int] = {}
+
+    def publish(self, path: str, chunks: object) -> int:
+        size = super().publish(path, chunks)  # type: ignore[arg-type]
+        self.times[path] = self.clock.now_ms()
+        return size
+
+    def list(self, directory: str) -> list[Listed]:
+        return [
+            Listed(entry.name, entry.size, self.times.get(f"{directory}/{entry.name}", START_MS))
+            for entry in super().list(directory)
+        ]
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    clock = ManualClock(START_MS)
+    return Query(Storage(str(tmp_path), backend=Aged(tmp_path, clock)), min_versions=3, clock=clock)
+
+
+def wait(query: Query, milliseconds: int) -> None:
+    assert isinstance(query.clock, ManualClock)
+    query.clock.advance(milliseconds)
+
+
+def batches(query: Query, store: HeapStore, base: Version, count: int, every_ms: int = 1000) -> list[Version]:
+    versions = []
+    for _ in range(count):
+        wait(query, every_ms)
+        versions += query.run_batches(store, base, 1)
+        base = versions[-1]
+    return versions
+
+
+def compact(query: Query, store: HeapStore, version: Version) -> str:
+    store.confirm(version)
+    compacted = store.compact()
+    assert compacted is not None
+    store.adopt(compacted.segment)
+    return str(compacted.segment.name)
+
+
+def file(version: Version) -> str:
+    assert version.attempt is not None
+    return file_name(version.attempt)
+
+
+def deleted(collected: Collected) -> set[str]:
+    return {deletion.path for deletion in collected.deleted}
+
+
+def test_what_a_retained_version_refers_to_stays_however_old_it_is(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 10)
+    wait(query, 100 * MIN_AGE_MS)
+    # no compaction: the newest versions stand on every increment since the start
+    assert deleted(store.collect(versions[-1], dry_run=False)) == set()
+    for version in versions:
+        query.assert_restores(query.open(), version)
+
+
+def test_what_left_retention_goes_and_all_retained_versions_restore(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 6)
+    compact(query, store, versions[-1])
+    versions += batches(query, store, versions[-1], 6)
+    wait(query, MIN_AGE_MS)
+    gone = deleted(store.collect(versions[-1], dry_run=False))
+    # retained are 12 and the three before it, which stand on the segment of 1 … 6 and the increments after it
+    assert gone == {file(version) for version in versions[:6]}
+    for version in versions[6:]:
+        query.assert_restores(query.open(), version)
+
+
+def test_exactly_the_configured_number_of_versions_before_the_newest_is_retained(query: Query) -> None:
+    store = query.open()
+    base = EMPTY
+    versions = []
+    for _ in range(10):
+        base = query.commit(store, base, {b"k": (PUT, b"x")}, force_snapshot=True)
+        versions.append(base)
+    wait(query, 2 * MIN_AGE_MS)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:6]}
+    for version in versions[6:]:
+        query.assert_restores(query.open(), version)
+
+
+def test_nothing_numbered_above_the_confirmed_version_goes(query: Query) -> None:
+    """An executor that lost the store knows old news: newer files are not in its lineage and are needed."""
+    stale = query.open()
+    versions = batches(query, stale, EMPTY, 5)
+    live = query.open()
+    newer = batches(query, live, versions[-1], 10)
+    segment = compact(query, live, newer[-1])
+    newer += batches(query, live, newer[-1], 1)
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(stale.collect(versions[-1], dry_run=False)) == set()
+    assert segment in names(query.storage)
+    query.assert_restores(query.open(), newer[-1])
+
+
+def test_the_retained_set_follows_the_lineage_and_not_the_largest_number(query: Query) -> None:
+    """Leftovers of a run that was rewound have larger numbers; what the confirmed version needs is older."""
+    store = query.open()
+    versions = batches(query, store, EMPTY, 3)
+    batches(query, store, versions[-1], 20)
+    rewound = Query(query.storage, run="rewound", min_versions=3, clock=query.clock)
+    rewound.states = query.states
+    again = rewound.open()
+    branch = batches(rewound, again, versions[-1], 2)
+    wait(query, 100 * MIN_AGE_MS)
+    gone = deleted(again.collect(branch[-1], dry_run=False))
+    assert not gone & {file(version) for version in [*versions, *branch]}
+    for version in [*versions[1:], *branch]:
+        rewound.assert_restores(rewound.open(), version)
+
+
+def test_a_store_of_an_older_run_deletes_nothing(query: Query) -> None:
+    """Its confirmed version may be one that the newer run, rewound, executed again."""
+    older = query.open()
+    versions = batches(query, older, EMPTY, 3)
+    mine = batches(query, older, versions[-1], 6)
+    newer = Query(query.storage, run="newer", min_versions=3, clock=query.clock)
+    newer.states = query.states
+    theirs = batches(newer, newer.open(), versions[-1], 3)
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(older.collect(mine[-1], dry_run=False)) == set()
+    newer.assert_restores(newer.open(), theirs[-1])
+
+
+def test_a_newer_run_is_known_by_its_files_too(query: Query) -> None:
+    older = query.open()
+    versions = batches(query, older, EMPTY, 6)
+    newer = Query(query.storage, run="newer", min_versions=3, clock=query.clock)
+    newer.states = query.states
+    theirs = batches(newer, newer.open(), versions[2], 1)
+    for entry in query.storage.list("_lamina/runs"):
+        if entry.name.endswith("newer"):
+            query.storage.delete_many([f"_lamina/runs/{entry.name}"])
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(older.collect(versions[-1], dry_run=False)) == set()
+    assert file(theirs[-1]) in names(query.storage)
+
+
+def test_of_attempts_of_one_version_the_one_that_was_built_on_stays(query: Query) -> None:
+    store = query.open()
+    base = batches(query, store, EMPTY, 1)[-1]
+    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    after = query.commit(store, won, {b"after": (PUT, b"1")})
+    wait(query, MIN_AGE_MS - 1)
+    assert deleted(store.collect(after, dry_run=False)) == set()
+    wait(query, 1)
+    assert deleted(store.collect(after, dry_run=False)) == {file(lost)}
+    query.assert_restores(query.open(), after)
+
+
+def test_an_old_snapshot_that_just_became_unreferenced_stays_for_its_readers(query: Query) -> None:
+    """Its own age says nothing: a reader may have opened the last version on it a moment ago."""
+    store = query.open()
+    versions = batches(query, store, EMPTY, 4)
+    old = compact(query, store, versions[-1])
+    versions += batches(query, store, versions[-1], 4)
+    wait(query, 100 * MIN_AGE_MS)
+    versions.append(query.commit(store, versions[-1], {b"s": (PUT, b"1")}, force_snapshot=True))
+    reader = query.open(read_only=True)
+    opened = reader.load(versions[-2], have=None, read_only=True)
+    versions += batches(query, store, versions[-1], 4)
+    assert old not in deleted(store.collect(versions[-1], dry_run=False))
+    assert sum(batch.num_rows for batch in opened.batches) > 0
+    wait(query, MIN_AGE_MS)
+    assert old in deleted(store.collect(versions[-1], dry_run=False))
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_the_age_of_a_referred_file_counts_from_the_manifest_that_ended_its_retention(query: Query) -> None:
+    store = query.open()
+    base = EMPTY
+    versions = []
+    for _ in range(6):
+        wait(query, 100_000)
+        base = query.commit(store, base, {b"k": (PUT, b"x")}, force_snapshot=True)
+        versions.append(base)
+    # version 2 is not needed once 3 + min_versions = 6 is there, published just now
+    wait(query, MIN_AGE_MS - 1)
+    assert file(versions[1]) not in deleted(store.collect(versions[-1], dry_run=True))
+    wait(query, 1)
+    assert file(versions[1]) in deleted(store.collect(versions[-1], dry_run=True))
+
+
+def test_versions_that_changed_nothing_keep_the_newest_file_below_them(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 2)
+    forced = query.commit(store, versions[-1], {b"k": (PUT, b"x")}, force_snapshot=True)
+    after = query.commit(store, Version(50, forced.attempt), {b"k": (PUT, b"y")}, force_snapshot=True)
+    wait(query, 100 * MIN_AGE_MS)
+    gone = deleted(store.collect(after, dry_run=False))
+    # of the retained versions 48 … 50 the newest file is that of version 3
+    assert file(forced) not in gone
+    assert {file(version) for version in versions} == gone
+    query.assert_restores(query.open(), Version(49, forced.attempt))
+
+
+def test_files_that_leave_retention_by_versions_without_a_file_wait_for_the_minimum_age(query: Query) -> None:
+    """Version 9 has no manifest that tells when version 1 left: it counts from when a collector saw it."""
+    store = query.open()
+    first = query.commit(store, EMPTY, {b"k": (PUT, b"x")}, force_snapshot=True)
+    second = query.commit(store, first, {b"k": (PUT, b"y")}, force_snapshot=True)
+    wait(query, 100 * MIN_AGE_MS)
+    idle = Version(9, second.attempt)
+    assert deleted(store.collect(idle, dry_run=False)) == set()
+    wait(query, MIN_AGE_MS - 1)
+    assert deleted(store.collect(idle, dry_run=False)) == set()
+    wait(query, 1)
+    assert deleted(store.collect(idle, dry_run=False)) == {file(first)}
+    query.assert_restores(query.open(), idle)
+
+
+def test_a_segment_that_nobody_referred_to_goes_by_its_own_age(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 6)
+    store.confirm(versions[-1])
+    compacted = store.compact()
+    assert compacted is not None
+    wait(query, MIN_AGE_MS - 1)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == set()
+    wait(query, 1)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {str(compacted.segment.name)}
+
+
+def test_a_segment_that_a_commit_hours_later_is_the_first_to_name_is_there(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 6)
+    store.confirm(versions[-1])
+    compacted = store.compact()
+    assert compacted is not None
+    store.adopt(compacted.segment)
+    wait(query, 10 * MIN_AGE_MS)
+    other = query.open()
+    # the other executor deletes it while this one is about to commit
+    collected = deleted(other.collect(versions[-1], dry_run=False))
+    assert str(compacted.segment.name) in collected
+    versions += batches(query, store, versions[-1], 1)
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_a_segment_that_waits_is_moved_out_of_a_collectors_hands_before_it_is_named(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 6)
+    segment = compact(query, store, versions[-1])
+    wait(query, MIN_AGE_MS)
+    planned = deleted(query.open().collect(versions[-1], dry_run=True))
+    assert planned == {segment}
+    versions += batches(query, store, versions[-1], 1)
+    # the collector that planned before the commit deletes after it
+    query.storage.delete_many([f"0/0/{name}" for name in planned])
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_publications_that_were_cut_off_go_by_age(query: Query, tmp_path: Path) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 1)
+    left = tmp_path / "0" / "0" / f".{file(versions[0])}.1-1.tmp"
+    left.write_bytes(b"half")
+    backend = query.storage._backend
+    assert isinstance(backend, Aged)
+    backend.times[f"0/0/{left.name}"] = query.clock.now_ms()
+    assert deleted(store.collect(versions[-1], dry_run=False)) == set()
+    wait(query, MIN_AGE_MS)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {left.name}
+
+
+def test_files_that_are_not_ours_stay(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 1)
+    for name in ("notes.txt", "1.delta", "_SUCCESS"):
+        query.storage.publish(f"0/0/{name}", b"x")
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == set()
+
+
+def test_a_dry_run_deletes_nothing_and_says_what_and_why(query: Query) -> None:
+    store = query.open()
+    base = batches(query, store, EMPTY, 1)[-1]
+    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    wait(query, MIN_AGE_MS)
+    before = names(query.storage)
+    collected = store.collect(won, dry_run=True)
+    (deletion,) = collected.deleted
+    assert (deletion.path, deletion.age_ms) == (file(lost), MIN_AGE_MS)
+    assert deletion.reason
+    assert deletion.size == query.storage.size(f"0/0/{file(lost)}")
+    assert collected.dry_run
+    assert names(query.storage) == before
+
+
+def test_a_lineage_that_cannot_be_followed_stops_a_collection(query: Query) -> None:
+    """Without the manifests between, nobody knows what the retained versions need."""
+    store = query.open()
+    store._lineage_length = 1
+    versions = batches(query, store, EMPTY, 8)
+    lost = query.commit(store, versions[-2], {b"lost": (PUT, b"1")})
+    wait(query, 100 * MIN_AGE_MS)
+    query.storage.delete_many([f"0/0/{file(versions[-2])}"])
+    assert deleted(query.open().collect(versions[-1], dry_run=False)) == set()
+    assert file(lost) in names(query.storage)
+
+
+def test_a_lineage_longer_than_its_manifest_lists_is_followed_on(query: Query) -> None:
+    store = query.open()
+    store._lineage_length = 1
+    versions = batches(query, store, EMPTY, 8)
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(query.open().collect(versions[-1], dry_run=False)) == set()
+    for version in versions:
+        query.assert_restores(query.open(), version)
+
+
+def test_a_retained_version_that_is_damaged_stops_a_collection(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 8)
+    path = f"0/0/{file(versions[-2])}"
+    query.storage.publish(path, bytes(query.storage.read(path))[:-1])
+    wait(query, 100 * MIN_AGE_MS)
+    with fails_with("file.damaged"):
+        query.open().collect(versions[-1], dry_run=False)
+
+
+def test_a_clock_that_went_back_makes_nothing_old(query: Query) -> None:
+    store = query.open()
+    base = batches(query, store, EMPTY, 1)[-1]
+    query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    wait(query, -3_600_000)
+    assert deleted(store.collect(won, dry_run=False)) == set()
+
+
+def test_a_storage_that_tells_no_times_loses_nothing(query: Query) -> None:
+    store = query.open()
+    base = batches(query, store, EMPTY, 1)[-1]
+    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    backend = query.storage._backend
+    assert isinstance(backend, Aged)
+    backend.times[f"0/0/{file(lost)}"] = 0
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(store.collect(won, dry_run=False)) == set()
+
+
+def test_two_collectors_at_once_do_not_disturb_each_other(query: Query) -> None:
+    store, other = query.open(), query.open()
+    base = batches(query, store, EMPTY, 1)[-1]
+    query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    wait(query, MIN_AGE_MS)
+    planned = deleted(other.collect(won, dry_run=True))
+    assert deleted(store.collect(won, dry_run=False)) == planned
+    query.storage.delete_many([f"0/0/{name}" for name in planned])
+    assert deleted(other.collect(won, dry_run=False)) == set()
+
+
+def test_a_deletion_that_fails_is_repeated_by_the_next_collection(query: Query) -> None:
+    store = query.open()
+    base = batches(query, store, EMPTY, 1)[-1]
+    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    wait(query, MIN_AGE_MS)
+    query.faults.inject(Fault("delete_many"))
+    with fails_with("storage.failed"):
+        store.collect(won, dry_run=False)
+    assert deleted(store.collect(won, dry_run=False)) == {file(lost)}
+
+
+def test_a_slow_writer_that_publishes_after_its_version_was_collected_harms_nothing(query: Query) -> None:
+    store, slow = query.open(), query.open()
+    versions = batches(query, store, EMPTY, 2)
+    begun = query.begin(slow, versions[0])
+    versions += batches(query, store, versions[-1], 8)
+    wait(query, 100 * MIN_AGE_MS)
+    store.collect(versions[-1], dry_run=False)
+    late = query.commit(slow, versions[0], {b"late": (PUT, b"1")}, begun=begun)
+    query.assert_restores(query.open(), versions[-1])
+    wait(query, MIN_AGE_MS)
+    assert file(late) in deleted(store.collect(versions[-1], dry_run=False))
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_an_empty_store_has_nothing_to_collect(query: Query) -> None:
+    store = query.open()
+    assert store.collect(EMPTY, dry_run=False).deleted == ()
+    assert store.collect(Version(4, query.begin(store, EMPTY).unchanged), dry_run=False).deleted == ()
+
+
+def test_files_do_not_pile_up_over_many_versions(query: Query, tmp_path: Path) -> None:
+    store = query.open()
+    version = EMPTY
+    counts = []
+    for _ in range(120):
+        version = batches(query, store, version, 1, every_ms=MIN_AGE_MS // 4)[-1]
+        store.confirm(version)
+        compacted = store.compact()
+        if compacted is not None:
+            store.adopt(compacted.segment)
+        store.collect(version, dry_run=False)
+        counts.append(len(os.listdir(tmp_path / "0" / "0")))
+    assert max(counts[60:]) <= max(counts[30:60]) + 4
+    query.assert_restores(query.open(), version)
