@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,10 @@ BATCH_ROWS = 32_768
 """Rows of a record batch as written: small enough that decoding overlaps with reading and sending."""
 
 
+_PARALLEL_BYTES = 256 << 10
+"""Smaller batches are compressed by the calling thread: handing their buffers to others costs more than it saves."""
+
+
 @dataclass(frozen=True)
 class Compression:
     """How the bodies of record batches are compressed: codec `zstd`, `lz4` or `uncompressed`."""
@@ -43,11 +48,11 @@ class Compression:
     codec: str = "zstd"
     level: int = 1
 
-    def write_options(self) -> Any:
+    def write_options(self, *, parallel: bool) -> Any:
         if self.codec == "uncompressed":
             return pa.ipc.IpcWriteOptions()
         codec = pa.Codec("zstd", compression_level=self.level) if self.codec == "zstd" else pa.Codec("lz4")
-        return pa.ipc.IpcWriteOptions(compression=codec)
+        return pa.ipc.IpcWriteOptions(compression=codec, use_threads=parallel)
 
 
 class _Chunks:
@@ -84,8 +89,11 @@ class Written:
 def encode(batches: Iterable[pa.RecordBatch], compression: Compression, written: Written) -> Iterator[list[Any]]:
     """The Arrow IPC stream of `batches`, as lists of buffers; `written` is kept up to date."""
     sink = _Chunks()
-    writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), SCHEMA, options=compression.write_options())
-    for batch in batches:
+    remaining = iter(batches)
+    first = next(remaining, None)
+    options = compression.write_options(parallel=first is not None and first.nbytes >= _PARALLEL_BYTES)
+    writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), SCHEMA, options=options)
+    for batch in remaining if first is None else chain([first], remaining):
         entries = as_entries(batch)
         for part in split(entries):
             writer.write_batch(part)

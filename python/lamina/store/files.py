@@ -40,7 +40,8 @@ class Opened:
 
     def references(self) -> tuple[Reference, ...]:
         """What the version consists of, newest first, with this file's own sections named."""
-        return tuple(reference.placed(self.name, self.size) for reference in self.manifest.references)
+        name = self.name
+        return tuple(reference.placed(name, self.size) for reference in self.manifest.references)
 
 
 class StoreFiles:
