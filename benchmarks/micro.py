@@ -1,8 +1,8 @@
 """Cost of one row in the shim's table and in a `java.util.HashMap` of copied rows: `python -m benchmarks.micro`.
 
 Keys are 40 bytes, values 32. `update` and `insert` include the commit: collecting the change set, building its
-messages, ending the transaction, reclaiming. Thread CPU time is what the row costs; wall time adds what else the machine
-did.
+messages, ending the transaction, reclaiming. Thread CPU time is what the row costs; wall time adds what else the
+machine did.
 """
 
 from __future__ import annotations

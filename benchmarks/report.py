@@ -67,8 +67,8 @@ def aggregation_section(result: dict[str, Any]) -> str:
     """Batch time, growth, garbage collection and bytes."""
     parts = ["## Batch time of an aggregation\n", header(result)]
     parts.append(
-        "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, `local[2]`, "
-        f"two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms.\n"
+        "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, "
+        f"`local[2]`, two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms.\n"
     )
     parts.append("![batch time](benchmarks/aggregation.png)\n")
     for name, cell in result["cells"].items():
@@ -160,9 +160,9 @@ def restore_section(result: dict[str, Any]) -> str:
     parts = ["## Restore\n", header(result)]
     parts.append(
         f"{result['keys']:,} keys in a snapshot and {result['increments']} increments of {result['rows']:,} rows with "
-        "10 % deletes and 10 % list appends, two partitions, files evicted from the page cache; from the providers' `init` "
-        "to the end of the first full batch, less the median of the batches after it. *Fresh* starts the JVM's classes and "
-        "the engine too; *running* is a JVM that has restored a small chain before. The built-in heap store has no lists; "
+        "10 % deletes and 10 % list appends, two partitions, files evicted from the page cache; from the providers' "
+        "`init` to the end of the first full batch, less the median of the batches after it. *Fresh* starts the JVM's "
+        "classes and the engine too; *running* is a JVM that has restored a small chain before. The built-in heap store has no lists; "
         "its chain has puts instead.\n"
     )
     parts.append("![restore](benchmarks/restore.png)\n")

@@ -1,7 +1,7 @@
 """Runs every variant in a fresh child process, alternating, and collects one JSON result from each.
 
 A child is a module of this package run as `python -m <module> <request>`; it prints one line `RESULT <json>`. Variants
-take turns within a round and each round starts with another one, so that a slow minute of the machine meets all of them.
+take turns within a round and each round starts with another one, so that a slow minute of the machine meets all.
 """
 
 from __future__ import annotations
