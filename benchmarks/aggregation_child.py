@@ -77,7 +77,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "gc_ms_a_batch": gc / len(timed),
         "bytes_a_batch": written / len(timed),
         "resident_bytes": resident,
-        "memory_metrics": [p["stateOperators"][0]["customMetrics"] for p in timed],
+        "last_metrics": operator.get("customMetrics", {}),
     }
     if request.get("heap"):
         result["heap_bytes"] = session.heap_after_collection(spark)

@@ -162,8 +162,8 @@ def restore_section(result: dict[str, Any]) -> str:
         f"{result['keys']:,} keys in a snapshot and {result['increments']} increments of {result['rows']:,} rows with "
         "10 % deletes and 10 % list appends, two partitions, files evicted from the page cache; from the providers' "
         "`init` to the end of the first full batch, less the median of the batches after it. *Fresh* starts the JVM's "
-        "classes and the engine too; *running* is a JVM that has restored a small chain before. The built-in heap store has no lists; "
-        "its chain has puts instead.\n"
+        "classes and the engine too; *running* is a JVM that has restored a small chain before. The built-in heap "
+        "store has no lists; its chain has puts instead.\n"
     )
     parts.append("![restore](benchmarks/restore.png)\n")
     targets = []
