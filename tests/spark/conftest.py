@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.streams import Streams
 
+
 def shim_jar() -> str:
     """The jar under test: the one of the installed wheel, or the one that LAMINA_JAR names."""
     named = os.environ.get("LAMINA_JAR")

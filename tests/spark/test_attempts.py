@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from tests.spark.streams import LAMINA, Run, Streams
@@ -22,7 +22,7 @@ def rows(batch: int) -> list[dict[str, Any]]:
 
 
 def totals(frames: dict[str, DataFrame]) -> DataFrame:
-    return frames["s"].groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+    return frames["s"].groupBy("k").agg(f.count("*").alias("n"), f.sum("v").alias("total"))
 
 
 def expected(batches: int) -> dict[str, tuple[int, int]]:
@@ -84,12 +84,16 @@ def test_two_actions_that_differ_continue_from_the_attempt_that_spark_recorded(s
     recorded: dict[str, int] = {}
 
     def query(frames: dict[str, DataFrame]) -> DataFrame:
-        return frames["s"].groupBy("k").applyInPandasWithState(
-            noisy,
-            "k string, n long, total long, before long, noise long",
-            "n long, total long, noise long",
-            "update",
-            GroupStateTimeout.NoTimeout,
+        return (
+            frames["s"]
+            .groupBy("k")
+            .applyInPandasWithState(
+                noisy,
+                "k string, n long, total long, before long, noise long",
+                "n long, total long, noise long",
+                "update",
+                GroupStateTimeout.NoTimeout,
+            )
         )
 
     differing = 0

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from tests.spark.streams import HDFS, LAMINA, ROCKSDB, Query, Streams
@@ -32,17 +32,20 @@ def rows(seed: int, minute: int, count: int = 60) -> list[dict[str, Any]]:
 
 
 def aggregation(frames: Frames) -> DataFrame:
-    return frames["s"].groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("sum"), F.max("t").alias("last"))
+    return frames["s"].groupBy("k").agg(f.count("*").alias("n"), f.sum("v").alias("sum"), f.max("t").alias("last"))
 
 
 def windows(frames: Frames) -> DataFrame:
     return (
-        frames["s"].withWatermark("t", "5 minutes").groupBy(F.window("t", "4 minutes", "2 minutes"), "k").agg(F.sum("v"))
+        frames["s"]
+        .withWatermark("t", "5 minutes")
+        .groupBy(f.window("t", "4 minutes", "2 minutes"), "k")
+        .agg(f.sum("v"))
     )
 
 
 def distinct_aggregation(frames: Frames) -> DataFrame:
-    return frames["s"].groupBy("k").agg(F.approx_count_distinct("v"), F.collect_set(F.col("v") % 7))
+    return frames["s"].groupBy("k").agg(f.approx_count_distinct("v"), f.collect_set(f.col("v") % 7))
 
 
 def duplicates(frames: Frames) -> DataFrame:
@@ -59,7 +62,7 @@ def duplicates_within_watermark(frames: Frames) -> DataFrame:
 
 def sessions(frames: Frames) -> DataFrame:
     return (
-        frames["s"].withWatermark("t", "5 minutes").groupBy(F.session_window("t", "90 seconds"), "k").agg(F.count("*"))
+        frames["s"].withWatermark("t", "5 minutes").groupBy(f.session_window("t", "90 seconds"), "k").agg(f.count("*"))
     )
 
 
@@ -68,8 +71,10 @@ def limit(frames: Frames) -> DataFrame:
 
 
 def chained(frames: Frames) -> DataFrame:
-    first = frames["s"].withWatermark("t", "5 minutes").groupBy(F.window("t", "1 minute"), "k").agg(F.sum("v").alias("v"))
-    return first.groupBy(F.window(F.window_time("window"), "4 minutes")).agg(F.sum("v"), F.count("*"))
+    first = (
+        frames["s"].withWatermark("t", "5 minutes").groupBy(f.window("t", "1 minute"), "k").agg(f.sum("v").alias("v"))
+    )
+    return first.groupBy(f.window(f.window_time("window"), "4 minutes")).agg(f.sum("v"), f.count("*"))
 
 
 def counting(key: tuple[Any, ...], batches: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -109,7 +114,7 @@ UNIQUE: list[tuple[str, Query, str]] = [
     ("applyInPandasWithState", pandas_state, "update"),
 ]
 
-# rows of a batch that are equal in the grouping key differ in what the operator happens to keep: only these columns count
+# Of rows that are equal in the grouping key an operator keeps any: only these columns count.
 SHOWN: dict[str, list[str]] = {
     "duplicates": ["k", "v"],
     "duplicates within watermark": ["k", "v"],
@@ -140,20 +145,22 @@ def test_an_operator_gives_the_same_rows_in_each_batch_and_after_a_restart(
 
 def join(kind: str) -> Query:
     def joined(frames: Frames) -> DataFrame:
-        left = frames["l"].withWatermark("t", "4 minutes").select(F.col("t").alias("lt"), F.col("k").alias("lk"), "v")
+        left = frames["l"].withWatermark("t", "4 minutes").select(f.col("t").alias("lt"), f.col("k").alias("lk"), "v")
         right = (
             frames["r"]
             .withWatermark("t", "4 minutes")
-            .select(F.col("t").alias("rt"), F.col("k").alias("rk"), F.col("v").alias("w"))
+            .select(f.col("t").alias("rt"), f.col("k").alias("rk"), f.col("v").alias("w"))
         )
-        condition = F.expr("lk = rk and rt between lt - interval 2 minutes and lt + interval 2 minutes")
+        condition = f.expr("lk = rk and rt between lt - interval 2 minutes and lt + interval 2 minutes")
         return left.join(right, condition, kind)
 
     return joined
 
 
 @pytest.mark.parametrize("kind", ["inner", "left_outer", "right_outer", "full_outer", "left_semi"])
-def test_a_stream_stream_join_gives_the_same_rows_in_each_batch_and_after_a_restart(streams: Streams, kind: str) -> None:
+def test_a_stream_stream_join_gives_the_same_rows_in_each_batch_and_after_a_restart(
+    streams: Streams, kind: str
+) -> None:
     for batch in range(4):
         streams.feed("l", rows(batch, 10 + 3 * batch, 30))
         streams.feed("r", rows(100 + batch, 10 + 3 * batch, 30))

@@ -7,19 +7,17 @@ import signal
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as f
 
 from tests.spark.streams import LAMINA, Streams
 
 
 def rows(batch: int, keys: int = 40) -> list[dict[str, Any]]:
-    return [
-        {"t": "2024-01-01T00:00:00Z", "k": f"key {n % keys}", "v": n} for n in range(batch * 50, batch * 50 + 50)
-    ]
+    return [{"t": "2024-01-01T00:00:00Z", "k": f"key {n % keys}", "v": n} for n in range(batch * 50, batch * 50 + 50)]
 
 
 def totals(frames: dict[str, DataFrame]) -> DataFrame:
-    return frames["s"].groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+    return frames["s"].groupBy("k").agg(f.count("*").alias("n"), f.sum("v").alias("total"))
 
 
 def expected(batches: int) -> dict[str, tuple[int, int]]:
@@ -150,7 +148,7 @@ def test_an_engine_killed_within_a_batch_fails_the_task_and_its_retry_succeeds(
     def query(frames: dict[str, DataFrame]) -> DataFrame:
         pid_file = str(streams.path / "pid")
 
-        @F.udf("long")
+        @f.udf("long")
         def kill(v: int) -> int:
             # Runs in a Python worker, while the store of its task is open.
             if v == 120 and not os.path.exists(marker):

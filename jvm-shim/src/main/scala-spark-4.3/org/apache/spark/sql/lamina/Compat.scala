@@ -42,7 +42,14 @@ trait FamilyRegistration extends StateStore {
       valueSchema: StructType,
       keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean,
-      isInternal: Boolean): Unit =
+      isInternal: Boolean
+  ): Unit =
     createColFamilyIfAbsent(
-      colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)
+      colFamilyName,
+      keySchema,
+      valueSchema,
+      keyStateEncoderSpec,
+      useMultipleValuesPerKey,
+      isInternal
+    )
 }

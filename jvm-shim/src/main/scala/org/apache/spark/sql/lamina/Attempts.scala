@@ -1,8 +1,8 @@
 package org.apache.spark.sql.lamina
 
 /**
- * What the shim needs to know about attempt ids (docs/spec/attempt-ids.md). Rows are told apart by the attempt that wrote
- * them; the empty store has no writer.
+ * What the shim needs to know about attempt ids (docs/spec/attempt-ids.md). Rows are told apart by the attempt that
+ * wrote them; the empty store has no writer.
  */
 object Attempts {
 

@@ -22,8 +22,8 @@ final class ChangeFeed(
     startVersion: Long,
     endVersion: Long,
     endAttempt: Option[String],
-    familyName: Option[String])
-    extends NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] {
+    familyName: Option[String]
+) extends NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] {
   import ChangeFeed._
 
   private val queue = new ArrayBlockingQueue[Message](QueuedChunks)
@@ -41,7 +41,8 @@ final class ChangeFeed(
       case Families(families) =>
         val name = familyName.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)
         codec = families.get(name).map(codecs.of).orElse(codecs.registered(name)).getOrElse(
-          throw new LaminaError(LaminaError.StoreUnsupported, s"there is no column family $name"))
+          throw new LaminaError(LaminaError.StoreUnsupported, s"there is no column family $name")
+        )
       case Chunk(received) => rows = received.iterator.flatMap(decode)
       case End(null) => finished = true
       case End(error) => throw error
@@ -76,7 +77,11 @@ final class ChangeFeed(
         } { (version, cf, op, keyAddress, keyLength, valueAddress, valueLength) =>
           if (cf == family) {
             chunk(count) = Received(
-              version, op, Bytes.copy(null, keyAddress, keyLength), Bytes.copy(null, valueAddress, valueLength))
+              version,
+              op,
+              Bytes.copy(null, keyAddress, keyLength),
+              Bytes.copy(null, valueAddress, valueLength)
+            )
             count += 1
             if (count == ChunkRows) flush()
           }

@@ -9,8 +9,8 @@ import org.apache.spark.sql.types.StructType
 /**
  * The column families that an operator announced, and the codecs of those in a table.
  *
- * What the operator says (schemas, encoder spec) decides how rows are read; what is in the manifest (encoding, checksum,
- * many values) decides how they were written and stays as it is. Used under the lock of one table.
+ * What the operator says (schemas, encoder spec) decides how rows are read; what is in the manifest (encoding,
+ * checksum, many values) decides how they were written and stays as it is. Used under the lock of one table.
  */
 final class Codecs(storeConf: StateStoreConf, schemas: Option[StateSchemaProvider], storeName: String) {
   import Codecs.compatible
@@ -25,15 +25,24 @@ final class Codecs(storeConf: StateStoreConf, schemas: Option[StateSchemaProvide
       valueSchema: StructType,
       spec: KeyStateEncoderSpec,
       multiValue: Boolean,
-      internal: Boolean): ColumnFamily = {
+      internal: Boolean
+  ): ColumnFamily = {
     // Spark's own suites let this provider learn the schemas that a test uses.
     schemas match {
       case Some(test: TestStateSchemaProvider) => test.captureSchema(name, keySchema, valueSchema)
       case _ => ()
     }
     val family = ColumnFamily(
-      Codecs.NoId, name, internal, keySchema, valueSchema, spec, storeConf.stateStoreEncodingFormat, multiValue,
-      storeConf.rowChecksumEnabled)
+      Codecs.NoId,
+      name,
+      internal,
+      keySchema,
+      valueSchema,
+      spec,
+      storeConf.stateStoreEncodingFormat,
+      multiValue,
+      storeConf.rowChecksumEnabled
+    )
     announced(name) = family
     family
   }
@@ -52,10 +61,11 @@ final class Codecs(storeConf: StateStoreConf, schemas: Option[StateSchemaProvide
   }
 
   /** `families` with the default one. A reader may announce a default that is none: what is there stays then. */
-  def ensureDefault(families: ColumnFamilies): ColumnFamilies = announced.get(StateStore.DEFAULT_COL_FAMILY_NAME) match {
-    case Some(default) if families.get(default.name).forall(compatible(_, default)) => ensure(families, default)
-    case _ => families
-  }
+  def ensureDefault(families: ColumnFamilies): ColumnFamilies =
+    announced.get(StateStore.DEFAULT_COL_FAMILY_NAME) match {
+      case Some(default) if families.get(default.name).forall(compatible(_, default)) => ensure(families, default)
+      case _ => families
+    }
 
   /** The codec of a family that a version has. */
   def of(family: ColumnFamily): FamilyCodec = codec(merge(family))
@@ -76,7 +86,8 @@ final class Codecs(storeConf: StateStoreConf, schemas: Option[StateSchemaProvide
       throw new LaminaError(
         LaminaError.StoreUnsupported,
         s"column family ${known.name} of $storeName was written with ${Codecs.kind(known)} and is opened with " +
-          s"${Codecs.kind(now)}; a query cannot change that on a restart")
+          s"${Codecs.kind(now)}; a query cannot change that on a restart"
+      )
     }
     known.copy(keySchema = now.keySchema, valueSchema = now.valueSchema, spec = now.spec)
   }
@@ -89,5 +100,6 @@ object Codecs {
   private val NoId = -1
 
   private def kind(family: ColumnFamily): String =
-    (if (family.ordered) "ordered keys" else "unordered keys") + (if (family.multiValue) " and many values" else " and one value")
+    (if (family.ordered) "ordered keys" else "unordered keys") + (if (family.multiValue) " and many values"
+                                                                  else " and one value")
 }

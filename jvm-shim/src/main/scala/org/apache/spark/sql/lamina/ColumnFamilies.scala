@@ -23,7 +23,8 @@ final case class ColumnFamily(
     spec: KeyStateEncoderSpec,
     encoding: String,
     multiValue: Boolean,
-    rowChecksum: Boolean) {
+    rowChecksum: Boolean
+) {
 
   /** Whether keys are kept in order: those that an operator may scan by prefix or by range. */
   def ordered: Boolean = spec match {
@@ -88,14 +89,24 @@ object ColumnFamily {
       case other => throw unreadable("encoder", other)
     }
     ColumnFamily(
-      id, text("name"), flag("internal"), keySchema, schema(text("value_schema")),
-      KeyStateEncoderSpec.fromJson(keySchema, encoder), text("encoding"), flag("multi_value"), flag("row_checksum"))
+      id,
+      text("name"),
+      flag("internal"),
+      keySchema,
+      schema(text("value_schema")),
+      KeyStateEncoderSpec.fromJson(keySchema, encoder),
+      text("encoding"),
+      flag("multi_value"),
+      flag("row_checksum")
+    )
   }
 
   private def schema(json: String): StructType = DataType.fromJson(json).asInstanceOf[StructType]
 
   private def unreadable(key: String, found: JValue): LaminaError = new LaminaError(
-    LaminaError.FileDamaged, s"a column family of a manifest has $key = ${if (found == JNothing) "nothing" else compact(render(found))}")
+    LaminaError.FileDamaged,
+    s"a column family of a manifest has $key = ${if (found == JNothing) "nothing" else compact(render(found))}"
+  )
 }
 
 /**

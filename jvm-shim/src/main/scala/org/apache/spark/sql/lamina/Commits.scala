@@ -4,7 +4,12 @@ import org.json4s.{JInt, JNull, JObject, JValue}
 import org.json4s.JsonDSL._
 
 import org.apache.spark.TaskContext
-import org.apache.spark.sql.execution.streaming.state.{StateStoreCheckpointInfo, StateStoreConf, StateStoreId, StateStoreMetrics}
+import org.apache.spark.sql.execution.streaming.state.{
+  StateStoreCheckpointInfo,
+  StateStoreConf,
+  StateStoreId,
+  StateStoreMetrics
+}
 import org.apache.spark.sql.lamina.table.{ChangeSummary, EntrySink}
 
 /**
@@ -19,21 +24,23 @@ final case class Draft(
     begun: Option[Begun],
     loadEmpty: Boolean,
     forceSnapshot: Boolean,
-    initial: ColumnFamilies)
+    initial: ColumnFamilies
+)
 
 /** What a commit gave: what the driver is told about it, and the store's metrics at that moment. */
 final case class Outcome(info: StateStoreCheckpointInfo, metrics: StateStoreMetrics)
 
 /**
- * Commits of one store: the change set goes to the engine once, the table moves on, and the answer is waited for where the
- * durability level says.
+ * Commits of one store: the change set goes to the engine once, the table moves on, and the answer is waited for where
+ * the durability level says.
  */
 final class Commits(
     id: StateStoreId,
     storeConf: StateStoreConf,
     engine: EngineStore,
     counters: Counters,
-    measure: LiveTable => StateStoreMetrics) {
+    measure: LiveTable => StateStoreMetrics
+) {
 
   /** Under format v2 Spark names each version by attempt, so a version may be the attempt of an older one. */
   private val namesAttempts = storeConf.enableStateStoreCheckpointIds
@@ -44,7 +51,8 @@ final class Commits(
       store.requireCommit()
       val draft = store.draft
       val begun = draft.begun.getOrElse(
-        engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true))
+        engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true)
+      )
       val base = draft.base.orElse(begun.baseAttempt)
       val attempt = skippedAs(live, draft, begun, base) match {
         case Some(kept) =>
@@ -57,7 +65,11 @@ final class Commits(
       }
       store.open.transition(OpenAction.Commit)
       val info = StateStoreCheckpointInfo(
-        id.partitionId, store.version + 1, if (namesAttempts) Some(attempt) else None, if (namesAttempts) store.sent else None)
+        id.partitionId,
+        store.version + 1,
+        if (namesAttempts) Some(attempt) else None,
+        if (namesAttempts) store.sent else None
+      )
       store.outcome = Some(Outcome(info, measure(live)))
       store.endWithoutTask()
     }
@@ -103,7 +115,8 @@ final class Commits(
       begun: Begun,
       base: Option[String],
       whole: Boolean,
-      summary: ChangeSummary): JObject = {
+      summary: ChangeSummary
+  ): JObject = {
     val live = store.live
     val families = live.working.all
     val counts = families.map { family =>

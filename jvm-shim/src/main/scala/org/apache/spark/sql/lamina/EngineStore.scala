@@ -23,7 +23,8 @@ final class EngineHandle(
     val number: Long,
     val readOnly: Boolean,
     val checkpoint: String,
-    val settings: Map[String, String]) {
+    val settings: Map[String, String]
+) {
 
   def isCurrent: Boolean = engine.isAlive
 
@@ -43,15 +44,22 @@ final case class Begun(
     attempt: String,
     baseAttempt: Option[String],
     snapshot: Boolean,
-    emptyAttempt: Option[String])
+    emptyAttempt: Option[String]
+)
 
 /**
- * One store's side of the engine: opens it there, again when the process is a new one, and speaks the wire protocol for it.
+ * One store's side of the engine: opens it there, again when the process is a new one, and speaks the wire protocol for
+ * it.
  *
  * Thread-safe. Nothing here keeps rows.
  */
-final class EngineStore(id: StateStoreId, storeConf: StateStoreConf, hadoopConf: Configuration, process: ProcessSettings, raw: Map[String, String])
-    extends StateSource {
+final class EngineStore(
+    id: StateStoreId,
+    storeConf: StateStoreConf,
+    hadoopConf: Configuration,
+    process: ProcessSettings,
+    raw: Map[String, String]
+) extends StateSource {
 
   private var current: EngineHandle = _
 
@@ -71,7 +79,9 @@ final class EngineStore(id: StateStoreId, storeConf: StateStoreConf, hadoopConf:
     val argument =
       ("store" -> ("operator" -> id.operatorId) ~ ("partition" -> id.partitionId) ~ ("name" -> id.storeName)) ~
         ("url" -> id.checkpointRootLocation) ~
-        ("settings" -> raw.toSeq.sorted.map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(JObject())(_ ~ _)) ~
+        ("settings" -> raw.toSeq.sorted.map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(
+          JObject()
+        )(_ ~ _)) ~
         ("hadoop" -> StoreSettings.storageKeys(hadoopConf).toSeq.sorted
           .map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(JObject())(_ ~ _)) ~
         ("run_id" -> Option(hadoopConf.get(Compat.runIdKey)).getOrElse("")) ~
@@ -92,19 +102,28 @@ final class EngineStore(id: StateStoreId, storeConf: StateStoreConf, hadoopConf:
   }
 
   /** Confirms a base and allots an attempt of the version after it. */
-  def begin(version: Long, attempt: Option[String], loadEmpty: Boolean, forceSnapshot: Boolean, have: Boolean): Begun = {
+  def begin(
+      version: Long,
+      attempt: Option[String],
+      loadEmpty: Boolean,
+      forceSnapshot: Boolean,
+      have: Boolean
+  ): Begun = {
     val opened = handle(readOnly = false)
     val result = opened.call(
       "begin",
       ("version" -> version) ~ ("attempt" -> attempt) ~ ("task_attempt" -> EngineStore.taskAttempt) ~
-        ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have))
+        ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have)
+    )
     Begun(
       opened,
       EngineStore.string(result \ "attempt").getOrElse(
-        throw new LaminaError(LaminaError.EngineProtocol, "begin answered without an attempt")),
+        throw new LaminaError(LaminaError.EngineProtocol, "begin answered without an attempt")
+      ),
       EngineStore.string(result \ "base_attempt"),
       result \ "snapshot" == JBool(true),
-      EngineStore.string(result \ "empty_attempt"))
+      EngineStore.string(result \ "empty_attempt")
+    )
   }
 
   /** The attempt of a version that counts; confirms nothing. */
@@ -112,29 +131,34 @@ final class EngineStore(id: StateStoreId, storeConf: StateStoreConf, hadoopConf:
     EngineStore.string(handle(readOnly).call("resolve", ("version" -> version) ~ ("attempt" -> attempt)) \ "attempt")
 
   override def load(version: Long, attempt: Option[String], have: Option[Position])(
-      onHeader: LoadHeader => Unit)(sink: EntrySink): Unit = request(readOnly = true) { opened =>
+      onHeader: LoadHeader => Unit
+  )(sink: EntrySink): Unit = request(readOnly = true) { opened =>
     opened.engine.load(
       ("op" -> "load") ~ ("handle" -> opened.number) ~ ("version" -> version) ~ ("attempt" -> attempt) ~
         ("have" -> have.map(at => ("version" -> at.version) ~ ("attempt" -> at.content))) ~
-        ("read_only" -> opened.readOnly))(header => onHeader(EngineStore.loadHeader(header)))(sink)
+        ("read_only" -> opened.readOnly)
+    )(header => onHeader(EngineStore.loadHeader(header)))(sink)
   }
 
   /** Sends a version rebuilt from the snapshot of an older one. */
   def replay(snapshot: Long, snapshotAttempt: Option[String], end: Long, endAttempt: Option[String])(
-      onHeader: LoadHeader => Unit)(sink: EntrySink): Unit = request(readOnly = true) { opened =>
+      onHeader: LoadHeader => Unit
+  )(sink: EntrySink): Unit = request(readOnly = true) { opened =>
     opened.engine.load(
       ("op" -> "replay") ~ ("handle" -> opened.number) ~ ("version" -> end) ~ ("attempt" -> endAttempt) ~
         ("have" -> JNull) ~ ("read_only" -> true) ~
-        ("snapshot_version" -> snapshot) ~ ("snapshot_attempt" -> snapshotAttempt))(
-      header => onHeader(EngineStore.loadHeader(header)))(sink)
+        ("snapshot_version" -> snapshot) ~ ("snapshot_attempt" -> snapshotAttempt)
+    )(header => onHeader(EngineStore.loadHeader(header)))(sink)
   }
 
   /** Sends the changes of a range of versions, ascending. */
   def feed(start: Long, end: Long, endAttempt: Option[String], family: Option[Int])(
-      onHeader: JValue => Unit)(row: (Long, Int, Byte, Long, Int, Long, Int) => Unit): Unit = request(readOnly = true) { opened =>
+      onHeader: JValue => Unit
+  )(row: (Long, Int, Byte, Long, Int, Long, Int) => Unit): Unit = request(readOnly = true) { opened =>
     opened.engine.feed(
       ("op" -> "feed") ~ ("handle" -> opened.number) ~ ("start_version" -> start) ~ ("end_version" -> end) ~
-        ("end_attempt" -> endAttempt) ~ ("cf" -> family))(onHeader)(row)
+        ("end_attempt" -> endAttempt) ~ ("cf" -> family)
+    )(onHeader)(row)
   }
 
   private def request[A](readOnly: Boolean)(send: EngineHandle => A): A = send(handle(readOnly))
@@ -183,7 +207,9 @@ object EngineStore {
 
   private def loadHeader(header: JValue): LoadHeader = {
     val rows = header \ "counts" match {
-      case JObject(fields) => fields.flatMap { case (family, count) => long(count \ "rows").map(family.toInt -> _) }.toMap
+      case JObject(fields) => fields.flatMap { case (family, count) =>
+          long(count \ "rows").map(family.toInt -> _)
+        }.toMap
       case _ => Map.empty[Int, Long]
     }
     LoadHeader(string(header \ "attempt"), header \ "start" == JString("have"), ColumnFamilies.fromJson(header), rows)

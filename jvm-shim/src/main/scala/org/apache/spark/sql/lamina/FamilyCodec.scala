@@ -36,14 +36,19 @@ object Bytes {
 /**
  * Turns the rows of one column family into the bytes of a table and back.
  *
- * Keys without order and values are the UnsafeRow's own bytes and are read where they lie. Ordered keys and everything in
- * Avro go through Spark's RocksDB encoders, so that keys sort the same everywhere. A multi-value family's value is a
- * concatenation of elements, each u32 length and bytes. With row checksums, four bytes of CRC-32C over key and value bytes
- * follow each value or element.
+ * Keys without order and values are the UnsafeRow's own bytes and are read where they lie. Ordered keys and everything
+ * in Avro go through Spark's RocksDB encoders, so that keys sort the same everywhere. A multi-value family's value is a
+ * concatenation of elements, each u32 length and bytes. With row checksums, four bytes of CRC-32C over key and value
+ * bytes follow each value or element.
  *
  * Not thread-safe: Spark's encoders reuse buffers. Used under the store's lock only; no two stores share one.
  */
-final class FamilyCodec(val family: ColumnFamily, schemas: Option[StateSchemaProvider], storeConf: StateStoreConf, storeName: String) {
+final class FamilyCodec(
+    val family: ColumnFamily,
+    schemas: Option[StateSchemaProvider],
+    storeConf: StateStoreConf,
+    storeName: String
+) {
   private val dataEncoder: RocksDBDataEncoder =
     if (family.avro) new AvroStateEncoder(family.spec, family.valueSchema, schemas, family.name)
     else new UnsafeRowDataEncoder(family.spec, family.valueSchema)
@@ -92,7 +97,11 @@ final class FamilyCodec(val family: ColumnFamily, schemas: Option[StateSchemaPro
     if (!checksum) bytes
     else {
       val stamped = java.util.Arrays.copyOf(bytes, bytes.length + 4)
-      Platform.putInt(stamped, Platform.BYTE_ARRAY_OFFSET + bytes.length, KeyValueChecksum.create(key.toArray, Some(bytes)))
+      Platform.putInt(
+        stamped,
+        Platform.BYTE_ARRAY_OFFSET + bytes.length,
+        KeyValueChecksum.create(key.toArray, Some(bytes))
+      )
       stamped
     }
   }
@@ -130,7 +139,10 @@ final class FamilyCodec(val family: ColumnFamily, schemas: Option[StateSchemaPro
     val size = if (checksum) length - 4 else length
     if (checksum) verifier.foreach { verifier =>
       verifier.verify(
-        Bytes.copy(null, keyAddress, keyLength), Some(Bytes.copy(null, address, size)), Platform.getInt(null, address + size))
+        Bytes.copy(null, keyAddress, keyLength),
+        Some(Bytes.copy(null, address, size)),
+        Platform.getInt(null, address + size)
+      )
     }
     if (rawValues) pointTo(valueColumns, address, size)
     else dataEncoder.decodeValue(Bytes.copy(null, address, size)).copy()

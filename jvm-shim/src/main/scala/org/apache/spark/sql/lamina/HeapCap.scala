@@ -41,8 +41,8 @@ object Machine {
 /**
  * How much memory outside the Java heap the tables of an executor may take.
  *
- * Beside the tables live the engine, its maintenance process, Python workers and Spark's own buffers, so `auto` takes a part
- * of what the Java heap leaves.
+ * Beside the tables live the engine, its maintenance process, Python workers and Spark's own buffers, so `auto` takes a
+ * part of what the Java heap leaves.
  */
 object HeapCap {
   private val Key = StoreSettings.Prefix + "heap.maxBytes"
@@ -67,13 +67,15 @@ object HeapCap {
 
   private def explicit(text: String, machine: Machine): Long = {
     val bytes = Try(JavaUtils.byteStringAsBytes(text)).getOrElse(
-      throw new LaminaError(LaminaError.SettingsInvalid, s"$Key is '$text'; expected auto or a size such as 2g"))
+      throw new LaminaError(LaminaError.SettingsInvalid, s"$Key is '$text'; expected auto or a size such as 2g")
+    )
     if (machine.container && bytes > machine.limit - machine.jvmHeap) {
       throw new LaminaError(
         LaminaError.MemoryCap,
         s"$Key is ${mib(bytes)}, but the container's limit of ${mib(machine.limit)} leaves " +
           s"${mib(machine.limit - machine.jvmHeap)} beside the Java heap of ${mib(machine.jvmHeap)}; raise " +
-          s"spark.executor.memoryOverhead, lower spark.executor.memory, or lower $Key")
+          s"spark.executor.memoryOverhead, lower spark.executor.memory, or lower $Key"
+      )
     }
     bytes
   }
@@ -81,7 +83,8 @@ object HeapCap {
   private def derived(conf: SparkConf, machine: Machine): Long = {
     val left = machine.limit - machine.jvmHeap
     val overhead = conf.getOption("spark.executor.memoryOverhead").flatMap(text =>
-      Try(JavaUtils.byteStringAsMb(text) << 20).toOption)
+      Try(JavaUtils.byteStringAsMb(text) << 20).toOption
+    )
     val budget = overhead.fold(left)(math.min(_, left))
     val cap = math.max(budget - Reserved, budget / 2)
     if (cap < Least) {
@@ -90,7 +93,8 @@ object HeapCap {
         s"no memory is left for state: of ${mib(machine.limit)} the Java heap takes ${mib(machine.jvmHeap)}" +
           overhead.fold("")(bytes => s" and spark.executor.memoryOverhead is ${mib(bytes)}") +
           s"; lower spark.executor.memory (spark.driver.memory in local mode), raise spark.executor.memoryOverhead, " +
-          s"or set $Key")
+          s"or set $Key"
+      )
     }
     cap
   }

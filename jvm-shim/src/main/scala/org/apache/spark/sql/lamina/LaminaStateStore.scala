@@ -12,8 +12,9 @@ import org.apache.spark.unsafe.Platform
 /**
  * One open of a store: answers the row calls from the table.
  *
- * Every call takes the table's lock and checks that this open may still use it: a writer must own the transaction, a reader
- * must find the rows that it opened. A reader that was not upgraded reads version N, whatever a writer does meanwhile.
+ * Every call takes the table's lock and checks that this open may still use it: a writer must own the transaction, a
+ * reader must find the rows that it opened. A reader that was not upgraded reads version N, whatever a writer does
+ * meanwhile.
  *
  * @param sent the checkpoint id that Spark asked for, to be named as the base of a commit
  */
@@ -23,8 +24,8 @@ final class LaminaStateStore(
     private[lamina] val open: Open,
     openedCodecs: Codecs,
     override val version: Long,
-    private[lamina] val sent: Option[String])
-    extends StateStore
+    private[lamina] val sent: Option[String]
+) extends StateStore
     with FamilyRegistration {
   import OpenAction._
 
@@ -66,7 +67,7 @@ final class LaminaStateStore(
   // ---- checks
 
   /** Checks that rows may be read; true where the reader sees the version without the open transaction. */
-  private def reading(): Boolean = {
+  private[lamina] def reading(): Boolean = {
     val writing = open.isWriting
     if (!writing) open.transition(Read)
     if (if (writing) live.writer ne open else live.generation != generation) throw stale()
@@ -93,9 +94,11 @@ final class LaminaStateStore(
     provider.verifyFamily(operation, name)
     val present = if (open.isWriting) live.working else live.at.families
     val family = present.get(name) match {
-      case Some(known) => new OpenFamily(codecs.of(known), live.table.addFamily(known.id, known.ordered, known.multiValue))
+      case Some(known) =>
+        new OpenFamily(codecs.of(known), live.table.addFamily(known.id, known.ordered, known.multiValue))
       case None => codecs.registered(name) match {
-          case Some(codec) if name == StateStore.DEFAULT_COL_FAMILY_NAME || !open.isWriting => new OpenFamily(codec, null)
+          case Some(codec) if name == StateStore.DEFAULT_COL_FAMILY_NAME || !open.isWriting =>
+            new OpenFamily(codec, null)
           case _ => throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
         }
     }
@@ -108,7 +111,9 @@ final class LaminaStateStore(
     if (!condition) throw new IllegalStateException(message)
 
   private def verifyMultiValue(family: OpenFamily, operation: String): Unit = verify(
-    family.codec.multiValue, s"$operation requires an encoder which supports multiple values for a single key")
+    family.codec.multiValue,
+    s"$operation requires an encoder which supports multiple values for a single key"
+  )
 
   // ---- column families
 
@@ -121,11 +126,18 @@ final class LaminaStateStore(
       valueSchema: StructType,
       keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean,
-      isInternal: Boolean): Unit = live.synchronized {
+      isInternal: Boolean
+  ): Unit = live.synchronized {
     reading()
     provider.verifyFamilyCreation("create_col_family", colFamilyName, isInternal)
     val wanted = codecs.register(
-      colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)
+      colFamilyName,
+      keySchema,
+      valueSchema,
+      keyStateEncoderSpec,
+      useMultipleValuesPerKey,
+      isInternal
+    )
     if (open.isWriting) {
       live.working = codecs.ensure(live.working, wanted)
       val created = live.working.byName(colFamilyName)
@@ -175,33 +187,29 @@ final class LaminaStateStore(
     val from = family("valuesIterator", colFamilyName)
     verifyMultiValue(from, "valuesIterator")
     val row = find(keyRow, from, base)
-    if (row == 0L) Iterator.empty else values(from, row)
+    if (row == 0L) Iterator.empty else from.values(row)
   }
 
   private def find(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): Long =
     if (from.table == null) 0L
     else {
       from.codec.key(keyRow, key)
-      if (base) from.table.getBase(key.base, key.offset, key.length) else from.table.get(key.base, key.offset, key.length)
+      if (base) from.table.getBase(key.base, key.offset, key.length)
+      else from.table.get(key.base, key.offset, key.length)
     }
 
   private def lookUp(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): UnsafeRow = {
     val row = find(keyRow, from, base)
     if (row == 0L) null
     else {
-      val found = decodeValue(from, row)
-      if (!isValidated && found != null) validate(keyRow, found)
+      val found = from.value(row)
+      if (found != null) validate(keyRow, found)
       found
     }
   }
 
-  private def decodeValue(from: OpenFamily, row: Long): UnsafeRow =
-    from.codec.decodeValue(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
-
-  private def values(from: OpenFamily, row: Long): Iterator[UnsafeRow] =
-    from.codec.decodeValues(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
-
-  private def validate(keyRow: UnsafeRow, valueRow: UnsafeRow): Unit = {
+  /** Checks the first rows that this open sees against the schemas, as Spark's own providers do. Under the lock. */
+  private[lamina] def validate(keyRow: UnsafeRow, valueRow: UnsafeRow): Unit = if (!isValidated) {
     provider.validateRows(keyRow, valueRow)
     isValidated = true
   }
@@ -217,7 +225,10 @@ final class LaminaStateStore(
   override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
     scanPrefix("prefixScan", prefixKey, colFamilyName, multi = false)
 
-  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+  override def prefixScanWithMultiValues(
+      prefixKey: UnsafeRow,
+      colFamilyName: String
+  ): StateStoreIterator[UnsafeRowPair] =
     scanPrefix("prefixScanWithMultiValues", prefixKey, colFamilyName, multi = true)
 
   private def scanPrefix(operation: String, prefixKey: UnsafeRow, name: String, multi: Boolean) =
@@ -227,20 +238,33 @@ final class LaminaStateStore(
     }
 
   override def rangeScan(
-      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String
+  ): StateStoreIterator[UnsafeRowPair] =
     scanRange("rangeScan", startKey, endKey, colFamilyName, multi = false)
 
   override def rangeScanWithMultiValues(
-      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String
+  ): StateStoreIterator[UnsafeRowPair] =
     scanRange("rangeScanWithMultiValues", startKey, endKey, colFamilyName, multi = true)
 
-  private def scanRange(operation: String, from: Option[UnsafeRow], to: Option[UnsafeRow], name: String, multi: Boolean) =
+  private def scanRange(
+      operation: String,
+      from: Option[UnsafeRow],
+      to: Option[UnsafeRow],
+      name: String,
+      multi: Boolean
+  ) =
     scan(operation, name, multi, range = true) { (codec, table, base) =>
       table.range(from.map(codec.orderedKey).orNull, to.map(codec.orderedKey).orNull, base)
     }
 
   private def scan(operation: String, name: String, multi: Boolean, prefix: Boolean = false, range: Boolean = false)(
-      start: (FamilyCodec, FamilyTable, Boolean) => RowCursor): StateStoreIterator[UnsafeRowPair] = live.synchronized {
+      start: (FamilyCodec, FamilyTable, Boolean) => RowCursor
+  ): StateStoreIterator[UnsafeRowPair] = live.synchronized {
     val base = reading()
     val from = family(operation, name)
     // Spark's own provider says the same, with the same exceptions.
@@ -248,47 +272,8 @@ final class LaminaStateStore(
     require(!range || from.codec.supportsRangeScan, "Range scan requires an encoder that supports range scanning!")
     if (multi) verifyMultiValue(from, operation)
     val cursor = if (from.table == null) null else start(from.codec, from.table, base)
-    val rows = new RowIterator(from, cursor, multi)
+    val rows = new RowIterator(this, from, cursor, multi)
     new StateStoreIterator(rows, () => rows.close())
-  }
-
-  /** Walks a cursor, taking the lock for each row; the pair is reused, its rows are not. */
-  private final class RowIterator(from: OpenFamily, private var cursor: RowCursor, multi: Boolean) extends Iterator[UnsafeRowPair] {
-    private val pair = new UnsafeRowPair()
-    private var elements: Iterator[UnsafeRow] = Iterator.empty
-    private var keyRow: UnsafeRow = _
-    private var valueRow: UnsafeRow = _
-
-    override def hasNext: Boolean = valueRow != null || live.synchronized(advance())
-
-    override def next(): UnsafeRowPair = {
-      if (!hasNext) throw new NoSuchElementException("End of the iterator")
-      pair.withRows(keyRow, valueRow)
-      valueRow = null
-      pair
-    }
-
-    private def advance(): Boolean = {
-      if (cursor != null) {
-        reading()
-        while (valueRow == null && cursor != null) {
-          if (elements.hasNext) valueRow = elements.next()
-          else {
-            val row = cursor.next()
-            if (row == 0L) close() else take(row)
-          }
-        }
-        if (valueRow != null && !isValidated) validate(keyRow, valueRow)
-      }
-      valueRow != null
-    }
-
-    private def take(row: Long): Unit = {
-      keyRow = from.codec.decodeKey(Rows.keyAddress(row), Rows.keyLength(row))
-      if (multi) elements = values(from, row) else valueRow = decodeValue(from, row)
-    }
-
-    def close(): Unit = cursor = null
   }
 
   // ---- updates
@@ -303,17 +288,18 @@ final class LaminaStateStore(
     to.table.put(key.base, key.offset, key.length, value.base, value.offset, value.length)
   }
 
-  override def putList(keyRow: UnsafeRow, valueRows: Array[UnsafeRow], colFamilyName: String): Unit = live.synchronized {
-    updating()
-    verify(keyRow != null, "Key cannot be null")
-    require(valueRows != null, "Cannot put a null value")
-    valueRows.foreach(row => require(row != null, "Cannot put a null value in the array"))
-    val to = family("put", colFamilyName)
-    verifyMultiValue(to, "Multi-value put operation")
-    to.codec.key(keyRow, key)
-    to.codec.elements(key, valueRows, value)
-    to.table.put(key.base, key.offset, key.length, value.base, value.offset, value.length)
-  }
+  override def putList(keyRow: UnsafeRow, valueRows: Array[UnsafeRow], colFamilyName: String): Unit =
+    live.synchronized {
+      updating()
+      verify(keyRow != null, "Key cannot be null")
+      require(valueRows != null, "Cannot put a null value")
+      valueRows.foreach(row => require(row != null, "Cannot put a null value in the array"))
+      val to = family("put", colFamilyName)
+      verifyMultiValue(to, "Multi-value put operation")
+      to.codec.key(keyRow, key)
+      to.codec.elements(key, valueRows, value)
+      to.table.put(key.base, key.offset, key.length, value.base, value.offset, value.length)
+    }
 
   override def merge(keyRow: UnsafeRow, valueRow: UnsafeRow, colFamilyName: String): Unit =
     append(keyRow, "Cannot merge a null value", colFamilyName)(if (valueRow == null) null else Array(valueRow))
@@ -321,17 +307,18 @@ final class LaminaStateStore(
   override def mergeList(keyRow: UnsafeRow, valueRows: Array[UnsafeRow], colFamilyName: String): Unit =
     append(keyRow, "Cannot merge a null value", colFamilyName)(valueRows)
 
-  private def append(keyRow: UnsafeRow, refusal: String, name: String)(valueRows: Array[UnsafeRow]): Unit = live.synchronized {
-    updating()
-    val to = family("merge", name)
-    verifyMultiValue(to, "Merge operation")
-    verify(keyRow != null, "Key cannot be null")
-    require(valueRows != null, refusal)
-    valueRows.foreach(row => require(row != null, "Cannot merge a null value in the array"))
-    to.codec.key(keyRow, key)
-    to.codec.elements(key, valueRows, value)
-    to.table.append(key.base, key.offset, key.length, value.base, value.offset, value.length)
-  }
+  private def append(keyRow: UnsafeRow, refusal: String, name: String)(valueRows: Array[UnsafeRow]): Unit =
+    live.synchronized {
+      updating()
+      val to = family("merge", name)
+      verifyMultiValue(to, "Merge operation")
+      verify(keyRow != null, "Key cannot be null")
+      require(valueRows != null, refusal)
+      valueRows.foreach(row => require(row != null, "Cannot merge a null value in the array"))
+      to.codec.key(keyRow, key)
+      to.codec.elements(key, valueRows, value)
+      to.table.append(key.base, key.offset, key.length, value.base, value.offset, value.length)
+    }
 
   override def remove(keyRow: UnsafeRow, colFamilyName: String): Unit = live.synchronized {
     updating()
@@ -348,7 +335,9 @@ final class LaminaStateStore(
     verify(endKey != null, "End key cannot be null")
     val from = family("deleteRange", colFamilyName)
     verify(
-      from.codec.supportsDeleteRange, "deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding")
+      from.codec.supportsDeleteRange,
+      "deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding"
+    )
     val cursor = from.table.range(from.codec.orderedKey(beginKey), from.codec.orderedKey(endKey), base = false)
     var row = cursor.next()
     while (row != 0L) {
@@ -409,10 +398,8 @@ final class LaminaStateStore(
   override def metrics: StateStoreMetrics = outcome.fold(live.synchronized(provider.measure(live)))(_.metrics)
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = outcome.map(_.info).getOrElse(
-    throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot get checkpointInfo without committing the store"))
+    throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot get checkpointInfo without committing the store")
+  )
 
   override def toString: String = s"LaminaStateStore[stateStoreId=$id, version=$version]"
 }
-
-/** A column family as one open uses it. `table` is null where the version has no such family: it reads as empty. */
-final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable)

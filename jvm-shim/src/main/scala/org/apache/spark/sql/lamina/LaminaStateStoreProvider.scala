@@ -21,16 +21,17 @@ abstract class BuiltForSpark {
     val minor = SPARK_VERSION.split('.').take(2).mkString(".")
     throw new LaminaError(
       LaminaError.VersionSpark,
-      s"this jar is lamina-spark-${Compat.sparkMinor}_2.13 and Spark is $SPARK_VERSION; use lamina-spark-${minor}_2.13")
+      s"this jar is lamina-spark-${Compat.sparkMinor}_2.13 and Spark is $SPARK_VERSION; use lamina-spark-${minor}_2.13"
+    )
   }
 }
 
 /**
- * Spark's provider of one store: opens versions of it, keeps its table between batches, and answers what Spark asks about
- * the store as a whole. Rows are answered by [[LaminaStateStore]], files are the engine's.
+ * Spark's provider of one store: opens versions of it, keeps its table between batches, and answers what Spark asks
+ * about the store as a whole. Rows are answered by [[LaminaStateStore]], files are the engine's.
  *
- * A provider that Spark's `StateStore` loaded is *streaming*: its opens confirm versions, and tables are handed over to it.
- * Any other one (state reader, tools) is treated as a reader until it commits.
+ * A provider that Spark's `StateStore` loaded is *streaming*: its opens confirm versions, and tables are handed over to
+ * it. Any other one (state reader, tools) is treated as a reader until it commits.
  */
 class LaminaStateStoreProvider
     extends BuiltForSpark
@@ -58,7 +59,8 @@ class LaminaStateStoreProvider
       storeConf: StateStoreConf,
       hadoopConf: Configuration,
       useMultipleValuesPerKey: Boolean,
-      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+      stateSchemaProvider: Option[StateSchemaProvider]
+  ): Unit = {
     this.storeId = stateStoreId
     this.keySchema = keySchema
     this.valueSchema = valueSchema
@@ -76,11 +78,18 @@ class LaminaStateStoreProvider
     val newCodecs = () => {
       val codecs = new Codecs(storeConf, stateSchemaProvider, stateStoreId.toString)
       codecs.register(
-        StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, internal = false)
+        StateStore.DEFAULT_COL_FAMILY_NAME,
+        keySchema,
+        valueSchema,
+        keyStateEncoderSpec,
+        useMultipleValuesPerKey,
+        internal = false
+      )
       codecs
     }
     commits = new Commits(stateStoreId, storeConf, engine, counters, live => report(live, counters))
-    opens = new StoreOpener(this, storeConf, engine, pool, newCodecs, counters, settings.long("heap.handOverMs", 120000L))
+    opens =
+      new StoreOpener(this, storeConf, engine, pool, newCodecs, counters, settings.long("heap.handOverMs", 120000L))
   }
 
   override def stateStoreId: StateStoreId = storeId
@@ -98,24 +107,35 @@ class LaminaStateStoreProvider
   // ---- opens
 
   override def getStore(
-      version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore =
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean
+  ): StateStore =
     opens.write(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty)
 
   override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = opens.read(version, uniqueId)
 
   override def upgradeReadStoreToWriteStore(
-      readStore: ReadStateStore, version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore =
+      readStore: ReadStateStore,
+      version: Long,
+      uniqueId: Option[String],
+      forceSnapshotOnCommit: Boolean
+  ): StateStore =
     readStore match {
       case store: LaminaStateStore =>
         assert(
           version == store.version,
           s"Can only upgrade readStore to writeStore with the same version, readStoreVersion: ${store.version}, " +
-            s"writeStoreVersion: $version")
+            s"writeStoreVersion: $version"
+        )
         assert(storeId == store.id, "Can only upgrade readStore to writeStore with the same stateStoreId")
         // Spark may have replaced the provider between the two phases; the one that opened the table goes on with it.
-        if (store.provider ne this) store.provider.upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit)
+        if (store.provider ne this)
+          store.provider.upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit)
         else opens.upgrade(store, forceSnapshotOnCommit)
-      case other => throw new IllegalArgumentException(s"Can only upgrade a store of lamina, not a ${other.getClass.getName}")
+      case other =>
+        throw new IllegalArgumentException(s"Can only upgrade a store of lamina, not a ${other.getClass.getName}")
     }
 
   override def replayStateFromSnapshot(
@@ -123,22 +143,30 @@ class LaminaStateStoreProvider
       endVersion: Long,
       readOnly: Boolean,
       snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): StateStore =
+      endVersionStateStoreCkptId: Option[String]
+  ): StateStore =
     opens.replay(snapshotVersion, endVersion, readOnly, snapshotVersionStateStoreCkptId, endVersionStateStoreCkptId)
 
   override def replayReadStateFromSnapshot(
       snapshotVersion: Long,
       endVersion: Long,
       snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): ReadStateStore =
+      endVersionStateStoreCkptId: Option[String]
+  ): ReadStateStore =
     replayStateFromSnapshot(
-      snapshotVersion, endVersion, readOnly = true, snapshotVersionStateStoreCkptId, endVersionStateStoreCkptId)
+      snapshotVersion,
+      endVersion,
+      readOnly = true,
+      snapshotVersionStateStoreCkptId,
+      endVersionStateStoreCkptId
+    )
 
   override def getStateStoreChangeDataReader(
       startVersion: Long,
       endVersion: Long,
       colFamilyNameOpt: Option[String],
-      endVersionStateStoreCkptId: Option[String])
+      endVersionStateStoreCkptId: Option[String]
+  )
       : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] =
     opens.changes(startVersion, endVersion, colFamilyNameOpt, endVersionStateStoreCkptId)
 
@@ -160,8 +188,8 @@ class LaminaStateStoreProvider
     catch { case NonFatal(error) => logWarning(s"Maintenance of $storeId did not finish", error) }
 
   /**
-   * Tells Spark that the chain of this store is short. Spark would take a store that never says so for one that lags, and
-   * ask for a full snapshot in each batch; here compaction bounds the chain.
+   * Tells Spark that the chain of this store is short. Spark would take a store that never says so for one that lags,
+   * and ask for a full snapshot in each batch; here compaction bounds the chain.
    */
   private def reportSnapshot(id: StateStoreProviderId): Unit =
     for (env <- Option(SparkEnv.get) if StateStore.isLoaded(id); version <- opens.version) {
@@ -200,7 +228,8 @@ class LaminaStateStoreProvider
   private[lamina] def verifyFamily(operation: String, name: String): Unit =
     if (name != StateStore.DEFAULT_COL_FAMILY_NAME) {
       requireColumnFamilies(operation)
-      if (name.isEmpty || name.trim != name) throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+      if (name.isEmpty || name.trim != name)
+        throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
     }
 
   /** Spark's rules for the name of a column family that is created or removed. */
@@ -214,12 +243,16 @@ class LaminaStateStoreProvider
 
   private def requireColumnFamilies(operation: String): Unit = if (!withColumnFamilies) {
     throw StateStoreErrors.unsupportedOperationException(
-      operation, "multiple column families is disabled in LaminaStateStoreProvider")
+      operation,
+      "multiple column families is disabled in LaminaStateStoreProvider"
+    )
   }
 }
 
 object LaminaStateStoreProvider {
 
-  /** Versions between two reports to Spark; it takes a store for one that lags after five times `minDeltasForSnapshot`. */
+  /**
+   * Versions between two reports to Spark; it takes a store for one that lags after five times `minDeltasForSnapshot`.
+   */
   private val ReportEvery = 20L
 }

@@ -30,19 +30,23 @@ final case class LoadHeader(attempt: Option[String], fromHave: Boolean, families
 trait StateSource {
 
   /**
-   * Sends a version. `have` offers rows that the table holds already: the answer is then either what changed since, oldest
-   * first, or everything, newest first.
+   * Sends a version. `have` offers rows that the table holds already: the answer is then either what changed since,
+   * oldest first, or everything, newest first.
    */
-  def load(version: Long, attempt: Option[String], have: Option[Position])(onHeader: LoadHeader => Unit)(sink: EntrySink): Unit
+  def load(
+      version: Long,
+      attempt: Option[String],
+      have: Option[Position]
+  )(onHeader: LoadHeader => Unit)(sink: EntrySink): Unit
 }
 
 /**
- * The table of one store with everything that belongs to its rows: which version they are, one version back, the siblings
- * it knows, the open transaction and the opens that may still read rows.
+ * The table of one store with everything that belongs to its rows: which version they are, one version back, the
+ * siblings it knows, the open transaction and the opens that may still read rows.
  *
- * Its monitor is the store's one lock: every member is called under it (`live.synchronized`), also when the table goes from
- * one provider to the next. Invariants: at most one writer; a transaction is open exactly while there is a writer that has
- * begun; while a commit is pending the table already shows its version, and no open changes the table.
+ * Its monitor is the store's one lock: every member is called under it (`live.synchronized`), also when the table goes
+ * from one provider to the next. Invariants: at most one writer; a transaction is open exactly while there is a writer
+ * that has begun; while a commit is pending the table already shows its version, and no open changes the table.
  */
 final class LiveTable(pool: PagePool) {
   import LiveTable.Sibling
@@ -164,8 +168,9 @@ final class LiveTable(pool: PagePool) {
   /**
    * Brings the table to a version, moving as few rows as possible.
    *
-   * Two attempts of N+1 are both relative to N. Where the attempt that is asked for (A) is not the one that the table holds
-   * (B), both based on N: with equal change sets only the label changes; otherwise B is undone, and A's increment applied.
+   * Two attempts of N+1 are both relative to N. Where the attempt that is asked for (A) is not the one that the table
+   * holds (B), both based on N: with equal change sets only the label changes; otherwise B is undone, and A's increment
+   * applied.
    */
   def moveTo(version: Long, attempt: Option[String], source: StateSource): Move.Value = {
     if (isBusy) throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
@@ -217,8 +222,8 @@ final class LiveTable(pool: PagePool) {
       }
       applied = true
     } finally if (!applied && header != null) {
-      if (header.fromHave) table.abort() else clear(Position.Start)
-    }
+        if (header.fromHave) table.abort() else clear(Position.Start)
+      }
     val next = Position(version, Attempts.content(header.attempt.orElse(attempt)), header.families, null)
     if (header.fromHave) {
       table.commit()
@@ -242,7 +247,8 @@ final class LiveTable(pool: PagePool) {
       keyLength: Int,
       valueBase: AnyRef,
       valueOffset: Long,
-      valueLength: Int): Unit = op match {
+      valueLength: Int
+  ): Unit = op match {
     case Ops.Put => family.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
     case Ops.Append => family.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
     case Ops.Delete => family.remove(keyBase, keyOffset, keyLength)

@@ -18,28 +18,50 @@ object Metrics {
   val HandOvers = StateStoreCustomSumMetric("laminaHandOvers", "lamina: tables taken over from another provider")
   val SkippedCommits = StateStoreCustomSumMetric("laminaSkippedCommits", "lamina: commits that had nothing to write")
   val ChangedRows = StateStoreCustomSumMetric("laminaChangedRows", "lamina: keys in the change sets sent")
-  val ChangedBytes = StateStoreCustomSizeMetric("laminaChangedBytes", "lamina: uncompressed bytes of the change sets sent")
+  val ChangedBytes =
+    StateStoreCustomSizeMetric("laminaChangedBytes", "lamina: uncompressed bytes of the change sets sent")
   val WrittenBytes = StateStoreCustomSizeMetric(
-    "laminaWrittenBytes", "lamina: bytes of files that became durable since the last report")
+    "laminaWrittenBytes",
+    "lamina: bytes of files that became durable since the last report"
+  )
   val DurableMs = StateStoreCustomTimingMetric(
-    "laminaDurableMs", "lamina: time from the end of sending until files were durable, since the last report")
+    "laminaDurableMs",
+    "lamina: time from the end of sending until files were durable, since the last report"
+  )
   val LoadMs = StateStoreCustomTimingMetric("laminaLoadMs", "lamina: time to bring tables to the version asked for")
 
   val All: Seq[StateStoreCustomMetric] = Seq(
-    PageBytes, DeadBytes, IndexBytes, UndoBytes, OrderedBytes, BufferBytes, Reloads, CatchUps, Relabels, StepBacks, HandOvers,
-    SkippedCommits, ChangedRows, ChangedBytes, WrittenBytes, DurableMs, LoadMs)
+    PageBytes,
+    DeadBytes,
+    IndexBytes,
+    UndoBytes,
+    OrderedBytes,
+    BufferBytes,
+    Reloads,
+    CatchUps,
+    Relabels,
+    StepBacks,
+    HandOvers,
+    SkippedCommits,
+    ChangedRows,
+    ChangedBytes,
+    WrittenBytes,
+    DurableMs,
+    LoadMs
+  )
 
   def memory(memory: TableMemory): Map[StateStoreCustomMetric, Long] = Map(
     PageBytes -> memory.pageBytes,
     DeadBytes -> memory.deadBytes,
     IndexBytes -> memory.indexBytes,
     UndoBytes -> memory.undoBytes,
-    OrderedBytes -> memory.orderedBytes)
+    OrderedBytes -> memory.orderedBytes
+  )
 }
 
 /**
- * Counts what a store did since its last report. A batch reports once, right after its commit was sent: what becomes known
- * later, such as the size of its file at durability level `task`, is in the next report.
+ * Counts what a store did since its last report. A batch reports once, right after its commit was sent: what becomes
+ * known later, such as the size of its file at durability level `task`, is in the next report.
  */
 final class Counters {
   private val counts = new java.util.HashMap[StateStoreCustomMetric, Long]()
@@ -61,5 +83,16 @@ object Counters {
   import Metrics._
 
   private val Counted: Seq[StateStoreCustomMetric] = Seq(
-    Reloads, CatchUps, Relabels, StepBacks, HandOvers, SkippedCommits, ChangedRows, ChangedBytes, WrittenBytes, DurableMs, LoadMs)
+    Reloads,
+    CatchUps,
+    Relabels,
+    StepBacks,
+    HandOvers,
+    SkippedCommits,
+    ChangedRows,
+    ChangedBytes,
+    WrittenBytes,
+    DurableMs,
+    LoadMs
+  )
 }

@@ -63,7 +63,8 @@ final class Open(val task: TaskContext, writes: Boolean) {
   def isAbandonedBy(opener: Thread): Boolean = task == null && (thread eq opener)
 
   /** Performs the transition, or throws Spark's error for an operation out of order. */
-  def transition(action: OpenAction): Unit = current = Open.transitions.getOrElse((current, action), throw refused(action))
+  def transition(action: OpenAction): Unit =
+    current = Open.transitions.getOrElse((current, action), throw refused(action))
 
   def allows(action: OpenAction): Boolean = Open.transitions.contains((current, action))
 
@@ -96,5 +97,6 @@ object Open {
     (Aborted, Abort) -> Aborted,
     (Released, Release) -> Released,
     (Released, Abort) -> Released,
-    (Lost, Abort) -> Lost)
+    (Lost, Abort) -> Lost
+  )
 }

@@ -25,7 +25,8 @@ object StatePool {
       val created = new PagePool(
         HeapCap.resolve(settings.get("heap.maxBytes"), conf, Machine.current()),
         settings.long("heap.quarantineMs", 10000L),
-        () => TimeUnit.NANOSECONDS.toMillis(System.nanoTime()))
+        () => TimeUnit.NANOSECONDS.toMillis(System.nanoTime())
+      )
       created.onPressure(() => TableLease.releaseMemory())
       fixed = wanted
       pool = created
@@ -33,8 +34,9 @@ object StatePool {
       def shown(values: Map[String, Option[String]]): String = values(name).fold("not set")(value => s"'$value'")
       throw new LaminaError(
         LaminaError.SettingsConflict,
-        s"${StoreSettings.Prefix}$name was ${shown(fixed)} when the first store of this JVM opened and is ${shown(wanted)} now; " +
-          "it holds for all queries of a JVM, so set the same everywhere or restart the application")
+        s"${StoreSettings.Prefix}$name was ${shown(fixed)} when the first store of this JVM opened and is " +
+          s"${shown(wanted)} now; it holds for all queries of a JVM, so set the same everywhere or restart the application"
+      )
     }
     pool
   }

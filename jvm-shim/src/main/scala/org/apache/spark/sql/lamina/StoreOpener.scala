@@ -16,9 +16,9 @@ import org.apache.spark.util.NextIterator
 /**
  * Opens versions of one store: finds a table for it, brings that to the version, and lets one writer at a time have it.
  *
- * Opens of one provider run one after the other (`opening`); within an open the table's lock is taken and given back. No
- * lock of Spark's is taken under either. A commit that is not known to be durable, and a writer whose task still runs, are
- * waited for without the table's lock.
+ * Opens of one provider run one after the other (`opening`); within an open the table's lock is taken and given back.
+ * No lock of Spark's is taken under either. A commit that is not known to be durable, and a writer whose task still
+ * runs, are waited for without the table's lock.
  */
 final class StoreOpener(
     provider: LaminaStateStoreProvider,
@@ -27,8 +27,8 @@ final class StoreOpener(
     pool: PagePool,
     newCodecs: () => Codecs,
     counters: Counters,
-    handOverMs: Long)
-    extends Logging {
+    handOverMs: Long
+) extends Logging {
 
   private val opening = new Object
   private val codecs = newCodecs()
@@ -110,12 +110,14 @@ final class StoreOpener(
       end: Long,
       readOnly: Boolean,
       snapshotAttempt: Option[String],
-      endAttempt: Option[String]): LaminaStateStore = opened(math.min(snapshot - 1, end - snapshot)) {
+      endAttempt: Option[String]
+  ): LaminaStateStore = opened(math.min(snapshot - 1, end - snapshot)) {
     val table = privateTable()
     val sent = attemptOf(endAttempt)
     val source = new StateSource {
       override def load(version: Long, attempt: Option[String], have: Option[Position])(
-          onHeader: LoadHeader => Unit)(sink: EntrySink): Unit =
+          onHeader: LoadHeader => Unit
+      )(sink: EntrySink): Unit =
         engine.replay(snapshot, attemptOf(snapshotAttempt), version, attempt)(onHeader)(sink)
     }
     val open = new Open(TaskContext.get(), writes = !readOnly)
@@ -141,7 +143,8 @@ final class StoreOpener(
       if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
       open
     } catch {
-      case error: OutOfMemoryError => throw QueryExecutionErrors.notEnoughMemoryToLoadStore(id.toString, "LAMINA_STORE_PROVIDER", error)
+      case error: OutOfMemoryError =>
+        throw QueryExecutionErrors.notEnoughMemoryToLoadStore(id.toString, "LAMINA_STORE_PROVIDER", error)
       case error: StateStoreInvalidStateMachineTransition => throw error
       case error: StateStoreOperationOutOfOrder => throw error
       case error: Throwable => throw StateStoreErrors.cannotLoadStore(error)
@@ -154,7 +157,12 @@ final class StoreOpener(
     if (storeConf.enableStateStoreCheckpointIds) ckptId else None
 
   /** The attempt of a version: what Spark sent, or what the engine says counts. */
-  private def resolve(version: Long, sent: Option[String], streaming: Boolean, loadEmpty: Boolean = false): Option[String] =
+  private def resolve(
+      version: Long,
+      sent: Option[String],
+      streaming: Boolean,
+      loadEmpty: Boolean = false
+  ): Option[String] =
     if (sent.isDefined || version == 0 || loadEmpty) sent else engine.resolve(version, sent, readOnly = !streaming)
 
   private def holds(attempt: Option[String]): Boolean = {
@@ -215,7 +223,9 @@ final class StoreOpener(
     key
   }
 
-  /** A table in which `base` can be read now: this one, or a private one while others use this one at another version. */
+  /**
+   * A table in which `base` can be read now: this one, or a private one while others use this one at another version.
+   */
   private def readable(table: LiveTable, base: Option[String]): LiveTable = {
     val pending = table.synchronized(if (table.writer == null) table.pending else null)
     if (pending != null) pending.settle()
@@ -247,7 +257,12 @@ final class StoreOpener(
   }
 
   private def start(
-      table: LiveTable, open: Open, version: Long, sent: Option[String], draft: ColumnFamilies => Draft): LaminaStateStore = {
+      table: LiveTable,
+      open: Open,
+      version: Long,
+      sent: Option[String],
+      draft: ColumnFamilies => Draft
+  ): LaminaStateStore = {
     val store = new LaminaStateStore(provider, table, open, if (table eq live) codecs else newCodecs(), version, sent)
     begin(store, draft)
     store
@@ -299,14 +314,17 @@ final class StoreOpener(
         throw new LaminaError(
           LaminaError.StoreState,
           s"$id is being written by ${table.writer}; a second writer waits for its task to end, for " +
-            s"${StoreOpener.WriterTimeoutMs} ms at most")
+            s"${StoreOpener.WriterTimeoutMs} ms at most"
+        )
       }
       table.wait(StoreOpener.PollMs)
       takeOverIfEnded(table)
     }
   }
 
-  /** Aborts a writer that can not go on: its task has ended, or this thread, which would have to, opens the store again. */
+  /**
+   * Aborts a writer that can not go on: its task has ended, or this thread, which would have to, opens the store again.
+   */
   private def takeOverIfEnded(table: LiveTable): Unit = {
     val writer = table.writer
     if (writer != null && (writer.isOver || writer.isAbandonedBy(Thread.currentThread()))) {
@@ -333,8 +351,8 @@ final class StoreOpener(
   def bufferShare: Long = engine.bufferBytes / math.max(1, StatePool.tables.get)
 
   /**
-   * Called by maintenance threads, also while opens are in use: those go on, and the last one to end parks the table for the
-   * next provider.
+   * Called by maintenance threads, also while opens are in use: those go on, and the last one to end parks the table
+   * for the next provider.
    */
   def close(): Unit = if (!closed) {
     closed = true
@@ -356,7 +374,8 @@ final class StoreOpener(
   private def give(table: LiveTable): Unit = {
     table.owner = null
     val parked = key
-    if (parked != null && table.at.content != Attempts.Empty) TableLease.park(parked, table, handOverMs) else discard(table)
+    if (parked != null && table.at.content != Attempts.Empty) TableLease.park(parked, table, handOverMs)
+    else discard(table)
     engine.close()
   }
 

@@ -28,7 +28,8 @@ final class StoreSettings(storeConf: StateStoreConf) {
 
   def long(name: String, default: Long): Long = get(name).fold(default) { text =>
     Try(text.trim.toLong).getOrElse(
-      throw new LaminaError(LaminaError.SettingsInvalid, s"$Prefix$name is '$text'; expected a whole number"))
+      throw new LaminaError(LaminaError.SettingsInvalid, s"$Prefix$name is '$text'; expected a whole number")
+    )
   }
 
   /** Settings of the engine's process, which all queries of this JVM share. */
@@ -39,7 +40,8 @@ final class StoreSettings(storeConf: StateStoreConf) {
     requestTimeoutMs = long("engine.requestTimeoutMs", 600000L),
     connections = long("engine.connections", 64L).toInt,
     tempDir = System.getProperty("java.io.tmpdir"),
-    raw = raw.filter { case (key, _) => isProcessWide(key.stripPrefix(Prefix)) })
+    raw = raw.filter { case (key, _) => isProcessWide(key.stripPrefix(Prefix)) }
+  )
 
   private def python(conf: SparkConf): String =
     get("engine.python").filterNot(_.equalsIgnoreCase("auto"))
@@ -60,7 +62,8 @@ object StoreSettings {
 
   /** The shim's own jar first, which carries the engine; then what Spark gives its workers, which has py4j. */
   private def pythonPath: Seq[String] = {
-    val jar = Option(getClass.getProtectionDomain.getCodeSource).map(source => Paths.get(source.getLocation.toURI).toString)
+    val jar =
+      Option(getClass.getProtectionDomain.getCodeSource).map(source => Paths.get(source.getLocation.toURI).toString)
     val spark = Try(PythonUtils.sparkPythonPath).getOrElse("").split(File.pathSeparator).filter(_.endsWith(".zip"))
     (jar.toSeq ++ spark).filter(path => new File(path).exists)
   }

@@ -12,15 +12,15 @@ import org.apache.spark.internal.Logging
 final case class StoreKey(checkpoint: String, operator: Long, partition: Int, name: String)
 
 /**
- * Hands the table of a store from one provider to the next, so that a query that restarts in this JVM, or that unloads its
- * stores after each task, loads nothing.
+ * Hands the table of a store from one provider to the next, so that a query that restarts in this JVM, or that unloads
+ * its stores after each task, loads nothing.
  *
  * Rules:
- *  1. Only a streaming open takes a table, and only for the same checkpoint, store and content, or where the content is the
- *     one that the table can step back to.
- *  2. Only from a provider without an open transaction and without a commit that may still fail. The provider that had it
- *     opens its version anew if it is used again.
- *  3. A table whose provider was closed stays for `heap.handOverMs`; memory pressure ends its stay.
+ *   1. Only a streaming open takes a table, and only for the same checkpoint, store and content, or where the content is
+ *      the one that the table can step back to.
+ *   1. Only from a provider without an open transaction and without a commit that may still fail. The provider that had
+ *      it opens its version anew if it is used again.
+ *   1. A table whose provider was closed stays for `heap.handOverMs`; memory pressure ends its stay.
  *
  * The table's own lock decides who has it.
  */
@@ -45,8 +45,8 @@ object TableLease extends Logging {
   /**
    * A table that holds `content`, now owned by `taker`; none where there is none to be had.
    *
-   * A table stops being parked before it gets its owner: so `releaseMemory`, which runs under the lock of a table in use,
-   * never waits for another one in use.
+   * A table stops being parked before it gets its owner: so `releaseMemory`, which runs under the lock of a table in
+   * use, never waits for another one in use.
    */
   def take(key: StoreKey, content: String, taker: AnyRef): Option[LiveTable] = {
     val candidates = synchronized {

@@ -12,8 +12,8 @@ import org.apache.spark.sql.lamina.wire.PendingCommit
 /**
  * A commit whose change set was sent and whose file is not known to be durable yet.
  *
- * Whoever needs to know settles it: the end of the task, the next open of the store, the closing of the provider. The first
- * to do so waits; the others get the same outcome. A commit that failed takes the table back to its base.
+ * Whoever needs to know settles it: the end of the task, the next open of the store, the closing of the provider. The
+ * first to do so waits; the others get the same outcome. A commit that failed takes the table back to its base.
  */
 final class DurableCommit(live: LiveTable, content: String, answer: PendingCommit, onDurable: (JValue, Long) => Unit) {
   private val sentNanos = System.nanoTime()
@@ -39,7 +39,8 @@ final class DurableCommit(live: LiveTable, content: String, answer: PendingCommi
 
 /**
  * Durability level `task`: the commits of a task's stores are sent one after the other and become durable together; the
- * task ends when all of them are. A commit that fails fails the task, which Spark then tries again from the same version.
+ * task ends when all of them are. A commit that fails fails the task, which Spark then tries again from the same
+ * version.
  */
 object TaskDurability extends Logging {
   private val waiting = mutable.HashMap.empty[Long, mutable.ArrayBuffer[DurableCommit]]
@@ -60,10 +61,12 @@ object TaskDurability extends Logging {
     // Each is waited for, also after a failure, so that every table knows where it stands.
     commits.map(_.settle()).find(_ != null).foreach { failure =>
       // A task that failed already keeps its own reason.
-      if (task.isFailed() || task.isInterrupted()) logWarning("A commit of a failed task did not become durable", failure)
+      if (task.isFailed() || task.isInterrupted())
+        logWarning("A commit of a failed task did not become durable", failure)
       else throw failure match {
         case ours: LaminaError => ours
-        case other => new LaminaError(LaminaError.StorageFailed, s"a commit did not become durable: ${other.getMessage}", other)
+        case other =>
+          new LaminaError(LaminaError.StorageFailed, s"a commit did not become durable: ${other.getMessage}", other)
       }
     }
   }
