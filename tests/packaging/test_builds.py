@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from lamina._version import __version__
 from tests.packaging.conftest import Environment, Program
 from tests.packaging.test_three_ways import check
 
@@ -88,3 +89,9 @@ def test_the_same_wheel_works_with_the_older_spark(
     run = run_program([older.python], "configure", spark_home=older.spark_home, environment={"MASTER": "local[2]"})
     check(run, "local[2]")
     assert run.seen["spark"] == "4.2.0"
+
+
+def test_the_readme_names_the_artifact_and_the_settings_file_that_exist(repository: Path) -> None:
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    assert f"--packages io.lamina:lamina-spark-4.3_2.13:{__version__} --properties-file conf/heap.conf" in readme
+    assert (repository / "conf" / "heap.conf").is_file()
