@@ -28,6 +28,7 @@ BARS = {
     "1M/100k": {FLOOR: 1.1, HDFS: 4, ROCKSDB: 4},
     "4M/10k": {FLOOR: 1.1, HDFS: 12, ROCKSDB: 2},
 }
+NOISY_BAR = 1.15
 GROWTH_BAR = 1.2
 GC_BAR_MS = 10
 CHANGE_BYTES = 40 + 32  # key and value of a changed row

@@ -40,6 +40,7 @@ def grouped_bars(
             axes.annotate(f"{bar['median']:.3g}", (x, bar["high"]), ha="center", va="bottom", fontsize=7)
     if logarithmic:
         axes.set_yscale("log")
+        axes.set_ylim(bottom=min(bar["low"] for group in groups.values() for bar in group.values()) / 2)
     axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
     axes.set_ylabel(unit)
     _finish(figure, axes, path, title)
@@ -52,7 +53,7 @@ def lines(
     figure, axes = pyplot.subplots(figsize=(8, 3.6), dpi=110)
     for name, (xs, ys) in series.items():
         axes.plot(xs, ys, label=name, linewidth=1.2)
-    axes.set_xlabel(x)
+    axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
     _finish(figure, axes, path, title)
@@ -62,7 +63,7 @@ def _finish(figure: Figure, axes: Axes, path: Path, title: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", linewidth=0.3)
-    axes.legend(fontsize=7, frameon=False)
+    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
