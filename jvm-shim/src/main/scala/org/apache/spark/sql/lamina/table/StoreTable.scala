@@ -15,7 +15,7 @@ final class StoreTable(pool: PagePool) {
   private var epoch = 0L
   private var open = false
   private var stepBackPossible = false
-  private var writtenBytes = 0L
+  private var reclaimBudget = 0
   private var moving = false
 
   /** Adds a column family; nothing happens where it is there already. */
@@ -65,7 +65,7 @@ final class StoreTable(pool: PagePool) {
         true
       }
     }
-    writtenBytes = bytes
+    reclaimBudget = 4 + (4 * bytes / PagePool.PageBytes).toInt
     ChangeSummary(rows, bytes, digest.hex)
   }
 
@@ -81,6 +81,7 @@ final class StoreTable(pool: PagePool) {
   def abort(): Unit = if (open) {
     families.values.foreach(_.abort())
     open = false
+    reclaimBudget = math.max(reclaimBudget, StoreTable.PagesAfterAbort)
   }
 
   def canStepBack: Boolean = stepBackPossible && !open
@@ -131,20 +132,31 @@ final class StoreTable(pool: PagePool) {
 
   def endFill(): Unit = families.values.foreach(_.endFill())
 
-  /** Reclaims some pages: as many as keep up with what the last transaction wrote. Not while a transaction is open. */
-  def maintain(): Unit = if (!open) {
-    var budget = 4 + (4 * writtenBytes / PagePool.PageBytes).toInt
-    writtenBytes = 0L
+  /**
+   * Reclaims at most `maxPages` pages; not while a transaction is open. Altogether as many as keep up with what the last
+   * transaction wrote.
+   *
+   * @return whether there is more to do before the next transaction
+   */
+  def maintain(maxPages: Int = Int.MaxValue): Boolean = !open && {
+    var pages = math.min(maxPages, reclaimBudget)
+    var more = false
     // No page is used again before the undo logs follow, so that an address names one row.
     moving = true
-    families.values.foreach { family =>
-      val moved = new MovedRows
-      try while (budget > 0 && family.reclaimPage(moved)) budget -= 1
-      finally family.follow(moved)
-    }
-    moving = false
+    try {
+      families.values.foreach { family =>
+        val moved = new MovedRows
+        try while (pages > 0 && family.reclaimPage(moved)) {
+            pages -= 1
+            reclaimBudget -= 1
+            more = true
+          }
+        finally family.follow(moved)
+      }
+    } finally moving = false
     freeRetired()
     pool.sweep()
+    more && reclaimBudget > 0
   }
 
   /** Somebody starts to read rows under an id of their own choice. */
@@ -192,4 +204,8 @@ final class StoreTable(pool: PagePool) {
     val oldest = if (readers.isEmpty) Long.MaxValue else readers.values.min
     while (retired.nonEmpty && retired.head._1 <= oldest) pool.retire(retired.removeHead()._2)
   }
+}
+
+private object StoreTable {
+  val PagesAfterAbort = 16
 }

@@ -105,7 +105,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
     }
   }
 
-  def maintain(): Unit = table.maintain()
+  def maintain(): Unit = while (table.maintain(2)) ()
 
   def check(): Unit = {
     for (family <- Seq(Plain, Sorted, Lists)) {
