@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from lamina.demo.places import Places
 _CLOCK = SystemClock()
 _FROZEN_WITHIN_S = 5.0
 _ENDED_WITHIN_S = 10.0
+_SILENT_FOR_S = 300.0
 
 
 class DriverFailed(Exception):
@@ -57,16 +59,16 @@ class Child:
             raise
         finally:
             os.close(write)
-        self._events = os.fdopen(read, encoding="utf-8")
+        self._events = read
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The driver's events until it ends.
 
         Raises:
-            DriverFailed: it reported a failure, or ended without saying that it was done.
+            DriverFailed: it reported a failure, ended without saying that it was done, or has hung.
         """
         done = False
-        for line in self._events:
+        for line in self._lines():
             event = json.loads(line)
             if event["kind"] == "failed":
                 raise DriverFailed(event["message"])
@@ -98,7 +100,7 @@ class Child:
         if self._closed:
             return
         self._closed = True
-        self._events.close()
+        os.close(self._events)
         with contextlib.suppress(ProcessLookupError):
             if self.jvm is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -114,6 +116,20 @@ class Child:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()
+
+    def _lines(self) -> Iterator[bytes]:
+        rest = b""
+        while True:
+            if not select.select([self._events], [], [], _SILENT_FOR_S)[0]:
+                if self.jvm is not None:
+                    self._signal(signal.SIGQUIT)  # the JVM prints its threads to the log
+                    _pause(1)
+                raise DriverFailed(f"no batch began or ended for {_SILENT_FOR_S:.0f} s; see the threads in {self._log}")
+            data = os.read(self._events, 1 << 16)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
 
     def _signal(self, number: int) -> None:
         if self.jvm is None:

@@ -135,7 +135,8 @@ def _conf(places: Places) -> dict[str, str]:
 
 
 def _end_with_the_demo() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when the interpreter ends
+        pass
     os.killpg(0, signal.SIGKILL)
 
 

@@ -52,41 +52,38 @@ class Report:
 
     def table(self, figures: Mapping[str, Figures], provider: str) -> None:
         """The table of figures, with what its columns mean."""
-        table = Table(title=f"State in {provider}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("query", no_wrap=True)
-        for column in ("batches", "state rows", "state size", "written\na batch", "of the\nstate", "commit\np50",
-                       "commit\np99", "restore"):  # fmt: skip
+        table = Table(
+            title=f"State in {provider}",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=True,
+        )
+        table.add_column("query")
+        for column in ("batches", "state\nrows", "state\nMiB", "KiB a\nbatch", "of the\nstate", "commit\np50 ms",
+                       "commit\np99 ms", "restore\nms"):  # fmt: skip
             table.add_column(column, justify="right", no_wrap=True)
         for query, of in figures.items():
             table.add_row(
                 f"{query}\n[dim]{self._operators[query]}[/dim]",
                 f"{of.batches}",
                 f"{of.state_rows:,}",
-                _size(of.state_bytes),
-                _size(of.written_bytes),
+                f"{of.state_bytes / 2**20:,.1f}",
+                f"{of.written_bytes / 2**10:,.0f}",
                 f"{of.written_bytes / of.state_bytes:.0%}" if of.state_bytes else "-",
-                _milliseconds(of.commit_percentile(50)),
-                _milliseconds(of.commit_percentile(99)),
-                _milliseconds(of.restore_median_ms),
+                _number(of.commit_percentile(50)),
+                _number(of.commit_percentile(99)),
+                _number(of.restore_median_ms),
             )
         self._console.print(table)
         self._console.print(
-            "State rows and size are the largest after a batch, size as the provider reports it. Written is the mean "
-            "over all batches of the files in the state directory. Commit and restore times are sums over the stores of a "
-            "query (two; the join has eight), and commit includes waiting for durable files.",
+            "State rows and size are the largest after a batch, size as the provider reports it. KiB a batch is what "
+            "was written to the state directory, on average. Commit and restore times are sums over the stores of "
+            "a query (two; the join has eight); commit includes the wait for durable files, restore the engine's start.",
             style="dim",
             highlight=False,
         )
 
 
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
-
-
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f} ms"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -1,0 +1,44 @@
+"""Where a query stands is read off its checkpoint, whoever keeps its state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lamina.demo.position import Position, partitions_with_state, position, state_bytes
+
+
+def touch(path: Path, size: int = 1) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+
+
+def test_a_planned_batch_without_a_commit_is_running(tmp_path: Path) -> None:
+    for entry in ("offsets/8", "offsets/9", "offsets/10", "offsets/.10.crc", "commits/8", "commits/9"):
+        touch(tmp_path / entry)
+    assert position(tmp_path) == Position(planned=10, committed=9)
+
+
+def test_a_checkpoint_that_does_not_exist_yet_is_before_the_first_batch(tmp_path: Path) -> None:
+    assert position(tmp_path / "none") == Position(-1, -1)
+
+
+@pytest.mark.parametrize("name", ["8_1a2b.lam", "8.delta", "8_1a2b.changelog", "8.zip", "left-keyToNumValues/8.delta"])
+def test_a_partition_has_its_state_when_a_file_of_the_next_version_is_there(tmp_path: Path, name: str) -> None:
+    touch(tmp_path / "state/0/0" / name)
+    touch(tmp_path / "state/0/1" / name.replace("8", "7"))
+    assert partitions_with_state(tmp_path, 7) == 1
+
+
+def test_checksum_and_temporary_files_are_no_state(tmp_path: Path) -> None:
+    touch(tmp_path / "state/0/0/.8.delta.crc")
+    touch(tmp_path / "state/0/1/.8.delta.1a2b.tmp")
+    assert partitions_with_state(tmp_path, 7) == 0
+
+
+def test_the_size_of_the_state_counts_every_file_but_checksums(tmp_path: Path) -> None:
+    touch(tmp_path / "state/0/0/8_1a2b.lam", 5)
+    touch(tmp_path / "state/_lamina/checkpoint", 3)
+    touch(tmp_path / "state/0/0/.8_1a2b.lam.crc", 7)
+    assert state_bytes(tmp_path) == 8
