@@ -1,0 +1,229 @@
+package org.apache.spark.sql.lamina
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import scala.collection.mutable
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.execution.streaming.state.NoPrefixKeyStateEncoderSpec
+import org.apache.spark.sql.lamina.table._
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.unsafe.Platform
+
+/** Where a table goes when a version is opened, and what that costs. */
+class LiveTableSuite extends AnyFunSuite {
+  private val offset = Platform.BYTE_ARRAY_OFFSET.toLong
+  private val schema = new StructType().add("key", "string")
+  private val families = ColumnFamilies.Empty.add(id =>
+    ColumnFamily(
+      id,
+      "default",
+      internal = false,
+      schema,
+      schema,
+      NoPrefixKeyStateEncoderSpec(schema),
+      "unsaferow",
+      multiValue = false,
+      rowChecksum = false
+    )
+  )
+
+  private def id(version: Long, letter: Char): String = s"L1.$version.1.o.-.${letter.toString * 32}"
+
+  /** Versions by attempt, each with its base and whole content: what the engine would have on storage. */
+  private final class Versions extends StateSource {
+    val whole = mutable.Map.empty[String, (String, Map[String, String])]
+    val asked = mutable.ArrayBuffer.empty[(String, Option[String])]
+    var failAfter: Int = Int.MaxValue
+
+    override def load(version: Long, attempt: Option[String], have: Option[Position])(
+        onHeader: LoadHeader => Unit
+    )(sink: EntrySink): Unit = {
+      val (base, rows) = whole(attempt.get)
+      asked += ((attempt.get, have.map(_.content)))
+      val fromHave = have.exists(_.content == base)
+      onHeader(LoadHeader(attempt, fromHave, families, Map(0 -> rows.size.toLong)))
+      val before = if (fromHave) whole.get(base).fold(Map.empty[String, String])(_._2) else Map.empty[String, String]
+      var sent = 0
+      def send(op: Byte, key: String, value: String): Unit = {
+        if (sent == failAfter) throw new IllegalStateException("the stream broke off")
+        sent += 1
+        val (k, v) = (key.getBytes(UTF_8), value.getBytes(UTF_8))
+        sink.entry(0, op, k, offset, k.length, v, offset, v.length)
+      }
+      rows.foreach { case (key, value) => if (!before.get(key).contains(value)) send(Ops.Put, key, value) }
+      before.keySet.diff(rows.keySet).foreach(send(Ops.Delete, _, ""))
+    }
+  }
+
+  private final class Fixture {
+    val pool = new PagePool(64L << 20, 0L, () => System.nanoTime() / 1000000)
+    val live = new LiveTable(pool)
+    val versions = new Versions
+
+    def contents: Map[String, String] =
+      if (!live.at.families.byName.contains("default")) Map.empty
+      else {
+        val cursor = live.table.addFamily(0, ordered = false, multiValue = false).scan(base = true)
+        Iterator.continually(cursor.next()).takeWhile(_ != 0L).map { row =>
+          val key = Bytes.copy(null, Rows.keyAddress(row), Rows.keyLength(row))
+          val value = Bytes.copy(null, Rows.valueAddress(row), Rows.valueLength(row))
+          new String(key, UTF_8) -> new String(value, UTF_8)
+        }.toMap
+      }
+
+    /** One attempt of the next version: puts rows, and commits under an id. */
+    def commit(attempt: String, rows: (String, String)*): Unit = live.synchronized {
+      val open = new Open(null, writes = true)
+      live.enter(open)
+      live.begin(open)
+      live.working = families
+      val family = live.table.addFamily(0, ordered = false, multiValue = false)
+      rows.foreach { case (key, value) =>
+        val (k, v) = (key.getBytes(UTF_8), value.getBytes(UTF_8))
+        if (value == null) family.remove(k, offset, k.length) else family.put(k, offset, k.length, v, offset, v.length)
+      }
+      val digest = live.table.changeSet((_, _, _, _, _, _, _, _) => ()).digest
+      val base = live.at.content
+      live.advance(Position(live.at.version + 1, attempt, live.working, digest))
+      live.leave(open)
+      versions.whole(attempt) = (base, contents)
+    }
+
+    def move(version: Long, attempt: String): Move.Value =
+      live.synchronized(live.moveTo(version, Option(attempt), versions))
+
+    def rollBack(attempt: String): Unit = live.synchronized(live.rollBack(attempt))
+  }
+
+  test("the version that the table has is opened without asking the engine") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    assert(f.move(1, id(1, 'a')) == Move.Stayed)
+    assert(f.versions.asked.isEmpty)
+    assert(f.contents == Map("k" -> "1"))
+  }
+
+  test("a version that changed nothing is the same rows under the next number") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    assert(f.move(7, id(1, 'a')) == Move.Stayed)
+    assert(f.live.at.version == 7)
+  }
+
+  test("the base of the last commit is reached by undoing it") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1", "gone" -> "x")
+    f.commit(id(2, 'b'), "k" -> "2", "new" -> "y")
+    assert(f.move(1, id(1, 'a')) == Move.SteppedBack)
+    assert(f.contents == Map("k" -> "1", "gone" -> "x"))
+    assert(f.versions.asked.isEmpty)
+  }
+
+  test("the first of two attempts with equal changes is the second one under another label") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.move(1, id(1, 'a'))
+    f.commit(id(2, 'c'), "k" -> "2")
+    assert(f.move(2, id(2, 'b')) == Move.Relabelled)
+    assert(f.live.at.content == id(2, 'b'))
+    assert(f.versions.asked.isEmpty)
+  }
+
+  test("the first of two attempts that differ is reached over the base, by its increment alone") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.move(1, id(1, 'a'))
+    f.commit(id(2, 'c'), "k" -> "3")
+    assert(f.move(2, id(2, 'b')) == Move.CaughtUp)
+    assert(f.contents == Map("k" -> "2"))
+    assert(f.versions.asked.toSeq == Seq(id(2, 'b') -> Some(id(1, 'a'))))
+    // and its base is still one step away
+    assert(f.move(1, id(1, 'a')) == Move.SteppedBack)
+    assert(f.contents == Map("k" -> "1"))
+  }
+
+  test("applying the first version's increment to the empty store is no reload") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.move(0, null)
+    f.commit(id(1, 'b'), "k" -> "2")
+    assert(f.move(1, id(1, 'a')) == Move.CaughtUp)
+    assert(f.contents == Map("k" -> "1"))
+  }
+
+  test("equal changes on different bases are different versions") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "j" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.move(0, null)
+    f.move(0, null)
+    f.commit(id(1, 'c'), "j" -> "9")
+    f.commit(id(2, 'd'), "k" -> "2")
+    assert(f.move(2, id(2, 'b')) != Move.Relabelled)
+    assert(f.contents == Map("j" -> "1", "k" -> "2"))
+  }
+
+  test("an unrelated version is loaded as a whole") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.versions.whole(id(9, 'z')) = (id(8, 'y'), Map("other" -> "9"))
+    assert(f.move(9, id(9, 'z')) == Move.Loaded)
+    assert(f.contents == Map("other" -> "9"))
+  }
+
+  test("a load that breaks off leaves the version that was there, or none, but never a part") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.versions.failAfter = 1
+    f.versions.whole(id(2, 'b')) = (id(1, 'a'), Map("k" -> "2", "l" -> "2"))
+    intercept[IllegalStateException](f.move(2, id(2, 'b')))
+    assert(f.contents == Map("k" -> "1"))
+    f.versions.whole(id(9, 'z')) = (id(8, 'y'), Map("m" -> "9", "n" -> "9"))
+    intercept[IllegalStateException](f.move(9, id(9, 'z')))
+    assert(f.contents.isEmpty)
+    assert(f.live.at.content == Attempts.Empty)
+    f.versions.failAfter = Int.MaxValue
+    assert(f.move(9, id(9, 'z')) == Move.Loaded)
+    assert(f.contents == Map("m" -> "9", "n" -> "9"))
+  }
+
+  test("a commit whose file did not become durable is taken back") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.rollBack(id(2, 'b'))
+    assert(f.live.at.content == id(1, 'a'))
+    assert(f.contents == Map("k" -> "1"))
+  }
+
+  test("rolling back a commit that the table has left already changes nothing") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.move(1, id(1, 'a'))
+    f.commit(id(2, 'c'), "k" -> "3")
+    f.rollBack(id(2, 'b'))
+    assert(f.contents == Map("k" -> "3"))
+  }
+
+  test("an empty-store id names no rows") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    assert(f.move(0, s"L1.0.1.e.-.${"e" * 32}") == Move.SteppedBack)
+    assert(f.contents.isEmpty)
+  }
+
+  test("readers of an older version are told apart by generation") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    val before = f.live.generation
+    f.move(5, id(1, 'a'))
+    assert(f.live.generation == before)
+    f.commit(id(6, 'b'), "k" -> "2")
+    assert(f.live.generation != before)
+  }
+}
