@@ -123,9 +123,12 @@ final class LiveTable(pool: PagePool) {
     table.abort()
     writer = null
     working = position.families
-    table.maintain()
+    Reclaimer.submit(this)
     notifyAll()
   }
+
+  /** Reclaims some dead pages; whether there is more to do now. */
+  def reclaim(pages: Int): Boolean = !closed && table.maintain(pages)
 
   /** Ends a transaction that changed nothing: the rows keep their content under the next version. */
   def keep(version: Long): Unit = {
@@ -141,7 +144,7 @@ final class LiveTable(pool: PagePool) {
     position = next
     remember(next.content, Sibling(before.content, next.digest, next.families))
     epoch += 1
-    table.maintain()
+    Reclaimer.submit(this)
     notifyAll()
   }
 
@@ -228,7 +231,7 @@ final class LiveTable(pool: PagePool) {
     if (header.fromHave) {
       table.commit()
       before = position
-      table.maintain()
+      Reclaimer.submit(this)
     } else {
       table.endFill()
       before = null

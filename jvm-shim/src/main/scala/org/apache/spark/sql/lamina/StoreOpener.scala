@@ -344,7 +344,7 @@ final class StoreOpener(
 
   def maintainMemory(): Unit = {
     val table = live
-    if (table != null) table.synchronized(if (owns(table) && table.writer == null) table.table.maintain())
+    if (table != null) table.synchronized(if (owns(table)) table.reclaim(Int.MaxValue))
   }
 
   /** Bytes of the wire's buffers that are this store's share. */

@@ -138,7 +138,7 @@ final class StoreTable(pool: PagePool) {
    *
    * @return whether there is more to do before the next transaction
    */
-  def maintain(maxPages: Int = Int.MaxValue): Boolean = !open && {
+  def maintain(maxPages: Int): Boolean = !open && {
     var pages = math.min(maxPages, reclaimBudget)
     var more = false
     // No page is used again before the undo logs follow, so that an address names one row.

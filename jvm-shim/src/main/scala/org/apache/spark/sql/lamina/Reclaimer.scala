@@ -1,0 +1,35 @@
+package org.apache.spark.sql.lamina
+
+import java.util.concurrent.{LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
+
+import org.apache.spark.internal.Logging
+
+/**
+ * Reclaims dead pages of tables after their commits, a few pages at a time, so that neither a commit nor the next open waits
+ * for more than one step. One thread for all stores of this JVM; it ends when there is nothing to do.
+ */
+object Reclaimer extends Logging {
+  private val PagesPerStep = 4
+
+  private val executor = {
+    val pool = new ThreadPoolExecutor(
+      1,
+      1,
+      10L,
+      TimeUnit.SECONDS,
+      new LinkedBlockingQueue[Runnable],
+      (task: Runnable) => {
+        val thread = new Thread(task, "lamina-reclaim")
+        thread.setDaemon(true)
+        thread
+      })
+    pool.allowCoreThreadTimeOut(true)
+    pool
+  }
+
+  /** Reclaims what the last transaction of a table left. Stops when the next one begins. */
+  def submit(live: LiveTable): Unit = executor.execute { () =>
+    try while (live.synchronized(live.reclaim(PagesPerStep))) ()
+    catch { case error: Exception => logWarning("Pages of a table could not be reclaimed; its rows are not affected", error) }
+  }
+}
