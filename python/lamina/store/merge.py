@@ -8,6 +8,7 @@ newest first, sorted stably and folded. Each step uses up at least one batch, an
 from __future__ import annotations
 
 import bisect
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -21,8 +22,11 @@ CHUNK_BYTES = 12 << 20
 """Unsorted entries that are sorted at once; sorting takes a few times as much."""
 
 SPILL_ROWS = 8_192
-SPILL_BYTES = 512 << 10
+SPILL_BYTES = 256 << 10
 """Size of a batch in a spilled run: one per source is in memory while merging."""
+
+RELEASE_STEPS = 8
+"""Steps of a merge after which the allocator is asked to give unused memory back."""
 
 MAX_SOURCES = 48
 """Sources merged at once; more are merged in rounds."""
@@ -154,11 +158,20 @@ def _position(batch: pa.RecordBatch, row: int) -> tuple[int, bytes]:
 def merge(runs: Sequence[Iterator[pa.RecordBatch]], *, whole: bool) -> Iterator[pa.RecordBatch]:
     """Sorted runs, newest first, as one: each key once."""
     sources = [source for source in map(_Source, runs) if source.batch is not None]
-    while sources:
+    for step in itertools.count(1):
+        if not sources:
+            return
+        if step % RELEASE_STEPS == 0:
+            _release()
         bound = min(source.last() for source in sources)
         parts = [part for part in (source.take(bound) for source in sources) if part is not None]
         yield fold(parts[0] if len(parts) == 1 else sort(parts), whole=whole)
         sources = [source for source in sources if source.batch is not None]
+
+
+def _release() -> None:
+    """Gives memory back that the allocator keeps for later: its caches would be larger than all that is in use."""
+    pa.default_memory_pool().release_unused()
 
 
 class Merger:
@@ -208,6 +221,8 @@ class Merger:
             entries = sort(chunk)
             chunk.clear()
             runs.append(self._spill(iter([fold(entries, whole=False)])))
+            del entries
+            _release()
 
     def _spill(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         path = os.path.join(self._directory, f"run-{self._spilled}")
