@@ -82,6 +82,7 @@ def _run(root: Path, provider: str, batches: int, kill: bool, as_json: bool, con
     except (DriverFailed, PointMissed) as error:
         run.close()
         console.print(f"The demo failed: {error}", style="red", highlight=False, markup=False)
+        console.print("The driver's log has more; --keep keeps it.", highlight=False)
         return False
     finally:
         _closing(run)

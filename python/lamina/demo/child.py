@@ -22,6 +22,7 @@ _CLOCK = SystemClock()
 _FROZEN_WITHIN_S = 5.0
 _ENDED_WITHIN_S = 10.0
 _SILENT_FOR_S = 300.0
+_SHOWN_LINES = 15
 
 
 class DriverFailed(Exception):
@@ -71,7 +72,7 @@ class Child:
         for line in self._lines():
             event = json.loads(line)
             if event["kind"] == "failed":
-                raise DriverFailed(event["message"])
+                raise DriverFailed("\n".join(event["message"].splitlines()[:_SHOWN_LINES]))
             if event["kind"] == "started":
                 self.jvm = event["jvm"]
             done = done or event["kind"] == "done"
@@ -137,7 +138,7 @@ class Child:
         os.kill(self.jvm, number)
 
     def _log_end(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:])
 
 
 def _pause(seconds: float) -> None:

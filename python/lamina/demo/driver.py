@@ -40,6 +40,8 @@ class ProgressReports(StreamingQueryListener):  # type: ignore[misc]
         pass
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        if event.exception is not None:  # said at once: the other queries may run for minutes, or be killed first
+            self._events.send("failed", message=event.exception)
         self._left.release()
 
     def wait(self) -> None:

@@ -79,7 +79,7 @@ class Report:
         self._console.print(
             "State rows and size are the largest after a batch, size as the provider reports it. KiB a batch is what "
             "was written to the state directory, on average. Commit and restore times are sums over the stores of "
-            "a query (two; the join has eight); commit includes the wait for durable files, restore the engine's start.",
+            "a query (two; the join has eight); commit includes the wait for durable files, restore the engine start.",
             style="dim",
             highlight=False,
         )
