@@ -24,7 +24,7 @@ def session(way: str, rest: list[str]) -> SparkSession:
     builder = SparkSession.builder.appName("packaging").config("spark.sql.shuffle.partitions", "4")
     if "MASTER" in os.environ:
         builder = builder.master(os.environ["MASTER"])
-    builder = builder.config("spark.ui.enabled", "false").config("spark.task.maxFailures", "1")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     if way == "configure":
         import lamina
 
