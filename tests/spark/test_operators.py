@@ -174,9 +174,9 @@ def test_a_stream_stream_join_gives_the_same_rows_in_each_batch_and_after_a_rest
     assert second[LAMINA].batches == second[HDFS].batches
 
 
-@pytest.mark.parametrize(("version", "kind"), [("3", "left_outer"), ("4", "inner")])
-def test_other_state_formats_of_joins_give_the_same_rows(streams: Streams, version: str, kind: str) -> None:
-    conf = {"spark.sql.streaming.join.stateFormatVersion": version}
+@pytest.mark.parametrize("kind", ["inner", "left_outer"])
+def test_state_format_3_of_joins_gives_the_same_rows(streams: Streams, kind: str) -> None:
+    conf = {"spark.sql.streaming.join.stateFormatVersion": "3"}
     for batch in range(5):
         streams.feed("l", rows(batch, 10 + 3 * batch, 30))
         streams.feed("r", rows(100 + batch, 10 + 3 * batch, 30))

@@ -52,20 +52,22 @@ final class Codecs(storeConf: StateStoreConf, schemas: Option[StateSchemaProvide
     codecs -= name
   }
 
-  /** `families` with what was announced: a new family gets the next id, a known one the announced schemas. */
-  def ensure(families: ColumnFamilies, wanted: ColumnFamily): ColumnFamilies = families.get(wanted.name) match {
-    case None => families.add(id => wanted.copy(id = id))
-    case Some(known) =>
-      val merged = merge(known)
-      if (merged == known) families else families.replace(merged)
+  /**
+   * `families` with the default one's schemas as announced. A reader may announce a default that is none: what is there
+   * stays then.
+   */
+  def updated(families: ColumnFamilies): ColumnFamilies = families.get(StateStore.DEFAULT_COL_FAMILY_NAME) match {
+    case Some(known) if compatible(known, default) => updated(families, known)
+    case _ => families
   }
 
-  /** `families` with the default one. A reader may announce a default that is none: what is there stays then. */
-  def ensureDefault(families: ColumnFamilies): ColumnFamilies =
-    announced.get(StateStore.DEFAULT_COL_FAMILY_NAME) match {
-      case Some(default) if families.get(default.name).forall(compatible(_, default)) => ensure(families, default)
-      case _ => families
-    }
+  /** `families` with the schemas that were announced for one of them. */
+  def updated(families: ColumnFamilies, known: ColumnFamily): ColumnFamilies = {
+    val merged = merge(known)
+    if (merged == known) families else families.replace(merged)
+  }
+
+  def default: ColumnFamily = announced(StateStore.DEFAULT_COL_FAMILY_NAME)
 
   /** The codec of a family that a version has. */
   def of(family: ColumnFamily): FamilyCodec = codec(merge(family))

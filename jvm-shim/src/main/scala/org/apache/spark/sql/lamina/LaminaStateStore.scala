@@ -139,9 +139,10 @@ final class LaminaStateStore(
       isInternal
     )
     if (open.isWriting) {
-      live.working = codecs.ensure(live.working, wanted)
-      val created = live.working.byName(colFamilyName)
-      live.table.addFamily(created.id, created.ordered, created.multiValue)
+      live.working.get(colFamilyName) match {
+        case Some(known) => live.working = codecs.updated(live.working, known)
+        case None => live.create(wanted)
+      }
     }
     families.remove(colFamilyName)
   }

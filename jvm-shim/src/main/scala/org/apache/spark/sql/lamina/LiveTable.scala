@@ -119,6 +119,24 @@ final class LiveTable(pool: PagePool) {
     addFamilies(working)
   }
 
+  /** Makes column families part of the open transaction. */
+  def announce(families: ColumnFamilies): Unit = {
+    working = families
+    addFamilies(families)
+  }
+
+  /**
+   * Creates a column family in the open transaction. An id whose family an aborted transaction made in another shape is
+   * passed over.
+   */
+  def create(family: ColumnFamily): Unit = {
+    while ({
+      val made = table.addFamily(working.next, family.ordered, family.multiValue)
+      made.ordered != family.ordered || made.multiValue != family.multiValue
+    }) working = working.copy(next = working.next + 1)
+    working = working.add(id => family.copy(id = id))
+  }
+
   def abort(): Unit = {
     table.abort()
     writer = null

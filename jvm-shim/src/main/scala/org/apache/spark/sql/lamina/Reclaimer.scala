@@ -22,7 +22,8 @@ object Reclaimer extends Logging {
         val thread = new Thread(task, "lamina-reclaim")
         thread.setDaemon(true)
         thread
-      })
+      }
+    )
     pool.allowCoreThreadTimeOut(true)
     pool
   }
@@ -30,6 +31,8 @@ object Reclaimer extends Logging {
   /** Reclaims what the last transaction of a table left. Stops when the next one begins. */
   def submit(live: LiveTable): Unit = executor.execute { () =>
     try while (live.synchronized(live.reclaim(PagesPerStep))) ()
-    catch { case error: Exception => logWarning("Pages of a table could not be reclaimed; its rows are not affected", error) }
+    catch {
+      case error: Exception => logWarning("Pages of a table could not be reclaimed; its rows are not affected", error)
+    }
   }
 }

@@ -271,7 +271,8 @@ final class StoreOpener(
   private def begin(store: LaminaStateStore, draft: ColumnFamilies => Draft): Unit = {
     val table = store.live
     table.begin(store.open)
-    table.working = store.codecs.ensureDefault(table.working)
+    table.announce(store.codecs.updated(table.working))
+    if (!table.working.byName.contains(StateStore.DEFAULT_COL_FAMILY_NAME)) table.create(store.codecs.default)
     store.draft = draft(table.working)
     store.attach()
   }
