@@ -31,7 +31,7 @@ Takes a few minutes and 2 GB of memory. Exits with 1 if a result differs or some
 Examples:
   lamina demo                         the whole run, with lamina
   lamina demo --provider rocksdb      the same with Spark's RocksDB store
-  lamina demo --keep                  leave feed, checkpoints and results behind, for a look with lamina inspect
+  lamina demo --keep                  keep the checkpoints for lamina inspect
   lamina demo --json > run.json       figures for a program
 """
 
@@ -48,16 +48,17 @@ def demo(
         signal.signal(signal_number, _interrupt)
     root = Path(tempfile.mkdtemp(prefix="lamina-demo-"))
     try:
-        identical = _run(root, provider.value, batches, kill, as_json, console)
+        code = 0 if _run(root, provider.value, batches, kill, as_json, console) else 1
     except KeyboardInterrupt:
-        console.print("Interrupted." if keep else "Interrupted; every process and file of the run is gone.")
-        raise typer.Exit(130) from None
+        code = 130
     finally:
         if keep:
             console.print(f"Everything of this run is in {root}", highlight=False, soft_wrap=True)
         else:
             _remove(root)
-    raise typer.Exit(0 if identical else 1)
+    if code == 130:
+        console.print("Interrupted." if keep else "Interrupted; every process and file of the run is gone.")
+    raise typer.Exit(code)
 
 
 demo.__doc__ = _EXAMPLES

@@ -79,7 +79,8 @@ class Report:
         self._console.print(
             "State rows and size are the largest after a batch, size as the provider reports it. KiB a batch is what "
             "was written to the state directory, on average. Commit and restore times are sums over the stores of "
-            "a query (two; the join has eight); commit includes the wait for durable files, restore the engine start.",
+            "a query (two; the join has eight). Commit includes the wait for durable files, restore that for the "
+            "engine's start.",
             style="dim",
             highlight=False,
         )
