@@ -59,7 +59,7 @@ FULL = {
     "10k/10k": Cell(10_000, 10_000, preload=1, warmup=20, timed=25),
     "100k/10k": Cell(100_000, 10_000, preload=1, warmup=20, timed=25),
     "1M/100k": Cell(1_000_000, 100_000, preload=2, warmup=6, timed=12),
-    "4M/10k": Cell(4_000_000, 10_000, preload=4, warmup=6, timed=12),
+    "4M/10k": Cell(4_000_000, 10_000, preload=4, warmup=5, timed=10),
 }
 QUICK = {
     "10k/10k": Cell(10_000, 10_000, preload=1, warmup=6, timed=8, driver_memory="2g"),
@@ -143,7 +143,7 @@ def show(result: dict[str, Any], console: Console) -> None:
             "rounds",
             "ratio to floor",
             "95 %",
-            "lamina is",
+            "lamina's speed-up",
             "GC ms",
             "kB written",
             "of changes",
@@ -157,7 +157,7 @@ def show(result: dict[str, Any], console: Console) -> None:
                 f"{time['low']:.0f}-{time['high']:.0f}",
                 f"{ratio['median']:.2f}" if ratio else "",
                 f"{ratio['low']:.2f}-{ratio['high']:.2f}" if ratio else "",
-                f"{speed['median']:.2f} x faster" if speed else "",
+                f"{speed['median']:.2f} x" if speed else "",
                 f"{cell['gc_ms_a_batch'][variant]:.1f}",
                 f"{cell['bytes_a_batch'][variant] / 1000:.0f}",
                 f"{written_share(cell, variant):.2f}",
