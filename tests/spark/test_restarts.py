@@ -148,7 +148,6 @@ def test_an_engine_killed_within_a_batch_fails_the_task_and_its_retry_succeeds(
     def query(frames: dict[str, DataFrame]) -> DataFrame:
         pid_file = str(streams.path / "pid")
 
-        @f.udf("long")
         def kill(v: int) -> int:
             # Runs in a Python worker, while the store of its task is open.
             if v == 120 and not os.path.exists(marker):
@@ -159,7 +158,7 @@ def test_an_engine_killed_within_a_batch_fails_the_task_and_its_retry_succeeds(
                 os.kill(pid, signal.SIGKILL)
             return v
 
-        return totals({"s": frames["s"].withColumn("v", kill.asNondeterministic()("v"))})
+        return totals({"s": frames["s"].withColumn("v", f.udf(kill, "long").asNondeterministic()("v"))})
 
     def note_pid(frame: DataFrame, batch: int) -> None:
         if batch >= 1 and not marker.exists():

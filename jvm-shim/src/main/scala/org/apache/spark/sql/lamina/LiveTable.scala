@@ -52,6 +52,7 @@ final class LiveTable(pool: PagePool) {
   import LiveTable.Sibling
 
   val table = new StoreTable(pool)
+  StatePool.tables.incrementAndGet()
 
   private var position = Position.Start
   private var before: Position = _
@@ -98,7 +99,7 @@ final class LiveTable(pool: PagePool) {
   /** The rows that an open handed out are not used any more. */
   def leave(open: Open): Unit = if (opens.remove(open)) {
     table.readersEnded(open.stamp)
-    if (writer eq open) writer = null
+    if (writer eq open) abort()
     idle()
     notifyAll()
   }
@@ -297,6 +298,7 @@ final class LiveTable(pool: PagePool) {
   def close(): Unit = if (!closed) {
     closed = true
     owner = null
+    StatePool.tables.decrementAndGet()
     clear(Position.Start)
     siblings.clear()
     notifyAll()

@@ -187,7 +187,6 @@ final class StoreOpener(
     if (streaming && !busy && content != Attempts.Empty && !holds(attempt)) handOver(attempt, content).foreach(adopt)
     if (live == null || !live.synchronized(owns(live))) {
       val created = new LiveTable(pool)
-      StatePool.tables.incrementAndGet()
       created.owner = this
       adopt(created)
     }
@@ -364,24 +363,30 @@ final class StoreOpener(
       if (pending != null) pending.settle()
       table.synchronized {
         if (owns(table)) {
-          table.onIdle = () => give(table)
+          // An earlier provider of this table may be waiting too.
+          val earlier = Option(table.onIdle)
+          table.onIdle = () => {
+            earlier.foreach(_())
+            give(table)
+          }
           table.idle()
         } else engine.close()
       }
     }
   }
 
-  /** Under the table's lock. */
+  /** Parks the table, unless another provider has it already. Under the table's lock. */
   private def give(table: LiveTable): Unit = {
-    table.owner = null
-    val parked = key
-    if (parked != null && table.at.content != Attempts.Empty) TableLease.park(parked, table, handOverMs)
-    else discard(table)
+    if (owns(table)) {
+      val known = key
+      table.owner = null
+      if (known != null && table.at.content != Attempts.Empty) TableLease.park(known, table, handOverMs)
+      else discard(table)
+    }
     engine.close()
   }
 
   private def discard(table: LiveTable): Unit = {
-    StatePool.tables.decrementAndGet()
     if (key != null) TableLease.forget(key, table)
     table.synchronized(table.close())
   }

@@ -58,10 +58,7 @@ object TableLease extends Logging {
       live.synchronized {
         val fits = !live.closed && !live.isBusy && (live.owner ne taker) &&
           (live.at.content == content || live.oneBack.exists(_.content == content))
-        if (fits) {
-          live.owner = taker
-          live.onIdle = null
-        }
+        if (fits) live.owner = taker
         fits
       }
     }
