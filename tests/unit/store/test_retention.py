@@ -109,6 +109,8 @@ def test_exactly_the_configured_number_of_versions_before_the_newest_is_retained
         versions.append(base)
     wait(query, 2 * MIN_AGE_MS)
     assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:6]}
+    wait(query, 2 * MIN_AGE_MS)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == set()
     for version in versions[6:]:
         query.assert_restores(query.open(), version)
 
@@ -154,6 +156,20 @@ def test_a_store_of_an_older_run_deletes_nothing(query: Query) -> None:
     wait(query, 100 * MIN_AGE_MS)
     assert deleted(older.collect(mine[-1], dry_run=False)) == set()
     newer.assert_restores(newer.open(), theirs[-1])
+
+
+def test_a_newer_run_that_has_written_nothing_yet_stops_the_older_one(query: Query) -> None:
+    """It may have been rewound to a version that the older run does not retain."""
+    older = query.open()
+    base = EMPTY
+    versions = []
+    for _ in range(10):
+        base = query.commit(older, base, {b"k": (PUT, b"x")}, force_snapshot=True)
+        versions.append(base)
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(older.collect(versions[-1], dry_run=True)) != set()
+    Query(query.storage, run="newer", clock=query.clock).open()
+    assert deleted(older.collect(versions[-1], dry_run=False)) == set()
 
 
 def test_a_newer_run_is_known_by_its_files_too(query: Query) -> None:
@@ -226,6 +242,8 @@ def test_versions_that_changed_nothing_keep_the_newest_file_below_them(query: Qu
     # of the retained versions 48 … 50 the newest file is that of version 3
     assert file(forced) not in gone
     assert {file(version) for version in versions} == gone
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(store.collect(after, dry_run=False)) == set()
     query.assert_restores(query.open(), Version(49, forced.attempt))
 
 
