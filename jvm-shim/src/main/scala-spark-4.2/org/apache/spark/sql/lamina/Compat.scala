@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina
 
+import java.util.concurrent.locks.ReentrantReadWriteLock
+
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProvider}
 
@@ -24,6 +26,14 @@ trait MaintenanceEntries extends StateStoreProvider {
     maintainFiles()
     maintainMemory()
   }
+
+  // Spark 4.3 sets these two while it constructs a provider. With them a jar for 4.2 gets as far as saying that it is one.
+
+  def unloaded_=(unloaded: Boolean): Unit = ()
+
+  def org$apache$spark$sql$execution$streaming$state$StateStoreProvider$_setter_$maintenanceLock_=(
+      lock: ReentrantReadWriteLock
+  ): Unit = ()
 }
 
 /** 4.2 registers the column families of a read store by creating them. */

@@ -15,17 +15,6 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
-/** Fails before anything of Spark's is touched where this jar meets another minor of Spark than it was built for. */
-abstract class BuiltForSpark {
-  if (SPARK_VERSION.split('.').take(2).mkString(".") != Compat.sparkMinor) {
-    val minor = SPARK_VERSION.split('.').take(2).mkString(".")
-    throw new LaminaError(
-      LaminaError.VersionSpark,
-      s"this jar is lamina-spark-${Compat.sparkMinor}_2.13 and Spark is $SPARK_VERSION; use lamina-spark-${minor}_2.13"
-    )
-  }
-}
-
 /**
  * Spark's provider of one store: opens versions of it, keeps its table between batches, and answers what Spark asks
  * about the store as a whole. Rows are answered by [[LaminaStateStore]], files are the engine's.
@@ -34,8 +23,7 @@ abstract class BuiltForSpark {
  * it. Any other one (state reader, tools) is treated as a reader until it commits.
  */
 class LaminaStateStoreProvider
-    extends BuiltForSpark
-    with StateStoreProvider
+    extends StateStoreProvider
     with SupportsFineGrainedReplay
     with MaintenanceEntries
     with Logging {
@@ -61,6 +49,7 @@ class LaminaStateStoreProvider
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]
   ): Unit = {
+    LaminaStateStoreProvider.requireSpark(SPARK_VERSION)
     this.storeId = stateStoreId
     this.keySchema = keySchema
     this.valueSchema = valueSchema
@@ -200,7 +189,11 @@ class LaminaStateStoreProvider
 
   // ---- metrics and checks for the opens
 
-  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = Metrics.All
+  /** The first thing that Spark's driver asks of a provider, so the first chance to say that the jar is a wrong one. */
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
+    LaminaStateStoreProvider.requireSpark(SPARK_VERSION)
+    Metrics.All
+  }
 
   private[lamina] def measure(live: LiveTable): StateStoreMetrics = {
     val memory = live.table.memory
@@ -255,4 +248,15 @@ object LaminaStateStoreProvider {
    * Versions between two reports to Spark; it takes a store for one that lags after five times `minDeltasForSnapshot`.
    */
   private val ReportEvery = 20L
+
+  /** Fails where this jar meets another minor of Spark than it was built for. */
+  private[lamina] def requireSpark(version: String): Unit = {
+    val minor = version.split('.').take(2).mkString(".")
+    if (minor != Compat.sparkMinor) {
+      throw new LaminaError(
+        LaminaError.VersionSpark,
+        s"this jar is lamina-spark-${Compat.sparkMinor}_2.13 and Spark is $version; use lamina-spark-${minor}_2.13"
+      )
+    }
+  }
 }
