@@ -39,9 +39,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         result: dict[str, Any] = {"ids": ids, "bytes": session.directory_bytes(Path(checkpoint))}
     else:
         if request["warm"]:
-            with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as small:
-                ids = benchmark.build(classic, small, shape(WARM_KEYS, WARM_ROWS), WARM_INCREMENTS)
-                _restore(benchmark, spark, small, shape(WARM_KEYS, WARM_ROWS), WARM_INCREMENTS + 1, ids, 3)
+            # beside the chains: the parent removes it when nothing of this process can write there any more
+            small = tempfile.mkdtemp(prefix="warm-", dir=Path(checkpoint).parent)
+            ids = benchmark.build(classic, small, shape(WARM_KEYS, WARM_ROWS), WARM_INCREMENTS)
+            _restore(benchmark, spark, small, shape(WARM_KEYS, WARM_ROWS), WARM_INCREMENTS + 1, ids, 3)
         result = _restore(benchmark, spark, checkpoint, whole, increments + 1, request["ids"], request["batches"])
         result["resident_bytes"] = session.resident(spark)
     spark.stop()
