@@ -81,6 +81,28 @@ def test_bytes_added_to_a_file_are_detected() -> None:
             verify(more + data, "f")
 
 
+@pytest.mark.parametrize("position", [None, 16 + 13, 16 + 15, 32 + 13, 32 + 15])
+def test_padding_that_is_not_zero_is_detected(position: int | None) -> None:
+    """Arrow streams end at multiples of 8; the container does not rely on it."""
+    first = container.header(COMMIT)
+    content = b"thirteen byte"
+    body = bytearray(first + content + bytes(3) + content + bytes(3))
+    template = verify(COMMITS[0].read_bytes(), "golden").to_json()
+    sections = [
+        {"name": name, "offset": offset, "length": 13, "rows": 0, "sha256": container.checksum(content)}
+        for name, offset in (("increment", 16), ("snapshot", 32))
+    ]
+    text = json.dumps({**template, "sections": sections}).encode()
+    stored = pa.Codec("zstd").compress(text, asbytes=True)
+    end = container.footer(len(body), stored, len(text), len(body) + len(stored) + 64)
+    if position is None:
+        verify(bytes(body) + stored + end, "f")
+        return
+    body[position] = 1
+    with fails_with("file.damaged"):
+        verify(bytes(body) + stored + end, "f")
+
+
 def test_a_file_of_a_newer_format_is_refused_by_name() -> None:
     data = bytearray(COMMITS[0].read_bytes())
     data[-12:-8] = struct.pack("<I", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from lamina.format.attempt_id import AttemptId
 from lamina.format.entries import DELETE, PUT
 from lamina.store import CommitRequest, HeapStore, Version
 from lamina.store.versions import file_name
-from lamina.testing import Fault
+from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import FAMILY, Query, damage, entries, names
 
@@ -288,6 +288,24 @@ def test_a_commit_whose_answer_was_lost_is_looked_up_and_counts() -> None:
     query.faults.inject(Fault("publish", "0/0/1_", after=True))
     version = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
     query.assert_restores(query.open(), version)
+
+
+def test_a_commit_that_was_sent_and_did_not_arrive_is_not_assumed() -> None:
+    class Losing(FaultyBackend):
+        def publish(self, path: str, chunks: Iterable[Any]) -> int:
+            for _ in chunks:
+                pass
+            raise OSError("the connection broke at the last byte")
+
+    query = Query()
+    store = query.open()
+    begun = query.begin(store, EMPTY)
+    backend, query.storage._backend = query.storage._backend, Losing(query.storage._backend)
+    with fails_with("storage.failed"):
+        query.commit(store, EMPTY, {b"a": (PUT, b"1")}, begun=begun)
+    query.storage._backend = backend
+    assert names(query.storage) == set()
+    query.assert_restores(query.open(), query.commit(store, EMPTY, {b"a": (PUT, b"1")}, begun=begun))
 
 
 def test_a_commit_that_failed_is_not_assumed() -> None:

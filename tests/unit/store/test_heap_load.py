@@ -188,6 +188,19 @@ def test_a_file_of_another_store_under_the_right_name_is_refused() -> None:
     assert path(mine) in caught.error.message
 
 
+def test_a_file_of_another_store_that_is_referred_to_is_refused_although_its_entries_are_the_same() -> None:
+    query = Query()
+    store = query.open(0)
+    first = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    second = query.commit(store, first, {b"b": (PUT, b"2")})
+    other = query.commit(query.open(1), EMPTY, {b"a": (PUT, b"1")})
+    assert other.attempt is not None
+    query.storage.publish(path(first), bytes(query.storage.read(f"0/1/{file_name(other.attempt)}")))
+    with fails_with("file.identity") as caught:
+        rows_of(query.open().load(second, have=None, read_only=True))
+    assert path(first) in caught.error.message
+
+
 def test_two_files_of_one_store_that_were_swapped_are_refused() -> None:
     query = Query()
     store = query.open()

@@ -166,11 +166,11 @@ def test_the_attempts_that_were_there_when_a_version_was_opened_are_recorded() -
 
 
 def test_an_attempt_that_saw_another_one_replaces_it_whatever_the_task_numbers_say() -> None:
-    """Without a task there are no task attempt ids: all are the same."""
+    """Without a task there are no task attempt ids that tell the order."""
     query = first_format()
     store = query.open()
-    put(query, store, EMPTY, b"first", task=7)
-    second = put(query, store, EMPTY, b"second", task=7)
+    put(query, store, EMPTY, b"first", task=9)
+    second = put(query, store, EMPTY, b"second", task=8)
     third = put(query, store, EMPTY, b"third", task=7)
     assert not counts(query, second)
     assert counts(query, third)
