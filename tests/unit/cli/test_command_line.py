@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,8 @@ class Terminal:
         environment.pop("NO_COLOR", None)
         self._process, self._terminal = pty.fork()
         if self._process == 0:
+            # A test run in the background of a shell has interrupts ignored, and children inherit that.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(sys.executable, [sys.executable, "-m", "lamina.cli", *arguments], environment)
         self.code: int | None = None
 
