@@ -69,6 +69,7 @@ test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user wou
 	$(PY) -m pytest tests/packaging
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
+	$(INSTALL) matplotlib
 	$(PY) -m benchmarks.aggregation --quick
 
 clean:  ## Remove everything that was built, but not .venv

@@ -152,7 +152,7 @@ class Settings:
     heap_quarantine_ms: int = _key(
         "heap.quarantineMs",
         _milliseconds(),
-        10_000,
+        1_000,
         "How long a freed page waits before it is used again.",
         "Longer protects readers that outlive their task; shorter needs less memory.",
         process_wide=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -113,6 +114,8 @@ class MaintenanceQueue:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=self._directory,
+            # a merge frees as much as it takes; the system's allocator gives it back
+            env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
         )
         self._alive = True
         self._starts += 1

@@ -24,7 +24,7 @@ object StatePool {
     if (pool == null) {
       val created = new PagePool(
         HeapCap.resolve(settings.get("heap.maxBytes"), conf, Machine.current()),
-        settings.long("heap.quarantineMs", 10000L),
+        settings.long("heap.quarantineMs", 1000L),
         () => TimeUnit.NANOSECONDS.toMillis(System.nanoTime())
       )
       created.onPressure(() => TableLease.releaseMemory())

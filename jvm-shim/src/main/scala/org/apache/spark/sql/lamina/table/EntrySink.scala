@@ -14,7 +14,8 @@ trait EntrySink {
       keyLength: Int,
       valueBase: AnyRef,
       valueOffset: Long,
-      valueLength: Int): Unit
+      valueLength: Int
+  ): Unit
 }
 
 /** Operations of entries, as in the file format. */

@@ -21,12 +21,19 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
 
   /** Appends a row's header and key; the value area is the caller's to fill. Fails without a trace at the memory cap. */
   def append(
-      keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueLength: Int, capacity: Int, flags: Int): Long = {
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueLength: Int,
+      capacity: Int,
+      flags: Int
+  ): Long = {
     if (keyLength > Rows.MaxLength || capacity > Rows.MaxLength) {
       throw new LaminaError(
         LaminaError.RowTooLarge,
         s"a row with a key of $keyLength bytes and a value of $capacity bytes is above the limit of ${Rows.MaxLength} bytes each; " +
-          "keep large objects outside of the state and a reference to them in it")
+          "keep large objects outside of the state and a reference to them in it"
+      )
     }
     val list = (flags & Rows.List) != 0
     val size = Rows.size(keyLength, capacity, list)
@@ -54,7 +61,9 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
       var i = 0
       while (i < count) {
         val page = pages(i)
-        if ((page ne current) && page.dead > 0 && page.bytes == PagePool.PageBytes && (best == null || page.dead > best.dead)) {
+        if (
+          (page ne current) && page.dead > 0 && page.bytes == PagePool.PageBytes && (best == null || page.dead > best.dead)
+        ) {
           best = page
         }
         i += 1
@@ -148,7 +157,7 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
 private[table] object FamilyPages {
 
   /** Reclaim starts above this share of dead bytes, in per cent of the bytes in use. */
-  val DeadPercent = 20
+  val DeadPercent = 25
 
   /** A page is worth moving only above this share of dead bytes. */
   val MinPagePercent = 10

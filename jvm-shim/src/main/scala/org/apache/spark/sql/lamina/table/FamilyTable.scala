@@ -16,7 +16,8 @@ final class FamilyTable private[table] (
     val ordered: Boolean,
     val multiValue: Boolean,
     pool: PagePool,
-    retire: Page => Unit) {
+    retire: Page => Unit
+) {
   import HashIndex.{isRemoved, rowOf}
 
   private val index = new HashIndex(pool)
@@ -45,7 +46,13 @@ final class FamilyTable private[table] (
     base(index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength))
 
   def put(
-      keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int
+  ): Unit = {
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     undo.ensure()
     index.ensure(hash)
@@ -60,7 +67,13 @@ final class FamilyTable private[table] (
 
   /** Appends encoded elements to a key's value; a put where the key is absent. */
   def append(
-      keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int
+  ): Unit = {
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     undo.ensure()
     index.ensure(hash)
@@ -80,7 +93,13 @@ final class FamilyTable private[table] (
         val capacity = math.min(if (own) length + length / 2 else length, math.max(length, Rows.MaxLength.toLong))
         val appended = if (!own || Rows.has(old, Rows.Appended)) Rows.Appended else 0
         val row = pages.append(
-          null, Rows.keyAddress(old), keyLength, clamp(length), clamp(capacity), Rows.Own | listFlag | appended)
+          null,
+          Rows.keyAddress(old),
+          keyLength,
+          clamp(length),
+          clamp(capacity),
+          Rows.Own | listFlag | appended
+        )
         Rows.writeList(row, clamp(capacity), if (own) Rows.listBase(old) else oldLength)
         val target = Rows.valueAddress(row)
         Platform.copyMemory(null, Rows.valueAddress(old), null, target, oldLength)
@@ -255,7 +274,14 @@ final class FamilyTable private[table] (
   private[table] def reserve(rows: Long): Unit = index.reserve(rows)
 
   private[table] def fill(
-      op: Byte, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+      op: Byte,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int
+  ): Unit = {
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     index.ensure(hash)
     val word = index.find(hash, keyBase, keyOffset, keyLength)
@@ -278,7 +304,13 @@ final class FamilyTable private[table] (
         val tail = Rows.valueLength(newer)
         val length = clamp(valueLength.toLong + tail)
         val row = pages.append(
-          null, Rows.keyAddress(newer), keyLength, length, length, listFlag | (if (op == Ops.Append) Rows.Held else 0))
+          null,
+          Rows.keyAddress(newer),
+          keyLength,
+          length,
+          length,
+          listFlag | (if (op == Ops.Append) Rows.Held else 0)
+        )
         val target = Rows.valueAddress(row)
         Platform.copyMemory(valueBase, valueOffset, null, target, valueLength)
         Platform.copyMemory(null, Rows.valueAddress(newer), null, target + valueLength, tail)
@@ -295,7 +327,11 @@ final class FamilyTable private[table] (
   private[table] def endFill(): Unit = {
     filling.waiting.foreach { row =>
       val word = index.find(
-        KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)), null, Rows.keyAddress(row), Rows.keyLength(row))
+        KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)),
+        null,
+        Rows.keyAddress(row),
+        Rows.keyLength(row)
+      )
       if (rowOf(word) == row) Rows.clearFlags(row, Rows.Held)
     }
     filling.replaced.foreach(pages.dead)

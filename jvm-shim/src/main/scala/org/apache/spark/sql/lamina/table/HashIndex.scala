@@ -47,9 +47,7 @@ private[table] final class HashIndex(pool: PagePool) {
         if (insert == 0L) insert = at
       } else if ((word & TagPart) == wanted) {
         val row = rowOf(word)
-        if (
-          Rows.keyLength(row) == length && KeyHash.same(null, Rows.keyAddress(row), base, offset, length)
-        ) {
+        if (Rows.keyLength(row) == length && KeyHash.same(null, Rows.keyAddress(row), base, offset, length)) {
           slot = at
           return word
         }
@@ -87,7 +85,8 @@ private[table] final class HashIndex(pool: PagePool) {
     Platform.putLong(
       null,
       slot,
-      ((hash & TagMask) << TagShift) | ((row >>> 3) << 1) | (if (removed) 1L else 0L))
+      ((hash & TagMask) << TagShift) | ((row >>> 3) << 1) | (if (removed) 1L else 0L)
+    )
   }
 
   /** Prepares an empty index for a number of rows. */
@@ -123,7 +122,8 @@ private[table] final class HashIndex(pool: PagePool) {
     segmentBytes = 0L
   }
 
-  private def segmentOf(hash: Long): Segment = if (depth == 0) directory(0) else directory((hash >>> (64 - depth)).toInt)
+  private def segmentOf(hash: Long): Segment =
+    if (depth == 0) directory(0) else directory((hash >>> (64 - depth)).toInt)
 
   private def newSegment(capacity: Int, depth: Int): Segment = {
     val address = pool.allocate(capacity * 8L)

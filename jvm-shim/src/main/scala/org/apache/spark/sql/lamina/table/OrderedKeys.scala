@@ -18,7 +18,13 @@ object KeyOrder {
   }
 
   private[table] def compare(
-      aBase: AnyRef, aOffset: Long, aLength: Int, bBase: AnyRef, bOffset: Long, bLength: Int): Int = {
+      aBase: AnyRef,
+      aOffset: Long,
+      aLength: Int,
+      bBase: AnyRef,
+      bOffset: Long,
+      bLength: Int
+  ): Int = {
     val common = math.min(aLength, bLength)
     var i = 0
     while (i + 8 <= common) {
@@ -208,7 +214,8 @@ private[table] final class OrderedKeys(pool: PagePool) {
   }
 
   private def insertBlock(index: Int, block: Long): Unit = {
-    if (blockCount == blocks.length) blocks = java.util.Arrays.copyOf(blocks, math.max(8, blockCount + (blockCount >> 1)))
+    if (blockCount == blocks.length)
+      blocks = java.util.Arrays.copyOf(blocks, math.max(8, blockCount + (blockCount >> 1)))
     System.arraycopy(blocks, index, blocks, index + 1, blockCount - index)
     blocks(index) = block
     blockCount += 1

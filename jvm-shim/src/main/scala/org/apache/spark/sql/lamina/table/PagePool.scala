@@ -164,5 +164,6 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
     s"state needs $bytes bytes more off-heap memory, but ${reservedBytes} of the $maxBytes bytes of heap.maxBytes are in use; " +
       "raise spark.sql.streaming.stateStore.lamina.heap.maxBytes together with spark.executor.memoryOverhead, " +
       "or spread the state over more executors",
-    cause)
+    cause
+  )
 }

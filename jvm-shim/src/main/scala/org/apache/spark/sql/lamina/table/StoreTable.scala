@@ -107,7 +107,15 @@ final class StoreTable(pool: PagePool) {
       var row = cursor.next()
       while (row != 0L) {
         sink.entry(
-          family.id, Ops.Put, null, Rows.keyAddress(row), Rows.keyLength(row), null, Rows.valueAddress(row), Rows.valueLength(row))
+          family.id,
+          Ops.Put,
+          null,
+          Rows.keyAddress(row),
+          Rows.keyLength(row),
+          null,
+          Rows.valueAddress(row),
+          Rows.valueLength(row)
+        )
         rows += 1
         row = cursor.next()
       }
@@ -127,7 +135,8 @@ final class StoreTable(pool: PagePool) {
       keyLength: Int,
       valueBase: AnyRef,
       valueOffset: Long,
-      valueLength: Int): Unit =
+      valueLength: Int
+  ): Unit =
     this.family(family).fill(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
 
   def endFill(): Unit = families.values.foreach(_.endFill())
@@ -181,7 +190,8 @@ final class StoreTable(pool: PagePool) {
       all.map(_.deadBytes).sum,
       all.map(_.indexBytes).sum,
       all.map(_.undoBytes).sum,
-      all.map(_.orderedBytes).sum)
+      all.map(_.orderedBytes).sum
+    )
   }
 
   /** Empties the table. Pages wait for their readers. */

@@ -111,7 +111,10 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
     for (family <- Seq(Plain, Sorted, Lists)) {
       val expected = state.collect { case ((`family`, key), value) => key -> value }
       assert(scan(family, base = false) == expected, s"scan of family $family")
-      assert(table.rows(family) == expected.size, s"row count of family $family: ${table.rows(family)} is not ${expected.size}")
+      assert(
+        table.rows(family) == expected.size,
+        s"row count of family $family: ${table.rows(family)} is not ${expected.size}"
+      )
       assert(table.keyValueBytes(family) == expected.map(e => e._1.length + e._2.length).sum)
       if (table.inTransaction) {
         val before = base.collect { case ((`family`, key), value) => key -> value }

@@ -32,10 +32,12 @@ object TableProperties extends Properties("table") {
   private val anyKey = Gen.frequency(
     6 -> Gen.choose(0, 30).map(i => ("k" * (i % 9)) + i),
     1 -> Gen.choose(0, 255).map(i => i.toChar.toString * (i % 4)),
-    1 -> Gen.const(""))
+    1 -> Gen.const("")
+  )
   private val anyValue = Gen.frequency(
     8 -> Gen.choose(0, 90).flatMap(n => Gen.choose('a', 'c').map(_.toString * n)),
-    1 -> Gen.choose(60000, 70000).map("v" * _))
+    1 -> Gen.choose(60000, 70000).map("v" * _)
+  )
   private val bound = Gen.option(anyKey)
   private val step: Gen[Step] = Gen.frequency(
     30 -> (for (f <- family; k <- anyKey; v <- anyValue) yield Put(f, k, v)),
@@ -47,7 +49,8 @@ object TableProperties extends Properties("table") {
     3 -> Gen.const(Abort),
     3 -> Gen.const(StepBack),
     4 -> Gen.const(Maintain),
-    6 -> Gen.const(Check))
+    6 -> Gen.const(Check)
+  )
 
   private def run(model: TableModel, step: Step): Unit = step match {
     case Put(f, k, v) => model.put(f, k, v)
@@ -105,7 +108,10 @@ object TableProperties extends Properties("table") {
         model.commit()
         model.maintain()
         val memory = model.table.memory
-        assert(memory.deadBytes <= memory.pageBytes * 35 / 100, s"${memory.deadBytes} of ${memory.pageBytes} bytes are dead")
+        assert(
+          memory.deadBytes <= memory.pageBytes * 35 / 100,
+          s"${memory.deadBytes} of ${memory.pageBytes} bytes are dead"
+        )
       }
     }
   }: _*)
@@ -136,7 +142,9 @@ object TableProperties extends Properties("table") {
           }
           source.begin()
           val entries = Vector.newBuilder[(Int, Byte, String, String)]
-          source.table.changeSet { (f, op, kb, ko, kl, vb, vo, vl) => entries += ((f, op, text(kb, ko, kl), text(vb, vo, vl))) }
+          source.table.changeSet { (f, op, kb, ko, kl, vb, vo, vl) =>
+            entries += ((f, op, text(kb, ko, kl), text(vb, vo, vl)))
+          }
           source.commit()
           entries.result()
         }
