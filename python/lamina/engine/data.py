@@ -132,7 +132,14 @@ class DataServer:
                 self._places.release()
                 self._pause.wait(_ACCEPT_PAUSE_S)
                 continue
-            threading.Thread(target=self._serve, args=(sock,), name="lamina-connection", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(sock,), name="lamina-connection", daemon=True).start()
+            except RuntimeError:
+                # Out of threads: the peer is told by the end of its connection.
+                log.exception("a data connection could not be served")
+                sock.close()
+                self._places.release()
+                self._pause.wait(_ACCEPT_PAUSE_S)
 
     def _serve(self, sock: socket.socket) -> None:
         connection = Connection(sock)

@@ -154,7 +154,11 @@ class MaintenanceQueue:
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self._finish(json.loads(line))
+            try:
+                report = json.loads(line)
+            except ValueError:
+                break  # it died in the middle of a report
+            self._finish(report)
         code = process.wait()
         if not self._closed:
             log.warning("the maintenance process %d ended with exit code %d; it is started again", process.pid, code)

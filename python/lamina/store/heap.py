@@ -95,6 +95,7 @@ class HeapStore:
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
         self._segments: list[Segment] = []
         self._confirmed: Version | None = None
+        self._compacted: str | None = None
 
     # Which version
 
@@ -253,10 +254,24 @@ class HeapStore:
             # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides
             if error.kind != "storage.failed" or not written or not self._is_there(name, written[0], writer.size):
                 raise
+        if (self._clock.monotonic() - started) * 2_000 >= self._settings.retention_min_age_ms:
+            self._verify_adopted(written[0], begun.base)
         with self._lock:
             self._begun.pop(request.attempt, None)
         self._versions.remember(Opened(written[0], writer.size))
         return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
+
+    def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
+        """After a slow publication: the segments that it is the first to name may have been collected meanwhile."""
+        known = {reference.path for reference in base.references()} if base else set()
+        for reference in manifest.references:
+            path = reference.path
+            if path and reference.root is None and path not in known and not self._files.exists(path):
+                raise LaminaError.from_kind(
+                    "state.base",
+                    f"attempt {manifest.attempt} took longer than half of retention.minAgeMs, and {path}, which it "
+                    "stands on, was collected meanwhile; it is tried again. Raise retention.minAgeMs if this repeats",
+                )
 
     def _begun_as(self, request: CommitRequest) -> _Begun:
         with self._lock:
@@ -370,7 +385,13 @@ class HeapStore:
         if self._settings.compaction_mode != "background" or confirmed is None or is_empty(confirmed.attempt):
             return None
         assert confirmed.attempt is not None
-        return self._compaction.run(self._versions.open_present(confirmed.attempt, confirmed), progress)
+        with self._lock:
+            if self._compacted == confirmed.attempt:
+                return None  # its segment waits for the next commit
+        compacted = self._compaction.run(self._versions.open_present(confirmed.attempt, confirmed), progress)
+        with self._lock:
+            self._compacted = confirmed.attempt
+        return compacted
 
     def adopt(self, segment: Segment) -> None:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""
@@ -383,7 +404,8 @@ class HeapStore:
             segments = list(self._segments)
         references = base.references()
         for segment in segments:
-            fresh = self._compaction.refreshed(segment, self._settings.retention_min_age_ms)
+            fits = chain.adopt(references, segment) is not None
+            fresh = self._compaction.refreshed(segment, self._settings.retention_min_age_ms) if fits else None
             replaced = chain.adopt(references, fresh) if fresh else None
             if replaced is not None:
                 references = replaced

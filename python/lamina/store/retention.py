@@ -10,6 +10,8 @@ Rules (DESIGN section 8):
    minimum age; a file that never was, when it has itself been there that long. Ages come from the storage's own
    times.
 5. A file that is none of ours stays.
+6. What a commit refers to stays as long as the commit stays by rule 2 or by its age: a version may be committed in
+   Spark's log long before anybody builds on it, and a reader may have opened it.
 
 Rule 4 in detail: the version made by a lineage's manifest M leaves the retained set when the manifest of version n +
 min_versions is published, n being the version after M's in the lineage. Readers that opened it before have the
@@ -117,6 +119,7 @@ class Collector:
         deleted: list[Deletion] = []
         kept = young = 0
         now = self._clock.now_ms()
+        needed = needed | self._in_use(confirmed, listing, needed, left)
         for name, entry in sorted(listing.items()):
             parsed = parse_name(name)
             number = parsed.version if isinstance(parsed, CommitName) else parsed.end if parsed else 0
@@ -124,8 +127,7 @@ class Collector:
                 kept += 1
                 continue
             age = now - left.get(name, entry.modified_ms)
-            # a storage that tells no times (0) gives no reason to think that anything is old
-            if age < self._min_age_ms or entry.modified_ms <= 0:
+            if self._is_young(age, entry):
                 young += 1
                 continue
             reason = _CUT_OFF if parsed is None else _NOTHING_NEEDS if name in left else _NEVER_REFERRED
@@ -134,6 +136,32 @@ class Collector:
             self._files.delete([deletion.path for deletion in deleted])
             self._forget(deleted)
         return Collected(tuple(deleted), kept, young, dry_run)
+
+    def _is_young(self, age_ms: int, entry: Listed) -> bool:
+        # a storage that tells no times (0) gives no reason to think that anything is old
+        return age_ms < self._min_age_ms or entry.modified_ms <= 0
+
+    def _in_use(
+        self, confirmed: int, listing: Mapping[str, Listed], needed: set[str], left: Mapping[str, int]
+    ) -> set[str]:
+        """What commits refer to that no retained version needs and that stay all the same (rule 6)."""
+        names: set[str] = set()
+        now = self._clock.now_ms()
+        for name, entry in listing.items():
+            parsed = parse_name(name)
+            if not isinstance(parsed, CommitName):
+                continue
+            # a file that retained versions need as an increment counts as a version only while it has readers
+            may_go = name not in needed or name in left
+            age = now - left.get(name, entry.modified_ms)
+            if parsed.version > confirmed or (may_go and self._is_young(age, entry)):
+                try:
+                    names.update(self._footprint(str(parsed.attempt)))
+                except LaminaError as error:
+                    # gone meanwhile, or damaged: nobody can build a version from it
+                    if not error.kind.startswith("file."):
+                        raise
+        return names
 
     def _footprint(self, attempt: str) -> tuple[str, ...]:
         """The files in the store's directory that the version of an attempt needs, its own among them.

@@ -129,6 +129,21 @@ def test_nothing_numbered_above_the_confirmed_version_goes(query: Query) -> None
     query.assert_restores(query.open(), newer[-1])
 
 
+def test_what_a_committed_version_stands_on_stays_while_nobody_builds_on_it(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 6)
+    segment = compact(query, store, versions[-1])
+    versions += batches(query, store, versions[-1], 1)
+    # the query rests: version 7 stands on the segment of 1 … 6, and the last version that was built on is 6
+    wait(query, 10 * MIN_AGE_MS)
+    assert segment not in deleted(store.collect(versions[5], dry_run=False))
+    versions += batches(query, store, versions[-1], 6)
+    wait(query, 10 * MIN_AGE_MS)
+    store.collect(versions[-1], dry_run=False)
+    for version in versions[-4:]:
+        query.assert_restores(query.open(), version)
+
+
 def test_the_retained_set_follows_the_lineage_and_not_the_largest_number(query: Query) -> None:
     """Leftovers of a run that was rewound have larger numbers; what the confirmed version needs is older."""
     store = query.open()

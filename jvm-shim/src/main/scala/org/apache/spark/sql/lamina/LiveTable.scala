@@ -147,7 +147,10 @@ final class LiveTable(pool: PagePool) {
   }
 
   /** Reclaims some dead pages; whether there is more to do now. */
-  def reclaim(pages: Int): Boolean = !closed && table.maintain(pages)
+  def reclaim(pages: Int): Boolean = {
+    // A parked table is left alone: it may be closed for its memory while it reclaims.
+    !closed && owner != null && table.maintain(pages)
+  }
 
   /** Ends a transaction that changed nothing: the rows keep their content under the next version. */
   def keep(version: Long): Unit = {
@@ -278,7 +281,13 @@ final class LiveTable(pool: PagePool) {
   }
 
   private def stepBack(): Unit = {
-    table.stepBack()
+    try table.stepBack()
+    catch {
+      // Half a step back is no version at all.
+      case error: Throwable =>
+        clear(Position.Start)
+        throw error
+    }
     position = before
     before = null
     working = position.families

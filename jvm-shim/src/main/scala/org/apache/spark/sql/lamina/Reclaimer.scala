@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina
 
 import java.util.concurrent.{LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.locks.LockSupport
 
 import org.apache.spark.internal.Logging
 
@@ -10,6 +11,9 @@ import org.apache.spark.internal.Logging
  */
 object Reclaimer extends Logging {
   private val PagesPerStep = 4
+
+  /** Between steps, so that who waits for the table gets it. */
+  private val PauseNanos = 50000L
 
   private val executor = {
     val pool = new ThreadPoolExecutor(
@@ -30,7 +34,7 @@ object Reclaimer extends Logging {
 
   /** Reclaims what the last transaction of a table left. Stops when the next one begins. */
   def submit(live: LiveTable): Unit = executor.execute { () =>
-    try while (live.synchronized(live.reclaim(PagesPerStep))) ()
+    try while (live.synchronized(live.reclaim(PagesPerStep))) LockSupport.parkNanos(PauseNanos)
     catch {
       case error: Exception => logWarning("Pages of a table could not be reclaimed; its rows are not affected", error)
     }

@@ -57,7 +57,7 @@ final class StoreOpener(
         val store = table.synchronized {
           requireOwned(table)
           if (loadEmpty) table.clear(Position.Start.copy(version = version)) else move(table, version, base)
-          table.enter(open)
+          enter(table, open)
           try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
           catch { case error: Throwable => table.leave(open); throw error }
         }
@@ -72,16 +72,34 @@ final class StoreOpener(
       val sent = attemptOf(ckptId)
       val base = resolve(version, sent, streaming)
       val table = readable(tableFor(base, streaming), base)
-      val open = new Open(TaskContext.get(), writes = false)
-      val store = table.synchronized {
-        requireOwned(table)
-        if (table.at.content != Attempts.content(base)) move(table, version, base)
-        table.enter(open)
-        val codecs = if (table eq live) this.codecs else newCodecs()
-        new LaminaStateStore(provider, table, open, codecs, version, sent)
-      }
-      watch(store)
+      // A commit may have come between: then the reader gets a table of its own.
+      watch(enterReader(table, version, base, sent).orElse(enterReader(privateTable(), version, base, sent)).get)
     }
+  }
+
+  /** Opens a version for reading; none where the table is at another one and cannot move. */
+  private def enterReader(
+      table: LiveTable,
+      version: Long,
+      base: Option[String],
+      sent: Option[String]
+  ): Option[LaminaStateStore] = table.synchronized {
+    requireOwned(table)
+    val there = table.at.content == Attempts.content(base)
+    if (!there && (table.isBusy || table.hasReaders)) None
+    else {
+      if (!there) move(table, version, base)
+      val open = new Open(TaskContext.get(), writes = false)
+      enter(table, open)
+      val codecs = if (table eq live) this.codecs else newCodecs()
+      Some(new LaminaStateStore(provider, table, open, codecs, version, sent))
+    }
+  }
+
+  /** Enters an open; where the provider was closed meanwhile, its end gives the table up. Under the table's lock. */
+  private def enter(table: LiveTable, open: Open): Unit = {
+    table.enter(open)
+    if (closed && table.onIdle == null && owns(table)) table.onIdle = () => give(table)
   }
 
   /** Turns a reader into the writer. What it read stays valid; from now on it sees its own changes. */

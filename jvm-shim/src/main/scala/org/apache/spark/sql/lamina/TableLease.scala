@@ -49,9 +49,10 @@ object TableLease extends Logging {
    * use, never waits for another one in use.
    */
   def take(key: StoreKey, content: String, taker: AnyRef): Option[LiveTable] = {
+    val mark = Parked(InUse.until)
     val candidates = synchronized {
       val known = tables.get(key).fold(Seq.empty[(LiveTable, Parked)])(_.toSeq)
-      known.foreach { case (live, _) => tables(key)(live) = InUse }
+      known.foreach { case (live, _) => tables(key)(live) = mark }
       known
     }
     val taken = candidates.map(_._1).find { live =>
@@ -63,8 +64,9 @@ object TableLease extends Logging {
       }
     }
     synchronized {
-      for ((live, parked) <- candidates if !taken.contains(live); known <- tables.get(key) if known.contains(live)) {
-        known(live) = parked
+      // Only what nobody has parked meanwhile.
+      for ((live, parked) <- candidates if !taken.contains(live); known <- tables.get(key)) {
+        if (known.get(live).exists(_ eq mark)) known(live) = parked
       }
     }
     taken.foreach(live => logInfo(s"Took over the table of $key at version ${live.synchronized(live.at.version)}"))

@@ -137,7 +137,7 @@ final class FamilyTable private[table] (
           val word = buffer.words(position)
           position += 1
           if (word != 0L && word != HashIndex.Tombstone) {
-            val row = if (base) FamilyTable.this.base(word) else if (isRemoved(word)) 0L else rowOf(word)
+            val row = if (base) baseNow(word) else if (isRemoved(word)) 0L else rowOf(word)
             if (row != 0L) return handOut(row)
           }
         }
@@ -500,6 +500,12 @@ final class FamilyTable private[table] (
       } else if (isRemoved(word) && (flags & Rows.Removed) == 0) 0L
       else row
     }
+  }
+
+  /** As `base`, for a word that was copied a while ago: the transaction that wrote its row may have ended since. */
+  private def baseNow(word: Long): Long = {
+    val row = rowOf(word)
+    if (isRemoved(word) || Rows.has(row, Rows.Own)) getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) else row
   }
 
   private def noteBase(): Unit = if (baseRows != null) baseRows.extend()

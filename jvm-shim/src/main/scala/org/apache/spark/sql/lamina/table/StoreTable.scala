@@ -16,7 +16,7 @@ final class StoreTable(pool: PagePool) {
   private var open = false
   private var stepBackPossible = false
   private var reclaimBudget = 0
-  private var moving = false
+  private val moves = mutable.HashMap.empty[Int, MovedRows]
 
   /** Adds a column family; nothing happens where it is there already. */
   def addFamily(id: Int, ordered: Boolean, multiValue: Boolean): FamilyTable =
@@ -28,6 +28,7 @@ final class StoreTable(pool: PagePool) {
 
   def begin(): Unit = {
     require(!open, "a transaction is open")
+    settleMoves()
     open = true
   }
 
@@ -89,13 +90,8 @@ final class StoreTable(pool: PagePool) {
   /** Undoes the last committed transaction. */
   def stepBack(): Unit = {
     require(canStepBack, "no undo log is kept")
+    settleMoves()
     families.values.foreach(_.stepBack())
-    stepBackPossible = false
-  }
-
-  /** Gives up the way one version back. */
-  def forgetStepBack(): Unit = {
-    families.values.foreach(_.dropPrevious())
     stepBackPossible = false
   }
 
@@ -150,22 +146,24 @@ final class StoreTable(pool: PagePool) {
   def maintain(maxPages: Int): Boolean = !open && {
     var pages = math.min(maxPages, reclaimBudget)
     var more = false
-    // No page is used again before the undo logs follow, so that an address names one row.
-    moving = true
-    try {
-      families.values.foreach { family =>
-        val moved = new MovedRows
-        try while (pages > 0 && family.reclaimPage(moved)) {
-            pages -= 1
-            reclaimBudget -= 1
-            more = true
-          }
-        finally family.follow(moved)
+    families.values.foreach { family =>
+      while (pages > 0 && family.reclaimPage(moves.getOrElseUpdate(family.id, new MovedRows))) {
+        pages -= 1
+        reclaimBudget -= 1
+        more = true
       }
-    } finally moving = false
-    freeRetired()
+    }
+    val goesOn = more && reclaimBudget > 0
+    if (!goesOn) settleMoves()
     pool.sweep()
-    more && reclaimBudget > 0
+    goesOn
+  }
+
+  /** Lets the undo logs follow the rows that reclaim moved. Until then no page is used again: an address names one row. */
+  private def settleMoves(): Unit = if (moves.nonEmpty) {
+    moves.foreach { case (id, moved) => families.get(id).foreach(_.follow(moved)) }
+    moves.clear()
+    freeRetired()
   }
 
   /** Somebody starts to read rows under an id of their own choice. */
@@ -196,6 +194,7 @@ final class StoreTable(pool: PagePool) {
 
   /** Empties the table. Pages wait for their readers. */
   def close(): Unit = {
+    moves.clear()
     families.values.foreach(_.close())
     families.clear()
     open = false
@@ -206,11 +205,11 @@ final class StoreTable(pool: PagePool) {
   private def retire(page: Page): Unit = {
     epoch += 1
     retired.append((epoch, page))
-    if (!moving) freeRetired()
+    freeRetired()
   }
 
   /** Hands pages to the pool that no reader can know of. */
-  private def freeRetired(): Unit = {
+  private def freeRetired(): Unit = if (moves.isEmpty) {
     val oldest = if (readers.isEmpty) Long.MaxValue else readers.values.min
     while (retired.nonEmpty && retired.head._1 <= oldest) pool.retire(retired.removeHead()._2)
   }
