@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -17,6 +21,8 @@ from lamina.storage import Storage
 
 _WIDE = 120
 """Columns of a terminal from which on tables have all their columns."""
+_SHOW_CURSOR = b"\x1b[?25h\r\n"
+"""What the progress bar would write at its end."""
 
 
 def inspect(
@@ -44,9 +50,10 @@ def inspect(
       lamina inspect /data/checkpoints/flights --json | jq '.stores[].rows'
     """
     selection = Selection(operator, partition, store)
-    found = _with_progress(checkpoint, selection, details=details)
-    if not details and len(found.stores) == 1:
-        found, details = _with_progress(checkpoint, selection, details=True), True
+    with _interrupt_ends_at_once():
+        found = _with_progress(checkpoint, selection, details=details)
+        if not details and len(found.stores) == 1:
+            found, details = _with_progress(checkpoint, selection, details=True), True
     if as_json:
         json.dump(to_json(found), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
@@ -56,6 +63,28 @@ def inspect(
             console.print(part)
     if found.problems:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _interrupt_ends_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process, which only reads.
+
+    An exception in the middle of a thread pool's own code could leave a lock taken that the exit waits for.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def end(*_: object) -> None:
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), _SHOW_CURSOR)
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _with_progress(checkpoint: str, selection: Selection, *, details: bool) -> CheckpointSurvey:
