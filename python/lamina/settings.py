@@ -301,9 +301,14 @@ _FOREIGN: tuple[tuple[str, str], ...] = (
 )
 
 
+_SET_BY_SPARK = frozenset({"spark.sql.streaming.stateStore.rocksdb.formatVersion"})
+"""Keys that Spark itself sets for every streaming query."""
+
+
 def warnings_for(conf: Mapping[str, str]) -> list[str]:
     """One sentence for each key of `conf` that looks as if it tuned the state but has no effect with lamina."""
-    return [f"{name} {why}." for name in sorted(conf) for start, why in _FOREIGN if name.startswith(start)]
+    names = sorted(set(conf) - _SET_BY_SPARK)
+    return [f"{name} {why}." for name in names for start, why in _FOREIGN if name.startswith(start)]
 
 
 def join_process(fixed: Settings, conf: Mapping[str, str]) -> Settings:
