@@ -68,8 +68,8 @@ def aggregation_section(result: dict[str, Any]) -> str:
     parts = ["## Batch time of an aggregation\n", header(result)]
     parts.append(
         "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, "
-        f"`local[2]`, two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms. *kB written* is what the commits of a batch wrote, *kB compacted* "
-        "what the maintenance process wrote meanwhile.\n"
+        f"`local[2]`, two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms. *kB written* "
+        "is what the commits of a batch wrote, *kB compacted* what the maintenance process wrote meanwhile.\n"
     )
     parts.append("![batch time](benchmarks/aggregation.png)\n")
     for name, cell in result["cells"].items():
