@@ -125,6 +125,14 @@ class Compaction:
         pa.default_memory_pool().release_unused()
         return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
 
+    def rebuilt(self, references: Sequence[Reference], entries: Iterator[pa.RecordBatch]) -> Compacted:
+        """A segment in place of all `references`, from the entries of their version that came another way."""
+        with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
+            merged = Merger(directory).merged([(False, entries)], whole=True)
+            segment = self._publish(0, references[0].end, tuple(references), merged)
+        rows = sum(reference.rows for reference in references)
+        return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
+
     def refreshed(self, segment: Segment, min_age_ms: int) -> Segment | None:
         """A segment that no collector may have in its hands: a young one as it is, an old one under a new name.
 

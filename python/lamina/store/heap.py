@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from lamina.components import Clock, Ids
+from lamina.errors import LaminaError
 from lamina.format.entries import Compression
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.settings import Settings
@@ -197,6 +198,9 @@ class HeapStore:
     def compact(self, progress: Callable[[int, int], None] | None = None) -> Compacted | None:
         """Merges references of the confirmed version into a segment; None where nothing is worth it.
 
+        Where an input is broken and another way leads to the same state, the whole version becomes the segment, so
+        that the next one does not need the broken file.
+
         Run in the maintenance process; the segment counts once a store that commits has adopted it.
 
         Args:
@@ -211,7 +215,13 @@ class HeapStore:
             if self._compacted == confirmed.attempt:
                 return None  # its segment waits for the next commit
         opened = self._versions.open_present(confirmed.attempt, confirmed)
-        compacted = self._compaction.run(opened.manifest, self._segments.expected(opened), progress)
+        references = self._segments.expected(opened)
+        try:
+            compacted = self._compaction.run(opened.manifest, references, progress)
+        except LaminaError as error:
+            if error.kind not in ("file.damaged", "file.missing", "file.identity"):
+                raise
+            compacted = self._compaction.rebuilt(references, self._loader.entries(opened))
         with self._lock:
             self._compacted = confirmed.attempt
         return compacted
