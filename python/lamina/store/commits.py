@@ -29,6 +29,7 @@ from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import live_rows, pick
 from lamina.store.files import Opened, StoreFiles
 from lamina.store.model import Begin, CommitRequest, Committed, Version
+from lamina.store.retention import Retention
 from lamina.store.segments import WaitingSegments
 from lamina.store.versions import Versions, file_name, is_empty
 
@@ -79,6 +80,7 @@ class Commits:
         self._settings = settings
         self._format_version = format_version
         self._spark = spark
+        self._retention = Retention.of(settings, min_versions)
         self._lineage_length = min(_MAX_LINEAGE, min_versions + _SPARE_LINEAGE)
         self._clock = clock
         self._ids = ids
@@ -268,6 +270,7 @@ class Commits:
             counts=request.counts,
             column_families=request.column_families,
             next_column_family=request.next_column_family,
+            retention=self._retention.to_json(),
         )
 
     def _is_there(self, name: str, manifest: CommitManifest, size: int) -> bool:

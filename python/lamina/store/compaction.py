@@ -117,7 +117,7 @@ class Compaction:
 
         with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
             merged = Merger(directory).merged(
-                ((reference.kind == RUN, self._entries(reference, directory)) for reference in inputs),
+                ((reference.kind == RUN, entries(self._files, reference, directory)) for reference in inputs),
                 whole=inputs[-1].start == 0,
                 read=read,
             )
@@ -125,10 +125,10 @@ class Compaction:
         pa.default_memory_pool().release_unused()
         return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
 
-    def rebuilt(self, references: Sequence[Reference], entries: Iterator[pa.RecordBatch]) -> Compacted:
-        """A segment in place of all `references`, from the entries of their version that came another way."""
+    def rebuilt(self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch]) -> Compacted:
+        """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
         with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
-            merged = Merger(directory).merged([(False, entries)], whole=True)
+            merged = Merger(directory).merged([(False, batches)], whole=True)
             segment = self._publish(0, references[0].end, tuple(references), merged)
         rows = sum(reference.rows for reference in references)
         return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
@@ -143,9 +143,9 @@ class Compaction:
         if 0 <= age <= min_age_ms // 2:
             return segment
         manifest = segment.manifest
-        entries = restore.stream(self._files, [segment.reference()], None)
+        found = restore.stream(self._files, [segment.reference()], None)
         try:
-            return self._publish(manifest.start, manifest.end, manifest.inputs, entries)
+            return self._publish(manifest.start, manifest.end, manifest.inputs, found)
         except LaminaError as error:
             if error.kind.startswith("file."):
                 return None
@@ -179,33 +179,36 @@ class Compaction:
         self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
         return Segment(written[0], writer.size, published_ms)
 
-    def _entries(self, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
-        if reference.length <= _IN_MEMORY_BYTES:
-            where = self._files.place(reference)
-            schema, undecoded = messages(self._files.read(reference), where)
-            for message in undecoded:
-                yield decode(message, schema, where)
-        else:
-            yield from self._from_disk(reference, directory)
 
-    def _from_disk(self, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
-        """The entries of a large section, of which only a batch is in memory."""
-        where = self._files.place(reference)
-        path = os.path.join(directory, f"section-{reference.end}")
-        digest = hashlib.sha256()
-        with open(path, "wb") as copy:
-            for piece in self._files.pieces(reference):
-                digest.update(piece)
-                copy.write(piece)
-        if digest.hexdigest()[: len(reference.sha256)] != reference.sha256:
-            raise container.damaged(where, "the section that is referred to does not fit its checksum")
-        with pa.OSFile(path, "rb") as file:
-            os.unlink(path)
-            reader = pa.ipc.MessageReader.open_stream(file)
-            schema = pa.ipc.read_schema(reader.read_next_message())
-            while True:
-                try:
-                    message = reader.read_next_message()
-                except StopIteration:
-                    return
-                yield decode(message, schema, where)
+def entries(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
+    """The verified entries of a section; a large one is copied to `directory` first, so that little is in memory."""
+    if reference.length <= _IN_MEMORY_BYTES:
+        where = files.place(reference)
+        schema, undecoded = messages(files.read(reference), where)
+        for message in undecoded:
+            yield decode(message, schema, where)
+    else:
+        yield from _from_disk(files, reference, directory)
+
+
+def _from_disk(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
+    """The entries of a large section, of which only a batch is in memory."""
+    where = files.place(reference)
+    path = os.path.join(directory, f"section-{reference.end}")
+    digest = hashlib.sha256()
+    with open(path, "wb") as copy:
+        for piece in files.pieces(reference):
+            digest.update(piece)
+            copy.write(piece)
+    if digest.hexdigest()[: len(reference.sha256)] != reference.sha256:
+        raise container.damaged(where, "the section that is referred to does not fit its checksum")
+    with pa.OSFile(path, "rb") as file:
+        os.unlink(path)
+        reader = pa.ipc.MessageReader.open_stream(file)
+        schema = pa.ipc.read_schema(reader.read_next_message())
+        while True:
+            try:
+                message = reader.read_next_message()
+            except StopIteration:
+                return
+            yield decode(message, schema, where)

@@ -60,6 +60,22 @@ class Retention:
         """The retention of a store with these settings and Spark's `minVersionsToRetain`."""
         return cls(min_versions, settings.retention_min_version_age_ms, settings.retention_min_age_ms)
 
+    def at_least(self, min_versions: int) -> Retention:
+        """The same with no fewer versions."""
+        return replace(self, min_versions=max(self.min_versions, min_versions))
+
+    def to_json(self) -> dict[str, int]:
+        """As manifests record it, for tools."""
+        return {
+            "min_versions": self.min_versions,
+            "min_version_age_ms": self.min_version_age_ms,
+            "min_age_ms": self.min_age_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int]) -> Retention:
+        return cls(int(value["min_versions"]), int(value["min_version_age_ms"]), int(value["min_age_ms"]))
+
 
 class Collector:
     """Collections of one store. Remembers what manifests refer to, which never changes."""
@@ -259,11 +275,14 @@ class _File:
     @classmethod
     def of(cls, entry: Listed) -> _File:
         parsed = parse_name(entry.name)
-        if isinstance(parsed, CommitName):
-            return cls(entry, COMMIT, parsed.version)
-        if isinstance(parsed, SegmentName):
-            return cls(entry, SEGMENT, parsed.end)
-        return cls(entry, TEMPORARY if is_temporary(entry.name) else FOREIGN, 0)
+        number = parsed.version if isinstance(parsed, CommitName) else parsed.end if parsed else 0
+        return cls(entry, kind_of(entry.name), number)
+
+
+def kind_of(name: str) -> str:
+    """The class of a file by its name."""
+    kinds = {CommitName: COMMIT, SegmentName: SEGMENT}
+    return kinds.get(type(parse_name(name)), TEMPORARY if is_temporary(name) else FOREIGN)
 
 
 def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:
