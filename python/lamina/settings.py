@@ -222,6 +222,15 @@ class Settings:
         "How long a file stays after no retained version needs it.",
         "Longer gives slow readers more time; shorter frees storage sooner.",
     )
+    retention_min_version_age_ms: int = _key(
+        "retention.minVersionAgeMs",
+        _milliseconds(),
+        0,
+        "Versions that were the newest one within this time are retained, besides those that Spark's "
+        "`minBatchesToRetain` counts; 0 counts only.",
+        "Longer keeps versions of a fast query for a time that people can act in, and takes storage; Spark itself goes "
+        "back only as far as its own logs, `lamina.open_store` and a copy of Spark's logs go further.",
+    )
     engine_python: str | None = _key(
         "engine.python",
         _program_or_auto(),

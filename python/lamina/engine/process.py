@@ -56,7 +56,7 @@ class EngineProcess:
         self._end, self._ending = os.pipe()
         try:
             self._requests = Requests(clock.monotonic)
-            self._maintenance = MaintenanceQueue(clock, directory)
+            self._maintenance = MaintenanceQueue(clock, directory, settings.engine_request_timeout_ms / 1000)
             self._sessions = Sessions(settings, self._maintenance, clock, ids)
             self._data = DataServer(
                 self._directories.socket_path,
