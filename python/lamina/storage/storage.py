@@ -17,6 +17,8 @@ from lamina.storage.backend import Backend, Listed
 from lamina.storage.hadoop import PACKAGES, translate
 from lamina.storage.local import LocalBackend
 from lamina.storage.remote import FsspecBackend
+from lamina.storage.renaming import RENAMING, RenamingBackend
+from lamina.storage.s3 import S3Backend
 
 _Result = TypeVar("_Result")
 
@@ -112,14 +114,28 @@ class Storage:
             if verb == "write":
                 raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
             raise LaminaError.from_kind("file.missing", f"{self.location(path)} is not there") from error
-        except PermissionError as error:
-            raise LaminaError.from_kind("storage.denied", self._failed(verb, path, error)) from error
         except Exception as error:
             # object stores raise exceptions of their own libraries, which have no common root
-            raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
+            denied = isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS
+            kind = "storage.denied" if denied else "storage.failed"
+            raise LaminaError.from_kind(kind, self._failed(verb, path, error)) from error
 
     def _failed(self, verb: str, path: str, error: BaseException) -> str:
         return f"could not {verb} {self.location(path)}: {type(error).__name__}: {error}"
+
+
+_WITHOUT_CREDENTIALS = frozenset(
+    {
+        "ClientAuthenticationError",
+        "CredentialRetrievalError",
+        "DefaultCredentialsError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "RefreshError",
+        "TokenRetrievalError",
+    }
+)
+"""What the libraries of S3, Azure and Google raise where they find no credentials, or none that are valid."""
 
 
 class _Source:
@@ -156,7 +172,8 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool) -> Backend:
         ) from error
     except Exception as error:
         raise LaminaError.from_kind("storage.failed", f"could not open {url}: {error}") from error
-    return FsspecBackend(filesystem, location.root)
+    backend = {"s3": S3Backend, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
+    return backend(filesystem, location.root)
 
 
 _UNCACHED = {"use_listings_cache": False}
