@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from lamina.storage import Storage
+from lamina.storage import LocalCache, Storage
 from lamina.storage.renaming import RenamingBackend
 from lamina.testing.faults import FaultyBackend
 from lamina.testing.storage_conformance import StorageConformance
@@ -100,6 +100,18 @@ class TestS3(StorageConformance):
 
     def new_storage(self) -> Storage:
         return self.server.storage()
+
+
+class TestS3WithLocalCopies(TestS3):
+    """Every object is kept and read from its local copy where that may be."""
+
+    def new_storage(self) -> Storage:
+        self.directory = tempfile.TemporaryDirectory()
+        cache = LocalCache(f"{self.directory.name}/cache", 1 << 30, lambda path: True)
+        return Storage(f"s3a://{self.server.bucket}/{uuid.uuid4()}", self.server.hadoop, cache=cache)
+
+    def teardown_method(self) -> None:
+        self.directory.cleanup()
 
 
 class TestFaultyBackendWithoutFaults(StorageConformance):

@@ -34,6 +34,7 @@ class FsspecBackend(Backend):
         self._root = root.rstrip("/")
         protocol = filesystem.protocol
         self._in_process = protocol == "memory" or "memory" in protocol
+        self.remote = not self._in_process
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         return self._upload(self._path(path), chunks)

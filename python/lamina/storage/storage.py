@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.storage.backend import Backend, Listed
+from lamina.storage.cache import CachingBackend, LocalCache
 from lamina.storage.hadoop import PACKAGES, translate
 from lamina.storage.local import LocalBackend
 from lamina.storage.remote import FsspecBackend
@@ -30,6 +31,7 @@ class Storage:
         url: a directory, as Hadoop or fsspec write it.
         hadoop: Hadoop configuration keys; those for access are used.
         fsync: whether local files are flushed to the disk before they count as written.
+        cache: local copies of what is in a remote storage; local files and memory need none.
         backend: used in place of the file system that `url` names (tests).
     Raises:
         LaminaError: `storage.scheme` where no file system for the URL is installed.
@@ -41,12 +43,16 @@ class Storage:
         hadoop: Mapping[str, str] | None = None,
         fsync: bool = False,
         *,
+        cache: LocalCache | None = None,
         backend: Backend | None = None,
     ) -> None:
         self.url = url.rstrip("/") or "/"
         self._hadoop = dict(hadoop or {})
         self._fsync = fsync
+        self._cache = cache
         self._backend = backend or open_backend(self.url, self._hadoop, fsync)
+        if cache is not None and self._backend.remote:
+            self._backend = CachingBackend(self._backend, cache, self.url)
 
     def publish(self, path: str, data: Any) -> int:
         """Writes an object whole and durably, from bytes or an iterable of chunks; gives its size."""
@@ -103,7 +109,7 @@ class Storage:
 
     def at(self, url: str) -> Storage:
         """Another root with the same access."""
-        return Storage(url, self._hadoop, self._fsync)
+        return Storage(url, self._hadoop, self._fsync, cache=self._cache)
 
     def _call(self, verb: str, path: str, operation: Callable[[], _Result]) -> _Result:
         try:

@@ -50,6 +50,13 @@ def test_throttled_requests_are_tried_again(server: S3Server, storage: Storage) 
     assert [entry.name for entry in storage.list("d")] == ["g"]
 
 
+def test_an_internal_error_of_the_storage_is_tried_again(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", status=500, code="InternalError"))
+    storage.publish("d/f", b"hello")
+    server.proxy.inject(Trouble("GET", status=500, code="InternalError"))
+    assert bytes(storage.read("d/f")) == b"hello"
+
+
 def test_a_storage_that_goes_on_throttling_is_an_error_that_says_so(server: S3Server) -> None:
     storage = server.storage(hadoop={"fs.s3a.attempts.maximum": "1"})
     server.proxy.inject(Trouble("PUT", status=503, times=5))
