@@ -61,7 +61,8 @@ def _bytes_or_auto(low: int) -> Kind:
             raise ValueError(text)
         return value
 
-    return Kind(f"`{AUTO}`, or bytes as 536870912, 512m or 2g, at least {low >> 20}m", read)
+    least = f", at least {low >> 20}m" if low else ""
+    return Kind(f"`{AUTO}`, or bytes as 536870912, 512m or 2g{least}", read)
 
 
 def _choice(*values: str) -> Kind:
@@ -82,13 +83,13 @@ def _boolean() -> Kind:
     return Kind("`true` or `false`", read)
 
 
-def _program_or_auto() -> Kind:
+def _path_or_auto(what: str) -> Kind:
     def read(text: str) -> str | None:
         if not text:
             raise ValueError(text)
         return None if text.lower() == AUTO else text
 
-    return Kind(f"`{AUTO}`, or the path of a program", read)
+    return Kind(f"`{AUTO}`, or the path of {what}", read)
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,23 @@ class Settings:
         "Whether local files are flushed to the disk before they count as written. Object stores need none.",
         "`true` survives a power failure of the machine and adds 4 to 7 ms or more to a commit.",
     )
+    storage_cache_max_bytes: int | None = _key(
+        "storage.cache.maxBytes",
+        _bytes_or_auto(0),
+        None,
+        "Most disk that local copies of files in a remote storage take together; 0 keeps none. `auto` is 4 GiB, at "
+        "most a tenth of the disk. Local checkpoints need no copies.",
+        "Larger lets a restart on the same machine read less from the storage; it takes the executor's disk.",
+        process_wide=True,
+    )
+    storage_cache_directory: str | None = _key(
+        "storage.cache.directory",
+        _path_or_auto("a directory"),
+        None,
+        "Where local copies lie. `auto` is `lamina_cache_<user id>` in `TMPDIR` or `/tmp`. Processes may share it.",
+        "It must outlive an executor to be of use after its restart; a disk that is memory (tmpfs) counts as memory.",
+        process_wide=True,
+    )
     retention_min_age_ms: int = _key(
         "retention.minAgeMs",
         _milliseconds(),
@@ -233,7 +251,7 @@ class Settings:
     )
     engine_python: str | None = _key(
         "engine.python",
-        _program_or_auto(),
+        _path_or_auto("a program"),
         None,
         "The Python that runs the engine. `auto` takes `spark.pyspark.python`, then `PYSPARK_PYTHON`, then `python3`.",
         "It needs `pyarrow` and `fsspec`.",
@@ -286,6 +304,10 @@ class Settings:
                     f"{full_name} is {text!r}; it must be {key.kind.expected}. Its default is {as_text(key.default)}.",
                 ) from None
         return Settings(**values)
+
+    def value(self, key: Key) -> Any:
+        """The value of `key`; None stands for `auto`."""
+        return getattr(self, _ATTRIBUTES[key.name])
 
     def resolved(self) -> dict[str, Any]:
         """Every setting under its full key, typed as in JSON; `auto` stays the text `auto`."""

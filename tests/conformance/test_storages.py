@@ -1,16 +1,42 @@
-"""The conformance suite of storages on those that need no server."""
+"""The conformance suite on every kind of storage; S3 is moto's server, started here."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import uuid
+from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
-from lamina.storage import Storage
-from lamina.storage.remote import FsspecBackend
+from lamina.storage import LocalCache, Storage
+from lamina.storage.renaming import RenamingBackend
 from lamina.testing.faults import FaultyBackend
 from lamina.testing.storage_conformance import StorageConformance
+from tests.s3_server import S3Server
+
+
+class HdfsLike(LocalFileSystem):
+    """A rename that fails where the target exists."""
+
+    protocol = "hdfs"
+
+    def mv(self, path1: str, path2: str, **_: Any) -> None:
+        os.link(path1, path2)
+        os.unlink(path1)
+
+
+class WebHdfsLike(HdfsLike):
+    """A rename that does nothing where the target exists."""
+
+    protocol = "webhdfs"
+
+    def mv(self, path1: str, path2: str, **_: Any) -> None:
+        try:
+            super().mv(path1, path2)
+        except FileExistsError:
+            pass
 
 
 class TestLocalFiles(StorageConformance):
@@ -39,15 +65,53 @@ class TestRenamingFileSystem(StorageConformance):
     def new_storage(self) -> Storage:
         self.directory = tempfile.TemporaryDirectory()
         filesystem = fsspec.filesystem("file", auto_mkdir=True)
-        return Storage(self.directory.name, backend=FsspecBackend(filesystem, self.directory.name))
+        return Storage(self.directory.name, backend=RenamingBackend(filesystem, self.directory.name))
 
     def teardown_method(self) -> None:
         self.directory.cleanup()
 
-    def test_of_concurrent_publications_if_absent_exactly_one_wins(self) -> None:
-        """Without a conditional write only callers one after the other are kept apart."""
-        assert self.storage.publish_if_absent("d/f", b"1")
-        assert not self.storage.publish_if_absent("d/f", b"2")
+
+class TestLikeHdfs(TestRenamingFileSystem):
+    """Local files with HDFS's rename, which fails where the target exists."""
+
+    def new_storage(self) -> Storage:
+        self.directory = tempfile.TemporaryDirectory()
+        return Storage(self.directory.name, backend=RenamingBackend(HdfsLike(auto_mkdir=True), self.directory.name))
+
+
+class TestLikeWebHdfs(TestRenamingFileSystem):
+    """Local files with WebHDFS's rename as fsspec calls it: where the target exists nothing happens, without a word."""
+
+    def new_storage(self) -> Storage:
+        self.directory = tempfile.TemporaryDirectory()
+        return Storage(self.directory.name, backend=RenamingBackend(WebHdfsLike(auto_mkdir=True), self.directory.name))
+
+
+class TestS3(StorageConformance):
+    """moto's server, through s3fs."""
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.server = S3Server()
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        cls.server.close()
+
+    def new_storage(self) -> Storage:
+        return self.server.storage()
+
+
+class TestS3WithLocalCopies(TestS3):
+    """Every object is kept and read from its local copy where that may be."""
+
+    def new_storage(self) -> Storage:
+        self.directory = tempfile.TemporaryDirectory()
+        cache = LocalCache(f"{self.directory.name}/cache", 1 << 30, lambda path: True)
+        return Storage(f"s3a://{self.server.bucket}/{uuid.uuid4()}", self.server.hadoop, cache=cache)
+
+    def teardown_method(self) -> None:
+        self.directory.cleanup()
 
 
 class TestFaultyBackendWithoutFaults(StorageConformance):

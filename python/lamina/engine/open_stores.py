@@ -10,8 +10,9 @@ from typing import Any
 
 from lamina.components import Clock, Ids
 from lamina.errors import EngineError
+from lamina.format import paths
 from lamina.settings import Settings
-from lamina.storage import Storage
+from lamina.storage import LocalCache, Storage
 from lamina.store import CheckpointState, HeapStore, StoreId
 
 _UNUSED_CHECKPOINTS = 16
@@ -87,6 +88,7 @@ class OpenStores:
         self._clock = clock
         self._ids = ids
         self._lock = threading.Lock()
+        self._cache: LocalCache | None = None
         self._opening: dict[tuple[Any, ...], threading.Lock] = {}
         self._shared: OrderedDict[tuple[Any, ...], _Shared] = OrderedDict()
 
@@ -139,7 +141,12 @@ class OpenStores:
                     self._shared.move_to_end(key)
                     return shared.state
             state = CheckpointState.open(
-                Storage(argument.store.checkpoint_url, argument.hadoop, settings.storage_fsync_enabled),
+                Storage(
+                    argument.store.checkpoint_url,
+                    argument.hadoop,
+                    settings.storage_fsync_enabled,
+                    cache=self._local_cache(settings),
+                ),
                 run_id=argument.run_id,
                 read_only=argument.read_only,
                 clock=self._clock,
@@ -149,6 +156,20 @@ class OpenStores:
                 self._shared[key] = _Shared(state, 1)
                 self._opening.pop(key, None)
         return state
+
+    def _local_cache(self, settings: Settings) -> LocalCache:
+        """The local copies of all stores: their settings are the process's."""
+        with self._lock:
+            if self._cache is None:
+                self._cache = LocalCache(
+                    settings.storage_cache_directory, settings.storage_cache_max_bytes, paths.is_immutable
+                )
+            return self._cache
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the local copies; None before a store was opened."""
+        with self._lock:
+            return {"cache": None if self._cache is None else self._cache.stats()}
 
     @staticmethod
     def _key(argument: OpenArgument, settings: Settings) -> tuple[Any, ...]:

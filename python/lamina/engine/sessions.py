@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_from_json
 from lamina.errors import EngineError, StateError
-from lamina.settings import Settings, join_process, warnings_for
+from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.store import CommitRequest, HeapStore, Version
 
 
@@ -126,6 +127,9 @@ class Sessions:
         """Opens a store; the result of `openStore`."""
         argument = OpenArgument.from_json(value)
         store, checkpoint, settings = self._stores.open(argument)
+        # the maintenance process has not seen what fixed the process's settings
+        shared = {key.full_name: as_text(settings.value(key)) for key in KEYS if key.process_wide}
+        argument = replace(argument, settings={**argument.settings, **shared})
         with self._lock:
             handle = next(self._numbers)
             self._open[handle] = OpenStore(handle, argument, store, self._maintenance)
@@ -157,5 +161,5 @@ class Sessions:
             self._stores.close(opened.argument)
 
     def stats(self) -> dict[str, Any]:
-        """How many handles are open."""
-        return {"open": len(self._open)}
+        """How many handles are open, and figures of the local copies."""
+        return {"open": len(self._open), **self._stores.stats()}

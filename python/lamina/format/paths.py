@@ -65,6 +65,11 @@ def parse_name(name: str) -> CommitName | SegmentName | None:
     return None
 
 
+def is_immutable(path: str) -> bool:
+    """Whether the file at `path` never has other contents: its name carries an id that is used once."""
+    return parse_name(split(path)[1]) is not None
+
+
 def store_directory(operator: int, partition: int, name: str) -> str:
     """The directory of a store; the store "default" has no folder of its own.
 

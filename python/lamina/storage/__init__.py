@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lamina.storage.backend import Backend, Listed
+from lamina.storage.cache import LocalCache
 from lamina.storage.storage import Storage
 from lamina.storage.temporary import is_temporary
 
-__all__ = ["Backend", "Listed", "Storage", "is_temporary"]
+__all__ = ["Backend", "Listed", "LocalCache", "Storage", "is_temporary"]

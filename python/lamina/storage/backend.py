@@ -26,6 +26,9 @@ class Listed:
 class Backend(ABC):
     """Objects below one root. Thread-safe."""
 
+    remote = False
+    """Whether a read costs a request to another machine, so that local copies are worth having."""
+
     @abstractmethod
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         """Writes an object whole and gives its size: no reader ever sees a part of it.

@@ -13,6 +13,12 @@ from typing import Any
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
 
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d)?")
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+_S3_TRIES = 5
+"""Of one request, the first one included; S3A's own default."""
+
 PACKAGES: Mapping[str, str] = {
     "s3": "s3fs",
     "gs": "gcsfs",
@@ -96,13 +102,30 @@ def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
         options["use_ssl"] = False
     if region := get("endpoint.region"):
         client["region_name"] = region
+    tries = get("attempts.maximum")
+    config: dict[str, Any] = {
+        "retries": {"mode": "standard", "total_max_attempts": int(tries) if tries and tries.isdigit() else _S3_TRIES}
+    }
+    for name, parameter in (
+        ("connection.timeout", "read_timeout"),
+        ("connection.establish.timeout", "connect_timeout"),
+    ):
+        if (seconds := _seconds(get(name))) is not None:
+            config[parameter] = seconds
     if (get("path.style.access") or "false").lower() == "true":
-        options["config_kwargs"] = {"s3": {"addressing_style": "path"}}
+        config["s3"] = {"addressing_style": "path"}
+    options["config_kwargs"] = config
     if client:
         options["client_kwargs"] = client
     if "AnonymousAWSCredentialsProvider" in (get("aws.credentials.provider") or ""):
         options["anon"] = True
     return options
+
+
+def _seconds(duration: str | None) -> float | None:
+    """A duration as Hadoop writes it, `30s` or a number of milliseconds; None where it is not understood."""
+    match = _DURATION.fullmatch((duration or "").strip().lower())
+    return None if match is None else float(match[1]) * _DURATION_UNITS[match[2] or "ms"]
 
 
 def _azure(host: str, hadoop: Mapping[str, str]) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Local files: publish = temporary name in the same directory, (fsync,) rename.
 
 A reader never sees a part of a file: rename replaces a name in one step. With fsync the file is flushed before the
-rename and its directory after it. Large reads are memory-mapped: files never change once published, and deleting a
-mapped file keeps its pages.
+rename, its directory after it, and once per directory all those above it, since whoever made them may not have done it.
+Large reads are memory-mapped: files never change once published, and deleting a mapped file keeps its pages.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import itertools
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
@@ -22,6 +25,10 @@ _MAP_BYTES = 4 << 20
 """Reads of at least this size are mapped."""
 
 
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What `link` says on file systems without hard links (FAT, some network and FUSE mounts)."""
+
+
 class LocalBackend(Backend):
     """Files below the directory `root`."""
 
@@ -29,6 +36,7 @@ class LocalBackend(Backend):
         self._root = root
         self._fsync = fsync
         self._counter = itertools.count()
+        self._synced: set[str] = set()
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         target = self._path(path)
@@ -52,8 +60,29 @@ class LocalBackend(Backend):
                 os.link(temporary, target)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if not self._rename_alone(temporary, target):
+                    return False
         self._sync_directory(target)
         return True
+
+    @staticmethod
+    def _rename_alone(temporary: str, target: str) -> bool:
+        """Renames unless the name is taken, while nobody else does: for file systems without hard links.
+
+        The lock is the directory's, leaves nothing behind, and ends with the process that holds it, however that ends.
+        """
+        directory = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            if os.path.lexists(target):
+                return False
+            os.rename(temporary, target)
+            return True
+        finally:
+            os.close(directory)
 
     @contextlib.contextmanager
     def _temporary(self, target: str) -> Iterator[tuple[str, IO[bytes]]]:
@@ -89,11 +118,18 @@ class LocalBackend(Backend):
     def _sync_directory(self, target: str) -> None:
         if not self._fsync:
             return
-        descriptor = os.open(os.path.dirname(target), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        directory = os.path.dirname(target)
+        _sync(directory)
+        if directory in self._synced:
+            return
+        above = directory
+        while not os.path.ismount(above):
+            above = os.path.dirname(above)
+            try:
+                _sync(above)
+            except PermissionError:
+                break  # not ours to read, so neither this process nor Spark made it
+        self._synced.add(directory)
 
     def read(self, path: str) -> pa.Buffer:
         return self.read_range(path, 0, self.size(path))
@@ -123,8 +159,8 @@ class LocalBackend(Backend):
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):
                         if entry.is_file():
-                            stat = entry.stat()
-                            found.append(Listed(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000))
+                            found_stat = entry.stat()
+                            found.append(Listed(entry.name, found_stat.st_size, found_stat.st_mtime_ns // 1_000_000))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return found
@@ -135,10 +171,21 @@ class LocalBackend(Backend):
                 os.unlink(self._path(path))
 
     def size(self, path: str) -> int:
-        return os.stat(self._path(path)).st_size
+        found = os.stat(self._path(path))
+        if stat.S_ISDIR(found.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "a directory, not an object", path)
+        return found.st_size
 
     def _path(self, path: str) -> str:
         return os.path.join(self._root, *path.split("/")) if path else self._root
+
+
+def _sync(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _pread(file: IO[bytes], offset: int, length: int) -> pa.Buffer:

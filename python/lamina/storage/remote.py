@@ -1,14 +1,14 @@
-"""Object stores and every other file system that fsspec has: publish = one PUT.
+"""Object stores through fsspec: publish = one PUT.
 
 An object becomes visible when its upload is complete, so no temporary name is needed. Large objects are uploaded in
-parts; an upload that fails is discarded. File systems with directories (hdfs) write a temporary name and move it.
+parts; an upload that fails is discarded. File systems that show an object while it is written are in `renaming`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
-import os
 import posixpath
 import threading
 from collections.abc import Iterable, Sequence
@@ -18,13 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.storage.backend import Backend, Listed
-from lamina.storage.temporary import temporary_name
 
-_ONE_PUT_BYTES = 64 << 20
-"""Objects up to this size are sent in one request; larger ones in parts."""
+_PART_BYTES = 32 << 20
+"""Objects up to this size are sent in one request; larger ones in parts of this size, 10,000 of them at most."""
 
-_RENAMING = frozenset({"hdfs", "webhdfs", "arrow_hdfs", "file", "local", "sftp", "smb"})
-"""Protocols whose objects are visible while they are written."""
+_RANGE_BYTES = 16 << 20
+"""Longer reads are split into requests of this size, which run side by side and are retried one by one."""
 
 
 class FsspecBackend(Backend):
@@ -33,27 +32,12 @@ class FsspecBackend(Backend):
     def __init__(self, filesystem: Any, root: str) -> None:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
-        self._counter = itertools.count()
         protocol = filesystem.protocol
-        protocols = {protocol} if isinstance(protocol, str) else set(protocol)
-        self._renames = bool(protocols & _RENAMING)
-        self._in_process = "memory" in protocols
+        self._in_process = protocol == "memory" or "memory" in protocol
+        self.remote = not self._in_process
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
-        target = self._path(path)
-        if not self._renames:
-            return self._upload(target, chunks)
-        directory, name = posixpath.split(target)
-        temporary = posixpath.join(directory, temporary_name(name, os.getpid(), next(self._counter)))
-        self._filesystem.makedirs(directory, exist_ok=True)
-        try:
-            size = self._upload(temporary, chunks)
-            self._filesystem.mv(temporary, target)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._filesystem.rm_file(temporary)
-            raise
-        return size
+        return self._upload(self._path(path), chunks)
 
     def _upload(self, target: str, chunks: Iterable[Any]) -> int:
         gathered: list[Any] = []
@@ -62,7 +46,7 @@ class FsspecBackend(Backend):
         for chunk in remaining:
             gathered.append(chunk)
             size += len(chunk)
-            if size > _ONE_PUT_BYTES:
+            if size > _PART_BYTES:
                 break
         else:
             data = b"".join(gathered)
@@ -81,7 +65,7 @@ class FsspecBackend(Backend):
 
     def _upload_parts(self, target: str, chunks: Iterable[Any]) -> int:
         size = 0
-        file = self._filesystem.open(target, "wb", autocommit=False)
+        file = self._filesystem.open(target, "wb", autocommit=False, block_size=_PART_BYTES)
         try:
             for chunk in chunks:
                 size += len(chunk)
@@ -91,6 +75,8 @@ class FsspecBackend(Backend):
         except BaseException:
             with contextlib.suppress(Exception):
                 file.discard()
+            # fsspec would close, thus upload, an open file when it is collected
+            file.closed = True
             raise
         return size
 
@@ -105,35 +91,72 @@ class FsspecBackend(Backend):
         try:
             self._filesystem.pipe_file(target, data, mode="create")
         except FileExistsError:
-            return False
+            return self._holds(path, data)
         except (NotImplementedError, TypeError):
             # without a conditional write a look before it is the best there is; who loses reads the other's object
             if self._filesystem.exists(target):
-                return False
+                return self._holds(path, data)
             self.publish(path, [data])
         return True
 
+    def _holds(self, path: str, data: bytes) -> bool:
+        """Whether the object that is in the way of `data` is `data`: then it was written, and its answer was lost."""
+        try:
+            return bytes(self.read(path)) == data
+        except FileNotFoundError:
+            return False
+
     def read(self, path: str) -> pa.Buffer:
-        return pa.py_buffer(self._filesystem.cat_file(self._path(path)))
+        return self.read_range(path, 0, self.size(path))
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
-        return pa.py_buffer(self._filesystem.cat_file(self._path(path), start=offset, end=offset + length))
+        target = self._path(path)
+        starts = range(offset, offset + length, _RANGE_BYTES) or [offset]
+        ends = [min(start + _RANGE_BYTES, offset + length) for start in starts]
+        if len(ends) == 1:
+            return pa.py_buffer(self._part(target, offset, ends[0]))
+        parts = self._filesystem.cat_ranges([target] * len(ends), list(starts), ends, on_error="return")
+        for number, part in enumerate(parts):
+            if isinstance(part, BaseException):
+                # raises what it means, or says that the object ends before
+                parts[number] = self._ended(target, part)
+        return pa.py_buffer(b"".join(parts))
+
+    def _part(self, target: str, start: int, end: int) -> bytes:
+        if end <= start:
+            # an empty range cannot be asked for; whether there is an object can
+            self._filesystem.info(target)
+            return b""
+        try:
+            return bytes(self._filesystem.cat_file(target, start=start, end=end))
+        except OSError as error:
+            return self._ended(target, error)
+
+    @staticmethod
+    def _ended(target: str, error: BaseException) -> bytes:
+        """Nothing, where `error` says that a range begins behind the end of the object; otherwise raises it."""
+        code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+        if code in ("InvalidRange", "416"):
+            return b""
+        raise error
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         size = self.size(path)
-        return self.read_range(path, max(0, size - length), length), size
+        return self.read_range(path, max(0, size - length), min(length, size)), size
 
     def list(self, directory: str) -> Sequence[Listed]:
+        target = self._path(directory)
         try:
-            found = self._filesystem.ls(self._path(directory), detail=True, refresh=True)
+            found = self._filesystem.ls(target, detail=True, refresh=True)
         except TypeError:
-            found = self._filesystem.ls(self._path(directory), detail=True)
+            found = self._filesystem.ls(target, detail=True)
         except FileNotFoundError:
             return []
         return [
             Listed(posixpath.basename(entry["name"].rstrip("/")), int(entry["size"] or 0), _modified_ms(entry))
             for entry in found
-            if entry["type"] == "file"
+            # an object of the directory's own name stands for the directory itself
+            if entry["type"] == "file" and entry["name"].strip("/") != target.strip("/")
         ]
 
     def delete_many(self, paths: Sequence[str]) -> None:
@@ -148,8 +171,12 @@ class FsspecBackend(Backend):
                     self._filesystem.rm_file(target)
 
     def size(self, path: str) -> int:
-        self._filesystem.invalidate_cache(posixpath.dirname(self._path(path)))
-        return int(self._filesystem.info(self._path(path))["size"])
+        target = self._path(path)
+        self._filesystem.invalidate_cache(posixpath.dirname(target))
+        found = self._filesystem.info(target)
+        if found["type"] != "file":
+            raise FileNotFoundError(errno.ENOENT, "a directory, not an object", target)
+        return int(found["size"])
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root

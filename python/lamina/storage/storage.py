@@ -14,9 +14,12 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.storage.backend import Backend, Listed
+from lamina.storage.cache import CachingBackend, LocalCache
 from lamina.storage.hadoop import PACKAGES, translate
 from lamina.storage.local import LocalBackend
 from lamina.storage.remote import FsspecBackend
+from lamina.storage.renaming import RENAMING, RenamingBackend
+from lamina.storage.s3 import S3Backend
 
 _Result = TypeVar("_Result")
 
@@ -28,6 +31,7 @@ class Storage:
         url: a directory, as Hadoop or fsspec write it.
         hadoop: Hadoop configuration keys; those for access are used.
         fsync: whether local files are flushed to the disk before they count as written.
+        cache: local copies of what is in a remote storage; local files and memory need none.
         backend: used in place of the file system that `url` names (tests).
     Raises:
         LaminaError: `storage.scheme` where no file system for the URL is installed.
@@ -39,12 +43,16 @@ class Storage:
         hadoop: Mapping[str, str] | None = None,
         fsync: bool = False,
         *,
+        cache: LocalCache | None = None,
         backend: Backend | None = None,
     ) -> None:
         self.url = url.rstrip("/") or "/"
         self._hadoop = dict(hadoop or {})
         self._fsync = fsync
+        self._cache = cache
         self._backend = backend or open_backend(self.url, self._hadoop, fsync)
+        if cache is not None and self._backend.remote:
+            self._backend = CachingBackend(self._backend, cache, self.url)
 
     def publish(self, path: str, data: Any) -> int:
         """Writes an object whole and durably, from bytes or an iterable of chunks; gives its size."""
@@ -101,7 +109,7 @@ class Storage:
 
     def at(self, url: str) -> Storage:
         """Another root with the same access."""
-        return Storage(url, self._hadoop, self._fsync)
+        return Storage(url, self._hadoop, self._fsync, cache=self._cache)
 
     def _call(self, verb: str, path: str, operation: Callable[[], _Result]) -> _Result:
         try:
@@ -112,14 +120,28 @@ class Storage:
             if verb == "write":
                 raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
             raise LaminaError.from_kind("file.missing", f"{self.location(path)} is not there") from error
-        except PermissionError as error:
-            raise LaminaError.from_kind("storage.denied", self._failed(verb, path, error)) from error
         except Exception as error:
             # object stores raise exceptions of their own libraries, which have no common root
-            raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
+            denied = isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS
+            kind = "storage.denied" if denied else "storage.failed"
+            raise LaminaError.from_kind(kind, self._failed(verb, path, error)) from error
 
     def _failed(self, verb: str, path: str, error: BaseException) -> str:
         return f"could not {verb} {self.location(path)}: {type(error).__name__}: {error}"
+
+
+_WITHOUT_CREDENTIALS = frozenset(
+    {
+        "ClientAuthenticationError",
+        "CredentialRetrievalError",
+        "DefaultCredentialsError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "RefreshError",
+        "TokenRetrievalError",
+    }
+)
+"""What the libraries of S3, Azure and Google raise where they find no credentials, or none that are valid."""
 
 
 class _Source:
@@ -156,7 +178,8 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool) -> Backend:
         ) from error
     except Exception as error:
         raise LaminaError.from_kind("storage.failed", f"could not open {url}: {error}") from error
-    return FsspecBackend(filesystem, location.root)
+    backend = {"s3": S3Backend, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
+    return backend(filesystem, location.root)
 
 
 _UNCACHED = {"use_listings_cache": False}

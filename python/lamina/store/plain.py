@@ -17,8 +17,9 @@ from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.format.manifest import INCREMENT, SNAPSHOT, ColumnFamily, Count
+from lamina.format.paths import is_immutable
 from lamina.settings import Settings
-from lamina.storage import Storage
+from lamina.storage import LocalCache, Storage
 from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import Compacted
 from lamina.store.heap import HeapStore
@@ -61,7 +62,13 @@ def open_store(
     parsed = _settings(settings)
     url = path.rstrip("/") + "/state"
     return PlainStore(
-        storage or Storage(url, hadoop, parsed.storage_fsync_enabled),
+        storage
+        or Storage(
+            url,
+            hadoop,
+            parsed.storage_fsync_enabled,
+            cache=LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable),
+        ),
         StoreId(url, operator, partition, name),
         parsed,
         min_versions,

@@ -49,6 +49,17 @@ class StorageConformance:
         assert bytes(self.storage.read_range("f", 3, 4)) == b"3456"
         assert bytes(self.storage.read_range("f", 8, 100)) == b"89"
 
+    def test_a_range_of_nothing_and_one_behind_the_end_are_empty(self) -> None:
+        self.storage.publish("f", b"0123456789")
+        self.storage.publish("empty", b"")
+        assert self.storage.read_range("f", 3, 0).size == 0
+        assert self.storage.read_range("f", 10, 5).size == 0
+        assert self.storage.read_range("f", 99, 5).size == 0
+        assert self.storage.read_range("f", 99, 40 << 20).size == 0
+        assert self.storage.read_range("empty", 0, 5).size == 0
+        tail, size = self.storage.read_tail("empty", 4)
+        assert (tail.size, size) == (0, 0)
+
     def test_the_tail_comes_with_the_size(self) -> None:
         self.storage.publish("f", b"0123456789")
         tail, size = self.storage.read_tail("f", 4)
@@ -136,6 +147,11 @@ class StorageConformance:
 
     def test_a_directory_that_is_not_there_lists_as_empty(self) -> None:
         assert list(self.storage.list("nowhere/at/all")) == []
+
+    def test_a_directory_is_no_object(self) -> None:
+        self.storage.publish("d/deeper/f", b"x")
+        assert not self.storage.exists("d/deeper")
+        assert list(self.storage.list("d")) == []
 
     def test_deleting_takes_what_is_there_and_ignores_the_rest(self) -> None:
         for name in ("a", "b", "c"):

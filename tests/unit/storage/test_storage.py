@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -71,27 +73,96 @@ def test_a_failing_storage_is_named_with_path_and_reason() -> None:
     assert storage.exists("d/f")
 
 
-def test_fsync_flushes_file_and_directory_before_the_name_appears(
+class Recorder:
+    """What os.fsync, os.replace and os.link were called for, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[str] = []
+        real_fsync, real_replace, real_link = os.fsync, os.replace, os.link
+
+        def fsync(descriptor: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            self.events.append(path if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+            real_fsync(descriptor)
+
+        def replace(source: str, target: str) -> None:
+            self.events.append("rename")
+            real_replace(source, target)
+
+        def link(source: str, target: str) -> None:
+            self.events.append("link")
+            real_link(source, target)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "replace", replace)
+        monkeypatch.setattr(os, "link", link)
+
+
+def test_fsync_flushes_the_file_before_its_name_appears_and_its_directory_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = []
-    real_fsync, real_replace = os.fsync, os.replace
+    storage = Storage(str(tmp_path), fsync=True)
+    storage.publish("d/e", b"x")
+    recorder = Recorder(monkeypatch)
+    storage.publish("d/f", b"x")
+    assert recorder.events == ["file", "rename", str(tmp_path / "d")]
+    recorder.events.clear()
+    storage.publish_if_absent("d/g", b"x")
+    assert recorder.events == ["file", "link", str(tmp_path / "d")]
+    recorder.events.clear()
+    Storage(str(tmp_path)).publish("d/h", b"x")
+    assert recorder.events == ["rename"]
 
-    def fsync(descriptor: int) -> None:
-        events.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-        real_fsync(descriptor)
 
-    def replace(source: str, target: str) -> None:
-        events.append("rename")
-        real_replace(source, target)
+@pytest.mark.parametrize("made_by_us", [True, False])
+def test_fsync_flushes_every_directory_on_the_way_whoever_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by_us: bool
+) -> None:
+    """A name in a directory is lost in a power failure where the directory's own name, one level up, is."""
+    root = tmp_path / "checkpoint" / "state"
+    if not made_by_us:
+        (root / "0" / "1").mkdir(parents=True)
+    recorder = Recorder(monkeypatch)
+    Storage(str(root), fsync=True).publish("0/1/f", b"x")
+    above = [str(directory) for directory in (root / "0" / "1", root / "0", root, tmp_path / "checkpoint", tmp_path)]
+    assert recorder.events[: 2 + len(above)] == ["file", "rename", *above]
 
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", replace)
-    Storage(str(tmp_path), fsync=True).publish("d/f", b"x")
-    assert events == ["file", "rename", "directory"]
-    events.clear()
-    Storage(str(tmp_path)).publish("d/g", b"x")
-    assert events == ["rename"]
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_without_hard_links_a_name_is_still_given_once_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refused(source: str, target: str) -> None:
+        raise OSError(error, os.strerror(error), source, None, target)
+
+    monkeypatch.setattr(os, "link", refused)
+    won: list[int] = []
+    barrier = threading.Barrier(16)
+    content = [bytes([65 + number]) * 100_000 for number in range(16)]
+
+    def publish(number: int) -> None:
+        barrier.wait()
+        if Storage(str(tmp_path)).publish_if_absent("d/f", content[number]):
+            won.append(number)
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert (tmp_path / "d" / "f").read_bytes() == content[won[0]]
+    assert os.listdir(tmp_path / "d") == ["f"]
+
+
+def test_other_failures_of_a_link_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(source: str, target: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "link", refused)
+    with fails_with("storage.failed"):
+        Storage(str(tmp_path)).publish_if_absent("d/f", b"x")
+    assert os.listdir(tmp_path / "d") == []
 
 
 def test_a_publication_that_was_cut_off_leaves_a_name_that_is_known_as_temporary(

@@ -1,0 +1,90 @@
+"""File systems of fsspec that show an object while it is written: publish = temporary name, rename.
+
+What a rename does where its target exists differs. `publish_if_absent` needs one that fails then, in one step with
+the rename itself; each protocol's is below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import posixpath
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lamina.storage.remote import FsspecBackend
+from lamina.storage.temporary import temporary_name
+
+RENAMING = frozenset({"hdfs", "arrow_hdfs", "webhdfs", "file", "local", "sftp", "smb"})
+"""Protocols whose objects are visible while they are written."""
+
+
+class RenamingBackend(FsspecBackend):
+    """Objects below `root` of a file system with directories and renames."""
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        super().__init__(filesystem, root)
+        self._counter = itertools.count()
+        protocol = filesystem.protocol
+        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+
+    def publish(self, path: str, chunks: Iterable[Any]) -> int:
+        target = self._path(path)
+        with self._temporary(target) as temporary:
+            size = self._upload(temporary, chunks)
+            if self._rename(temporary, target):
+                return size
+            # The name is its writer's alone, so what is in the way is an earlier try of the same.
+            self._filesystem.rm_file(target)
+            if not self._rename(temporary, target):
+                raise FileExistsError(f"{target} was written by somebody else at the same time")
+        return size
+
+    def publish_if_absent(self, path: str, data: bytes) -> bool:
+        target = self._path(path)
+        if self._filesystem.exists(target):
+            return self._holds(path, data)
+        with self._temporary(target) as temporary:
+            self._upload(temporary, [data])
+            return self._rename(temporary, target) or self._holds(path, data)
+
+    def _upload(self, target: str, chunks: Iterable[Any]) -> int:
+        size = 0
+        with self._filesystem.open(target, "wb") as file:
+            for chunk in chunks:
+                size += len(chunk)
+                file.write(memoryview(chunk))
+        return size
+
+    @contextlib.contextmanager
+    def _temporary(self, target: str) -> Iterator[str]:
+        """A name beside `target`, in a directory that is there; what is left under it is removed."""
+        directory, name = posixpath.split(target)
+        self._filesystem.makedirs(directory, exist_ok=True)
+        temporary = posixpath.join(directory, temporary_name(name, os.getpid(), next(self._counter)))
+        try:
+            yield temporary
+        finally:
+            with contextlib.suppress(Exception):
+                self._filesystem.rm_file(temporary)
+
+    def _rename(self, temporary: str, target: str) -> bool:
+        """Gives a whole object its name unless the name is taken; whether it did."""
+        try:
+            if self._protocols & {"file", "local"}:
+                os.link(temporary, target)
+            elif "sftp" in self._protocols:
+                # fsspec's own replaces the target
+                self._filesystem.ftp.rename(temporary, target)
+            else:
+                # HDFS and SMB refuse where the target exists; WebHDFS does so without an error
+                self._filesystem.mv(temporary, target)
+                return not self._filesystem.exists(temporary)
+        except FileNotFoundError:
+            raise
+        except Exception:
+            if self._filesystem.exists(target):
+                return False
+            raise
+        return True

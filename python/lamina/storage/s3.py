@@ -1,0 +1,68 @@
+"""S3 and what speaks its protocol, through s3fs: conditional writes, and errors of parts of a request.
+
+Retries with back-off are botocore's (`standard` mode: throttling, 5xx, connections that break or stay silent), and
+s3fs's for a body that breaks off while it is read.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Any
+
+from lamina.storage.remote import FsspecBackend
+
+_CONFLICTS = 10
+"""Tries of a conditional write that the storage refuses since another one is in progress; each is a round trip."""
+
+_DELETE_AT_ONCE = 1000
+"""The protocol's limit of keys in one request."""
+
+
+class S3Backend(FsspecBackend):
+    """Objects below `root` (bucket and prefix) of an s3fs file system."""
+
+    def publish_if_absent(self, path: str, data: bytes) -> bool:
+        for _ in range(_CONFLICTS):
+            try:
+                return super().publish_if_absent(path, data)
+            except OSError as error:
+                if _code(error) == "PreconditionFailed":
+                    return self._holds(path, data)
+                if _code(error) != "ConditionalRequestConflict":
+                    raise
+        raise OSError(errno.EBUSY, "other writers of the same object did not come to an end")
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """As the contract says; s3fs's own does not look at the keys that the storage refused to delete."""
+        for start in range(0, len(paths), _DELETE_AT_ONCE):
+            keys = [self._key(path) for path in paths[start : start + _DELETE_AT_ONCE]]
+            answer = self._filesystem.call_s3(
+                "delete_objects",
+                Bucket=keys[0][0],
+                Delete={"Objects": [{"Key": key} for _, key in keys], "Quiet": True},
+            )
+            refused = [entry for entry in answer.get("Errors", []) if entry.get("Code") != "NoSuchKey"]
+            if refused:
+                first = refused[0]
+                kind = PermissionError if first.get("Code") == "AccessDenied" else OSError
+                raise kind(
+                    errno.EACCES if kind is PermissionError else errno.EIO,
+                    f"{len(refused)} of {len(keys)} objects were not deleted; {first.get('Key')}: "
+                    f"{first.get('Code')}: {first.get('Message')}",
+                )
+
+    def size(self, path: str) -> int:
+        bucket, key = self._key(path)
+        return int(self._filesystem.call_s3("head_object", Bucket=bucket, Key=key)["ContentLength"])
+
+    def _key(self, path: str) -> tuple[str, str]:
+        bucket, _, key = self._path(path).partition("/")
+        return bucket, key
+
+
+def _code(error: OSError) -> str | None:
+    """The storage's own name of an error that s3fs translated."""
+    response: dict[str, Any] = getattr(error.__cause__, "response", None) or {}
+    code = response.get("Error", {}).get("Code")
+    return None if code is None else str(code)

@@ -1,0 +1,245 @@
+"""moto's S3 server on loopback, and a proxy before it that counts requests and makes them fail as real ones do."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import threading
+import uuid
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import parse_qs, urlsplit
+
+from moto.server import ThreadedMotoServer
+
+from lamina.storage import Storage
+
+_HOP_BY_HOP = {"connection", "transfer-encoding", "expect", "keep-alive"}
+_ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>injected</Message></Error>'
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as the proxy saw it; `sent` is how many bytes of body its answer had."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    sent: int = 0
+
+    @property
+    def operation(self) -> str:
+        """The method, with what tells S3's operations of one method apart."""
+        names = [name for name in ("uploadId", "uploads", "partNumber", "delete", "list-type") if name in self.query]
+        return " ".join([self.method, *names])
+
+
+@dataclass
+class Trouble:
+    """What happens to the next `times` requests whose operation is `operation` and whose path holds `path`.
+
+    `status` and `code`: this error instead of an answer. `cut`: the connection ends in the middle of the request's
+    body. `lose`: the request is carried out, and the connection ends without an answer. `cut_answer`: half of the
+    answer's body is sent. `delay`: seconds before the answer. `body`: this answer instead of the server's.
+    """
+
+    operation: str
+    path: str = ""
+    status: int = 0
+    code: str = "SlowDown"
+    cut: bool = False
+    lose: bool = False
+    cut_answer: bool = False
+    delay: float = 0.0
+    body: str | None = None
+    times: int = 1
+
+    def meets(self, request: Request) -> bool:
+        return self.times > 0 and self.operation in ("*", request.operation) and self.path in request.path
+
+
+@dataclass
+class FaultyProxy:
+    """Passes HTTP requests on to a server at `port` of this machine."""
+
+    port: int
+    requests: list[Request] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self._ended = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def inject(self, trouble: Trouble) -> Trouble:
+        with self.lock:
+            self.troubles.append(trouble)
+        return trouble
+
+    def take(self, request: Request) -> Trouble | None:
+        with self.lock:
+            found = next((trouble for trouble in self.troubles if trouble.meets(request)), None)
+            if found is not None:
+                found.times -= 1
+            return found
+
+    def count(self, operation: str, path: str = "") -> int:
+        """Requests of an operation on paths that hold `path`."""
+        with self.lock:
+            return sum(request.operation == operation and path in request.path for request in self.requests)
+
+    def forget(self) -> None:
+        """Forgets the requests so far."""
+        with self.lock:
+            self.requests.clear()
+
+    def wait(self, seconds: float) -> None:
+        self._ended.wait(seconds)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def serve(self) -> None:
+            parts = urlsplit(self.path)
+            request = Request(self.command, parts.path, parse_qs(parts.query, keep_blank_values=True))
+            trouble = proxy.take(request) or Trouble("")
+            length = int(self.headers.get("Content-Length") or 0)
+            if trouble.cut:
+                self.rfile.read(length // 2)
+                self.record(request, 0)
+                self.break_off()
+                return
+            body = self._chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
+            if trouble.status:
+                answer = _ERROR.format(code=trouble.code).encode()
+                self.record(request, 0)
+                self.answer(trouble.status, [("Content-Type", "application/xml")], answer, trouble)
+                return
+            upstream = http.client.HTTPConnection("127.0.0.1", proxy.port)
+            try:
+                headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
+                headers["Content-Length"] = str(len(body))
+                upstream.request(self.command, self.path, body, headers)
+                response = upstream.getresponse()
+                answer = response.read() if trouble.body is None else trouble.body.encode()
+            finally:
+                upstream.close()
+            self.record(request, 0 if self.command == "HEAD" else len(answer))
+            if trouble.delay:
+                proxy.wait(trouble.delay)
+            if trouble.lose:
+                self.break_off()
+            else:
+                self.answer(response.status, response.getheaders(), answer, trouble)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = serve  # noqa: N815
+
+        def _chunks(self) -> bytes:
+            body = b""
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+            return body
+
+        def record(self, request: Request, sent: int) -> None:
+            with proxy.lock:
+                proxy.requests.append(Request(request.method, request.path, request.query, sent))
+
+        def answer(self, status: int, headers: list[tuple[str, str]], body: bytes, trouble: Trouble) -> None:
+            self.send_response_only(status)
+            for name, value in headers:
+                # the answer to HEAD says the object's length and has no body
+                if name.lower() not in _HOP_BY_HOP and (self.command == "HEAD" or name.lower() != "content-length"):
+                    self.send_header(name, value)
+            if self.command == "HEAD":
+                self.end_headers()
+                return
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            try:
+                self.wfile.write(body[: len(body) // 2] if trouble.cut_answer else body)
+            except OSError:
+                return  # the client gave up waiting
+            if trouble.cut_answer:
+                self.break_off()
+
+        def break_off(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    return Handler
+
+
+class S3Server:
+    """moto's S3 behind a proxy, with one bucket; a context manager."""
+
+    def __init__(self) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server.start()
+        self.proxy = FaultyProxy(self._server.get_host_and_port()[1])
+        self.bucket = f"lamina-{uuid.uuid4().hex}"
+        self.direct("PUT", f"/{self.bucket}")
+
+    @property
+    def hadoop(self) -> dict[str, str]:
+        """The Hadoop keys with which S3A, and lamina, reach the server."""
+        return {
+            "fs.s3a.access.key": "id",
+            "fs.s3a.secret.key": "secret",
+            "fs.s3a.endpoint": self.proxy.url,
+            "fs.s3a.endpoint.region": "us-east-1",
+            "fs.s3a.path.style.access": "true",
+        }
+
+    def storage(self, path: str = "", hadoop: dict[str, str] | None = None) -> Storage:
+        """A storage below a directory of the bucket."""
+        return Storage(f"s3a://{self.bucket}/{path or uuid.uuid4()}", {**self.hadoop, **(hadoop or {})})
+
+    def direct(self, method: str, path: str) -> bytes:
+        """The body of an answer of the server itself, past the proxy."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port)
+        try:
+            authorization = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request"
+            connection.request(method, path, headers={"Authorization": authorization})
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    def unfinished_uploads(self) -> int:
+        """Uploads in parts that were neither completed nor aborted: they cost money, and nobody sees them."""
+        return self.direct("GET", f"/{self.bucket}?uploads").count(b"<UploadId>")
+
+    def close(self) -> None:
+        self.proxy.close()
+        self._server.stop()
+
+    def __enter__(self) -> S3Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,244 @@
+"""S3 for real: s3fs against moto's server, with throttling, slow answers, cut connections and lost answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lamina.storage import Storage
+from lamina.testing.expect import fails_with
+from tests.s3_server import S3Server, Trouble
+
+PART = 32 << 20
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(module_server: S3Server) -> Iterator[S3Server]:
+    module_server.proxy.forget()
+    module_server.proxy.troubles.clear()
+    yield module_server
+    assert all(trouble.times == 0 for trouble in module_server.proxy.troubles), "a trouble was never met"
+
+
+@pytest.fixture
+def storage(server: S3Server) -> Storage:
+    return server.storage()
+
+
+def blocks(count: int) -> Iterator[bytes]:
+    """Mebibytes, each with other bytes."""
+    for number in range(count):
+        yield bytes([number % 251]) * (1 << 20)
+
+
+def test_throttled_requests_are_tried_again(server: S3Server, storage: Storage) -> None:
+    storage.publish("d/f", b"x")
+    for operation in ("PUT", "GET", "HEAD", "GET list-type", "POST delete"):
+        server.proxy.inject(Trouble(operation, status=503, times=2))
+    storage.publish("d/g", b"hello")
+    assert bytes(storage.read("d/g")) == b"hello"
+    assert len(storage.list("d")) == 2
+    storage.delete_many(["d/f"])
+    assert [entry.name for entry in storage.list("d")] == ["g"]
+
+
+def test_an_internal_error_of_the_storage_is_tried_again(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", status=500, code="InternalError"))
+    storage.publish("d/f", b"hello")
+    server.proxy.inject(Trouble("GET", status=500, code="InternalError"))
+    assert bytes(storage.read("d/f")) == b"hello"
+
+
+def test_a_storage_that_goes_on_throttling_is_an_error_that_says_so(server: S3Server) -> None:
+    storage = server.storage(hadoop={"fs.s3a.attempts.maximum": "1"})
+    server.proxy.inject(Trouble("PUT", status=503, times=5))
+    with fails_with("storage.failed") as caught:
+        storage.publish("d/f", b"x")
+    assert "d/f" in caught.error.message
+    server.proxy.troubles.clear()
+    assert not storage.exists("d/f")
+
+
+def test_slow_answers_are_waited_for(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", delay=1.0))
+    server.proxy.inject(Trouble("GET", delay=1.0))
+    storage.publish("f", b"hello")
+    assert bytes(storage.read("f")) == b"hello"
+    assert server.proxy.count("PUT") == 1
+
+
+def test_an_answer_that_takes_longer_than_the_time_out_is_asked_for_again(server: S3Server) -> None:
+    storage = server.storage(hadoop={"fs.s3a.connection.timeout": "500ms"})
+    server.proxy.inject(Trouble("PUT", delay=5.0))
+    storage.publish("f", b"hello")
+    assert server.proxy.count("PUT") == 2
+    assert bytes(storage.read("f")) == b"hello"
+
+
+def test_a_connection_cut_in_the_middle_of_an_upload_is_uploaded_again(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", cut=True, times=2))
+    storage.publish("f", b"x" * (8 << 20))
+    assert bytes(storage.read("f")) == b"x" * (8 << 20)
+
+
+def test_nothing_is_seen_of_an_upload_whose_connections_are_all_cut(server: S3Server) -> None:
+    storage = server.storage(hadoop={"fs.s3a.attempts.maximum": "1"})
+    trouble = server.proxy.inject(Trouble("PUT", cut=True, times=1000))
+    with fails_with("storage.failed"):
+        storage.publish("d/f", b"x" * (8 << 20))
+    trouble.times = 0
+    assert not storage.exists("d/f")
+    assert list(storage.list("d")) == []
+
+
+def test_a_body_that_breaks_off_while_it_is_read_is_read_again(server: S3Server, storage: Storage) -> None:
+    storage.publish("f", blocks(20))
+    server.proxy.inject(Trouble("GET", cut_answer=True, times=2))
+    assert bytes(storage.read("f")) == b"".join(blocks(20))
+    server.proxy.inject(Trouble("GET", cut_answer=True))
+    assert bytes(storage.read_range("f", 5, 1000)) == b"\0" * 1000
+
+
+def test_a_publication_whose_answer_was_lost_is_there_once_and_whole(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", lose=True))
+    storage.publish("f", b"hello")
+    assert bytes(storage.read("f")) == b"hello"
+
+
+def test_a_large_object_is_uploaded_in_parts_and_read_in_ranges(server: S3Server, storage: Storage) -> None:
+    size = 3 * (PART >> 20) + 1
+    assert storage.publish("large", blocks(size)) == size << 20
+    assert server.proxy.count("PUT uploadId partNumber") == 4
+    assert server.unfinished_uploads() == 0
+    server.proxy.forget()
+    assert bytes(storage.read("large")) == b"".join(blocks(size))
+    assert server.proxy.count("GET") == 7
+
+
+@pytest.mark.parametrize("trouble", [{"status": 503}, {"cut": True}, {"lose": True}])
+@pytest.mark.parametrize("operation", ["POST uploads", "PUT uploadId partNumber"])
+def test_a_part_that_fails_is_sent_again(
+    server: S3Server, storage: Storage, operation: str, trouble: dict[str, object]
+) -> None:
+    server.proxy.inject(Trouble(operation, **trouble))  # type: ignore[arg-type]
+    size = (PART >> 20) + 1
+    storage.publish("large", blocks(size))
+    assert storage.size("large") == size << 20
+    assert bytes(storage.read_range("large", PART, 1 << 20)) == list(blocks(size))[-1]
+
+
+@pytest.mark.parametrize("operation", ["PUT uploadId partNumber", "POST uploadId"])
+def test_an_upload_in_parts_that_fails_is_aborted_and_never_seen(server: S3Server, operation: str) -> None:
+    storage = server.storage()
+    unfinished = server.unfinished_uploads()
+    server.proxy.inject(Trouble(operation, status=403, code="AccessDenied"))
+    with fails_with("storage.denied"):
+        storage.publish("large", blocks((PART >> 20) + 1))
+    assert not storage.exists("large")
+    assert server.unfinished_uploads() == unfinished
+    assert server.proxy.count("DELETE uploadId") == 1
+
+
+def test_an_upload_in_parts_whose_source_fails_is_aborted(server: S3Server, storage: Storage) -> None:
+    unfinished = server.unfinished_uploads()
+
+    def source() -> Iterator[bytes]:
+        yield from blocks(2 * (PART >> 20) + 1)
+        raise ConnectionResetError("the sender went away")
+
+    with pytest.raises(ConnectionResetError):
+        storage.publish("large", source())
+    assert server.unfinished_uploads() == unfinished
+    assert not storage.exists("large")
+
+
+def test_a_conditional_write_asks_the_storage_and_not_a_look_before(server: S3Server, storage: Storage) -> None:
+    assert storage.publish_if_absent("f", b"first")
+    assert [request.operation for request in server.proxy.requests] == ["PUT"]
+    assert not storage.publish_if_absent("f", b"second")
+    assert bytes(storage.read("f")) == b"first"
+
+
+def test_a_conditional_write_whose_answer_was_lost_knows_its_own_object(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", lose=True))
+    assert storage.publish_if_absent("f", b"mine")
+    assert server.proxy.count("PUT") == 2
+    server.proxy.inject(Trouble("PUT", lose=True))
+    assert not storage.publish_if_absent("f", b"another")
+    assert bytes(storage.read("f")) == b"mine"
+
+
+def test_a_conditional_write_that_meets_another_in_progress_is_tried_again(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", status=409, code="ConditionalRequestConflict", times=2))
+    assert storage.publish_if_absent("f", b"mine")
+    server.proxy.inject(Trouble("PUT", status=409, code="ConditionalRequestConflict"))
+    assert not storage.publish_if_absent("f", b"other")
+
+
+def test_of_many_conditional_writes_under_throttling_exactly_one_wins(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", status=503, times=4))
+    server.proxy.inject(Trouble("PUT", lose=True, times=4))
+    won: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def publish(number: int) -> None:
+        barrier.wait()
+        if storage.publish_if_absent("f", b"writer %d" % number):
+            won.append(number)
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert bytes(storage.read("f")) == b"writer %d" % won[0]
+
+
+def test_a_refused_access_is_denied_and_not_tried_again(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", status=403, code="AccessDenied"))
+    with fails_with("storage.denied") as caught:
+        storage.publish("d/f", b"x")
+    assert "d/f" in caught.error.message
+    assert server.proxy.count("PUT") == 1
+
+
+def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
+    with fails_with("storage.failed") as caught:
+        Storage("s3a://no-such-bucket/x", server.hadoop).publish("f", b"x")
+    assert "s3a://no-such-bucket/x/f" in caught.error.message
+
+
+def test_an_object_that_the_storage_refuses_to_delete_is_an_error(server: S3Server, storage: Storage) -> None:
+    storage.publish("d/a", b"x")
+    refusal = (
+        '<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Error><Key>d/a</Key>'
+        "<Code>{}</Code><Message>injected</Message></Error></DeleteResult>"
+    )
+    server.proxy.inject(Trouble("POST delete", body=refusal.format("AccessDenied")))
+    with fails_with("storage.denied") as caught:
+        storage.delete_many(["d/a", "d/b"])
+    assert "1 of 2 objects were not deleted; d/a: AccessDenied" in caught.error.message
+    server.proxy.inject(Trouble("POST delete", body=refusal.format("InternalError")))
+    with fails_with("storage.failed"):
+        storage.delete_many(["d/a"])
+
+
+def test_more_objects_than_one_request_takes_are_deleted(server: S3Server, storage: Storage) -> None:
+    storage.publish("d/a", b"x")
+    storage.delete_many([f"d/{number}" for number in range(1500)] + ["d/a"])
+    assert server.proxy.count("POST delete") == 2
+    assert list(storage.list("d")) == []
+
+
+def test_a_look_at_what_is_not_there_is_one_request(server: S3Server, storage: Storage) -> None:
+    assert not storage.exists("d/f")
+    assert len(server.proxy.requests) == 1
