@@ -192,6 +192,7 @@ class LaminaStateStoreProvider
   /** The first thing that Spark's driver asks of a provider, so the first chance to say that the jar is a wrong one. */
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
     LaminaStateStoreProvider.requireSpark(SPARK_VERSION)
+    LaminaExtensions.requireForTransformWithState()
     Metrics.All
   }
 
