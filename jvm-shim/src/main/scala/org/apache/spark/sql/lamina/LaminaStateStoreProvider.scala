@@ -178,10 +178,11 @@ class LaminaStateStoreProvider
 
   /**
    * Tells Spark that the chain of this store is short. Spark would take a store that never says so for one that lags,
-   * and ask for a full snapshot in each batch; here compaction bounds the chain.
+   * and ask for a full snapshot in each batch; here compaction bounds the chain. Takes no lock of Spark's: the one of the
+   * loaded providers is held while Spark waits for its maintenance threads to end.
    */
   private def reportSnapshot(id: StateStoreProviderId): Unit =
-    for (env <- Option(SparkEnv.get) if StateStore.isLoaded(id); version <- opens.version) {
+    for (env <- Option(SparkEnv.get); version <- opens.version) {
       StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
     }
 
@@ -211,7 +212,7 @@ class LaminaStateStoreProvider
     if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, storeId, hadoopConf)
     if (nextReport <= version) {
       nextReport = version + LaminaStateStoreProvider.ReportEvery
-      Future(quietly(providerId.foreach(reportSnapshot)))(ExecutionContext.global)
+      Future(quietly(providerId.filter(StateStore.isLoaded).foreach(reportSnapshot)))(ExecutionContext.global)
     }
   }
 
