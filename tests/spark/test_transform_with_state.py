@@ -215,8 +215,13 @@ def test_state_with_a_time_to_live_expires_alike(streams: Streams) -> None:
 
 
 def read(spark: SparkSession, streams: Streams, provider: str, **options: str) -> list[str]:
-    frame = spark.read.format("statestore").options(**options).load(str(streams.checkpoint(provider)))
-    return sorted(str(row.asDict(recursive=True)) for row in frame.drop("partition_id").collect())
+    # the session's format has to be that of the checkpoint
+    spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
+    try:
+        frame = spark.read.format("statestore").options(**options).load(str(streams.checkpoint(provider)))
+        return sorted(str(row.asDict(recursive=True)) for row in frame.drop("partition_id").collect())
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.checkpointFormatVersion")
 
 
 def test_its_variables_and_timers_are_read_by_the_state_reader(streams: Streams, spark: SparkSession) -> None:
