@@ -1,4 +1,4 @@
-# Every command of this project. `make` alone prints them; CI runs `make test`.
+# Every command of this project. `make` alone prints them; CI runs `make test` and `make test-spark`.
 #
 # Needs Python 3.10-3.13 and a JDK 17 or 21; everything else is fetched: Python packages into .venv, sbt and the jars of
 # Spark 4.2 through Ivy, which pyspark brings along.
@@ -29,7 +29,7 @@ endif
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
-.PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-packaging bench-quick clean \
+.PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites test-packaging bench-quick clean \
 	check-machine
 
 help:  ## Print this list
@@ -38,7 +38,7 @@ help:  ## Print this list
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
 
-test: lint test-unit test-scala test-spark test-packaging  ## Everything that CI runs (at most 25 minutes on two cores)
+test: lint test-unit test-scala test-packaging  ## Everything but test-spark (at most 25 minutes on two cores)
 
 build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
 
@@ -61,9 +61,14 @@ test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
-test-spark: $(VENV)/.dev  ## Tests with Spark
+test-spark: test-pyspark test-suites  ## Tests with Spark (at most 45 minutes on two cores)
+
+test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/spark
+
+test-suites: $(VENV)/.base $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
+	$(SBT) suites42/scalafmtCheckAll suites42/test
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
 	$(PY) -m pytest tests/packaging

@@ -26,6 +26,47 @@ lazy val spark43 = shim("4.3").settings(
   }
 )
 
+// Spark's own test suites on this provider: slow, so apart from the tests of the shim. They see the shim as users do, as a
+// jar with the engine in it. Some of their resources only load from a directory, so those are unpacked.
+lazy val suites42 = Project("suites42", file("build/sbt/suites-4.2")).settings(
+  publish / skip := true,
+  target := file("build/sbt/suites-4.2/target").getAbsoluteFile,
+  Test / unmanagedSourceDirectories := Seq(file("jvm-shim/src/suites/scala").getAbsoluteFile),
+  scalacOptions ++= compilerOptions,
+  libraryDependencies ++= Seq("core", "sql", "catalyst", "sql-api", "common-utils", "tags").flatMap { module =>
+    val spark = "org.apache.spark" %% s"spark-$module" % "4.2.0" % Test
+    Seq(spark, spark.classifier("tests"))
+  },
+  libraryDependencies ++= Seq(
+    "org.scalatest" %% "scalatest" % "3.2.19" % Test,
+    "org.scalatestplus" %% "scalacheck-1-18" % "3.2.19.0" % Test,
+    "org.scalatestplus" %% "mockito-5-12" % "3.2.19.0" % Test
+  ),
+  Test / unmanagedJars ++= {
+    val resources = target.value / "spark-test-resources"
+    if (!resources.exists) {
+      val jars = (Test / update).value.matching(artifactFilter(name = "spark-sql_2.13", classifier = "tests"))
+      IO.unzip(jars.head, resources, (name: String) => !name.endsWith(".class"))
+    }
+    Seq(Attributed.blank((spark42 / Compile / packageBin).value), Attributed.blank(resources))
+  },
+  forkedTests,
+  // As in Spark's own build, so that executors of a local cluster start without an installed Spark.
+  Test / envVars ++= Map(
+    "SPARK_HOME" -> target.value.getPath,
+    "SPARK_TESTING" -> "1",
+    "SPARK_SCALA_VERSION" -> "2.13"
+  ),
+  Test / javaOptions ++= Seq(
+    "-ea",
+    "-Dspark.testing=true",
+    s"-Dspark.test.home=${target.value}",
+    s"-Djava.io.tmpdir=${target.value / "tmp"}",
+    "-Dspark.sql.streaming.stateStore.providerClass=org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+  ),
+  Test / testGrouping := { IO.createDirectory(target.value / "tmp"); (Test / testGrouping).value }
+)
+
 def shim(minor: String): Project = {
   val id = s"spark${minor.replace(".", "")}"
   val shimSources = file("jvm-shim/src")
@@ -39,7 +80,7 @@ def shim(minor: String): Project = {
     Test / unmanagedSourceDirectories :=
       Seq(shimSources / "test/scala", shimSources / s"test/scala-spark-$minor").map(_.getAbsoluteFile),
     Test / unmanagedResourceDirectories := Seq((shimSources / "test/resources").getAbsoluteFile),
-    scalacOptions ++= Seq("-Xlint", "-Werror", "-deprecation", "-feature", "-unchecked", "-encoding", "UTF-8"),
+    scalacOptions ++= compilerOptions,
     libraryDependencies ++= Seq(
       "org.scalatest" %% "scalatest" % "3.2.19" % Test,
       "org.scalatestplus" %% "scalacheck-1-18" % "3.2.19.0" % Test,
@@ -65,14 +106,20 @@ def shim(minor: String): Project = {
     },
     description := s"State store provider of lamina for Spark $minor",
     licenses := Seq("Apache-2.0" -> url("https://www.apache.org/licenses/LICENSE-2.0")),
-    Test / fork := true,
-    Test / parallelExecution := false,
-    Test / baseDirectory := file(".").getAbsoluteFile,
-    Test / javaOptions ++= Seq("-Xmx2g", "-Xss4m", "-XX:+IgnoreUnrecognizedVMOptions") ++ sparkModuleOptions,
-    Test / javaOptions += s"-Dlog4j2.configurationFile=${file("project/log4j2-test.properties").getAbsoluteFile.toURI}",
-    Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDF")
+    forkedTests
   )
 }
+
+lazy val compilerOptions = Seq("-Xlint", "-Werror", "-deprecation", "-feature", "-unchecked", "-encoding", "UTF-8")
+
+lazy val forkedTests: Seq[Setting[_]] = Seq(
+  Test / fork := true,
+  Test / parallelExecution := false,
+  Test / baseDirectory := file(".").getAbsoluteFile,
+  Test / javaOptions ++= Seq("-Xmx2g", "-Xss4m", "-XX:+IgnoreUnrecognizedVMOptions") ++ sparkModuleOptions,
+  Test / javaOptions += s"-Dlog4j2.configurationFile=${file("project/log4j2-test.properties").getAbsoluteFile.toURI}",
+  Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDF")
+)
 
 // What Spark's own launcher passes to its JVMs (org.apache.spark.launcher.JavaModuleOptions).
 lazy val sparkModuleOptions = Seq(

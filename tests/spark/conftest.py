@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lamina.spark.configure import EXTENSION
 from tests.spark.streams import Streams
 
 
@@ -30,6 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2,4]")
         .appName("lamina-tests")
         .config("spark.jars", shim_jar())
+        .config("spark.sql.extensions", EXTENSION)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.driver.host", "127.0.0.1")

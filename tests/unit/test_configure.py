@@ -13,7 +13,7 @@ import pytest
 from lamina.errors import EngineError, SettingsError, VersionError
 from lamina.settings import PREFIX, Settings
 from lamina.spark import configure, jar_path, launch
-from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
+from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, EXTENSION, EXTENSIONS_KEY, PROVIDER, PROVIDER_KEY
 from lamina.spark.jars import spark_minors
 
 pyspark_sql = pytest.importorskip("pyspark.sql")
@@ -41,12 +41,13 @@ def builder(**conf: str) -> Any:
     return fresh.config(map=conf) if conf else fresh
 
 
-def test_it_sets_the_provider_the_format_the_backend_and_the_jar_and_nothing_else(home: Path) -> None:
+def test_it_sets_the_provider_the_extension_the_format_the_backend_and_the_jar_and_nothing_else(home: Path) -> None:
     assert options(configure(builder())) == {
         PROVIDER_KEY: PROVIDER,
         CHECKPOINT_FORMAT_KEY: "2",
         PREFIX + "backend": "heap",
         "spark.jars": jar_path(),
+        EXTENSIONS_KEY: EXTENSION,
         PREFIX + "engine.python": sys.executable,
     }
 
@@ -99,7 +100,7 @@ def test_jars_extensions_and_plugins_of_the_builder_stay(home: Path) -> None:
     mine = {"spark.jars": "/a.jar,/b.jar", "spark.sql.extensions": "x.E", "spark.plugins": "x.P"}
     set_ = options(configure(builder(**mine)))
     assert set_["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
-    assert set_["spark.sql.extensions"] == "x.E"
+    assert set_["spark.sql.extensions"] == f"x.E,{EXTENSION}"
     assert set_["spark.plugins"] == "x.P"
 
 
@@ -127,6 +128,16 @@ def test_jars_of_the_submit_arguments_stay_and_reach_the_driver(
     assert words[1].endswith(f"/a b.jar,{jar_path()}")
     assert words[2] == "pyspark-shell"
     assert "spark.jars" not in set_
+
+
+def test_extensions_of_the_defaults_file_and_of_the_submit_arguments_stay(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "conf" / "spark-defaults.conf").write_text("spark.sql.extensions x.E\n")
+    assert options(configure(builder()))["spark.sql.extensions"] == f"x.E,{EXTENSION}"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.sql.extensions=y.E pyspark-shell")
+    assert "spark.sql.extensions" not in options(configure(builder()))
+    assert shlex.split(launch.jvm_environment()["PYSPARK_SUBMIT_ARGS"])[1] == f"spark.sql.extensions=y.E,{EXTENSION}"
 
 
 def test_twice_sets_nothing_twice(home: Path) -> None:

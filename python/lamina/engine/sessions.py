@@ -64,7 +64,6 @@ class OpenStore:
             "attempt": begun.attempt,
             "base_attempt": begun.base_attempt,
             "snapshot": begun.snapshot,
-            "empty_attempt": begun.unchanged if begun.base_attempt is None else None,
         }
 
     def commit(self, header: Mapping[str, Any], sections: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, Any]:

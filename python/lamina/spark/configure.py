@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+EXTENSIONS_KEY = "spark.sql.extensions"
+EXTENSION = "org.apache.spark.sql.lamina.LaminaExtensions"
 CHECKPOINT_FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 _KEYS: dict[str, str] = {field.name: field.metadata["key"].full_name for field in fields(Settings)}
@@ -28,11 +30,12 @@ _KEYS: dict[str, str] = {field.name: field.metadata["key"].full_name for field i
 def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: object) -> SparkSession.Builder:
     """Sets what a session needs so that its streaming queries keep their state in lamina.
 
-    Sets the provider, checkpoint format 2 and the given settings, and adds the shim's jar for the installed Spark to
-    `spark.jars`; jars, extensions and plugins that the builder, `spark-defaults.conf` or `PYSPARK_SUBMIT_ARGS` set
-    stay. Where the master is local and no Python is chosen for Spark's workers, the engine runs with the Python of this
-    program: set another master before. Needs no network. Call it before the first session of the process, unless the
-    jar is already loaded (as after `spark-submit --packages`).
+    Sets the provider, checkpoint format 2 and the given settings, adds the shim's jar for the installed Spark to
+    `spark.jars`, and to `spark.sql.extensions` the extension that `transformWithState` needs; jars, extensions and
+    plugins that the builder, `spark-defaults.conf` or `PYSPARK_SUBMIT_ARGS` set stay. Where the master is local and no
+    Python is chosen for Spark's workers, the engine runs with the Python of this program: set another master before.
+    Needs no network. Call it before the first session of the process, unless the jar is already loaded (as after
+    `spark-submit --packages`).
 
     Args:
         builder: `SparkSession.builder`, or one with options set.
@@ -58,11 +61,14 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
     Settings.parse(wanted)
     if _jvm_runs():
         _require_loaded_provider()
+        before = options.get(EXTENSIONS_KEY) or _jvm_conf(EXTENSIONS_KEY)
+        builder.config(EXTENSIONS_KEY, launch.merged(before, EXTENSION))
     else:
         problem = java_problem()
         if problem is not None:
             raise EngineError("engine.dependency", problem)
         _add(builder, options, "spark.jars", jar_path())
+        _add(builder, options, EXTENSIONS_KEY, EXTENSION)
         if _engine_needs_this_python(options):
             wanted.setdefault(_KEYS["engine_python"], sys.executable)
     for text in warnings_for({str(key): str(value) for key, value in options.items()}):
@@ -106,6 +112,15 @@ def _jvm_runs() -> bool:
     from pyspark import SparkContext
 
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _jvm_conf(key: str) -> str | None:
+    """What `spark-submit` set before this program began."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    value: str | None = SparkConf().get(key, None)
+    return value
 
 
 def _require_loaded_provider() -> None:

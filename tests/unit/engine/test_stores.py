@@ -83,14 +83,6 @@ def test_a_closed_handle_is_refused_and_others_stay(engine: Engine, tmp_path: Pa
     assert other.begin(0, None)["attempt"]
 
 
-def test_begin_on_the_empty_version_gives_the_id_of_an_empty_store(engine: Engine, tmp_path: Path) -> None:
-    store = Store(engine, f"file:{tmp_path}/state")
-    begun = store.begin(0, None)
-    assert begun["base_attempt"] is None
-    assert begun["empty_attempt"].startswith("L1.0.")
-    assert ".e.-." in begun["empty_attempt"]
-
-
 def test_resolve_and_related_follow_the_lineage(engine: Engine, data: Data, tmp_path: Path) -> None:
     store = Store(engine, f"file:{tmp_path}/state")
     first = store.commit(data, 1, None, entries([put(b"k", b"1")]))

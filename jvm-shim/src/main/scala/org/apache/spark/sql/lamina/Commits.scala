@@ -54,7 +54,7 @@ final class Commits(
         engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true)
       )
       val base = draft.base.orElse(begun.baseAttempt)
-      val attempt = skippedAs(live, draft, begun, base) match {
+      val attempt = skippedAs(live, draft, base) match {
         case Some(kept) =>
           live.keep(store.version + 1)
           counters.add(Metrics.SkippedCommits, 1)
@@ -71,15 +71,17 @@ final class Commits(
         if (namesAttempts) store.sent else None
       )
       store.outcome = Some(Outcome(info, measure(live)))
+      store.attach()
       store.endWithoutTask()
     }
   }
 
   /** The id of a commit that has nothing to write: that of its base. None where a file must be written. */
-  private def skippedAs(live: LiveTable, draft: Draft, begun: Begun, base: Option[String]): Option[String] = {
+  private def skippedAs(live: LiveTable, draft: Draft, base: Option[String]): Option[String] = {
     val nothing = namesAttempts && !draft.loadEmpty && !draft.forceSnapshot &&
       live.working == draft.initial && live.table.isUnchanged
-    if (nothing) base.orElse(begun.emptyAttempt) else None
+    // The first commit always writes: Spark's state reader wants a directory for each partition.
+    if (nothing) base else None
   }
 
   private def send(store: LaminaStateStore, draft: Draft, begun: Begun, base: Option[String]): Unit = {
@@ -92,6 +94,7 @@ final class Commits(
     val header = () => describe(store, draft, begun, base, whole, summary)
     val answer = engine.commit(begun, header, sections)
     val next = Position(store.version + 1, begun.attempt, live.working, summary.digest)
+    if (draft.forceSnapshot) counters.add(Metrics.ForcedSnapshots, 1)
     counters.add(Metrics.ChangedRows, summary.rows)
     counters.add(Metrics.ChangedBytes, summary.bytes)
     val task = TaskContext.get()

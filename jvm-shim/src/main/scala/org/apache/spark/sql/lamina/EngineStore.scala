@@ -40,14 +40,12 @@ final class EngineHandle(
  *
  * @param handle the process that knows it: an attempt does not outlive its engine
  * @param snapshot whether the commit must hold the whole version
- * @param emptyAttempt id for a commit on the empty version 0 that changes nothing
  */
 final case class Begun(
     handle: EngineHandle,
     attempt: String,
     baseAttempt: Option[String],
-    snapshot: Boolean,
-    emptyAttempt: Option[String]
+    snapshot: Boolean
 )
 
 /**
@@ -126,8 +124,7 @@ final class EngineStore(
         throw new LaminaError(LaminaError.EngineProtocol, "begin answered without an attempt")
       ),
       EngineStore.string(result \ "base_attempt"),
-      result \ "snapshot" == JBool(true),
-      EngineStore.string(result \ "empty_attempt")
+      result \ "snapshot" == JBool(true)
     )
   }
 

@@ -69,10 +69,17 @@ final class LaminaStateStore(
   /** Checks that rows may be read; true where the reader sees the version without the open transaction. */
   private[lamina] def reading(): Boolean = {
     val writing = open.isWriting
-    if (!writing) open.transition(Read)
+    if (!writing) {
+      open.transition(Read)
+      if (outcome.isDefined && open.task == null) throw readAfterCommit()
+    }
     if (if (writing) live.writer ne open else live.generation != generation) throw stale()
     !writing
   }
+
+  /** Without a task to end it a commit ends an open. */
+  private def readAfterCommit(): Throwable =
+    StateStoreErrors.stateStoreOperationOutOfOrder("Cannot read after COMMITTED outside of a task")
 
   private def updating(): Unit = {
     if (!open.isWriting) open.transition(Update)

@@ -178,10 +178,11 @@ class LaminaStateStoreProvider
 
   /**
    * Tells Spark that the chain of this store is short. Spark would take a store that never says so for one that lags,
-   * and ask for a full snapshot in each batch; here compaction bounds the chain.
+   * and ask for a full snapshot in each batch; here compaction bounds the chain. Takes no lock of Spark's: the one of the
+   * loaded providers is held while Spark waits for its maintenance threads to end.
    */
   private def reportSnapshot(id: StateStoreProviderId): Unit =
-    for (env <- Option(SparkEnv.get) if StateStore.isLoaded(id); version <- opens.version) {
+    for (env <- Option(SparkEnv.get); version <- opens.version) {
       StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
     }
 
@@ -192,6 +193,7 @@ class LaminaStateStoreProvider
   /** The first thing that Spark's driver asks of a provider, so the first chance to say that the jar is a wrong one. */
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
     LaminaStateStoreProvider.requireSpark(SPARK_VERSION)
+    LaminaExtensions.requireForTransformWithState()
     Metrics.All
   }
 
@@ -210,7 +212,7 @@ class LaminaStateStoreProvider
     if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, storeId, hadoopConf)
     if (nextReport <= version) {
       nextReport = version + LaminaStateStoreProvider.ReportEvery
-      Future(quietly(providerId.foreach(reportSnapshot)))(ExecutionContext.global)
+      Future(quietly(providerId.filter(StateStore.isLoaded).foreach(reportSnapshot)))(ExecutionContext.global)
     }
   }
 

@@ -17,6 +17,9 @@ object Metrics {
   val StepBacks = StateStoreCustomSumMetric("laminaStepBacks", "lamina: opens that undid the last commit")
   val HandOvers = StateStoreCustomSumMetric("laminaHandOvers", "lamina: tables taken over from another provider")
   val SkippedCommits = StateStoreCustomSumMetric("laminaSkippedCommits", "lamina: commits that had nothing to write")
+  // The name is that of Spark's heap provider.
+  val ForcedSnapshots =
+    StateStoreCustomSumMetric("forceSnapshotCount", "lamina: full snapshots written because Spark asked for them")
   val ChangedRows = StateStoreCustomSumMetric("laminaChangedRows", "lamina: keys in the change sets sent")
   val ChangedBytes =
     StateStoreCustomSizeMetric("laminaChangedBytes", "lamina: uncompressed bytes of the change sets sent")
@@ -43,6 +46,7 @@ object Metrics {
     StepBacks,
     HandOvers,
     SkippedCommits,
+    ForcedSnapshots,
     ChangedRows,
     ChangedBytes,
     WrittenBytes,
@@ -89,6 +93,7 @@ object Counters {
     StepBacks,
     HandOvers,
     SkippedCommits,
+    ForcedSnapshots,
     ChangedRows,
     ChangedBytes,
     WrittenBytes,

@@ -94,6 +94,7 @@ object Open {
     (Writing, Commit) -> Committed,
     (Writing, Abort) -> Aborted,
     (Writing, TakeOver) -> Lost,
+    (Committed, Read) -> Committed,
     (Aborted, Abort) -> Aborted,
     (Released, Release) -> Released,
     (Released, Abort) -> Released,

@@ -166,6 +166,8 @@ final class StoreOpener(
         throw QueryExecutionErrors.notEnoughMemoryToLoadStore(id.toString, "LAMINA_STORE_PROVIDER", error)
       case error: StateStoreInvalidStateMachineTransition => throw error
       case error: StateStoreOperationOutOfOrder => throw error
+      case error: LaminaError if error.kind == LaminaError.FileMissing || error.kind == LaminaError.StateNotRetained =>
+        throw QueryExecutionErrors.failedToReadStreamingStateFileError(id.storeCheckpointLocation(), error)
       case error: Throwable => throw StateStoreErrors.cannotLoadStore(error)
     }
 

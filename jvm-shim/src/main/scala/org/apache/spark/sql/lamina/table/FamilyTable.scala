@@ -126,10 +126,12 @@ final class FamilyTable private[table] (
     }
   }
 
-  /** All rows, in no order. */
+  /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
   def scan(base: Boolean): RowCursor = new RowCursor {
     private val buffer = new HashIndex.WordBuffer
-    private var prefix = index.copySegment(0L, buffer)
+    private val wasEmpty = !base && rows == 0
+    private var started = false
+    private var prefix = 0L
     private var position = 0
 
     override def next(): Long = {
@@ -142,7 +144,8 @@ final class FamilyTable private[table] (
             if (row != 0L) return handOut(row)
           }
         }
-        if (prefix == 0L) return 0L
+        if (wasEmpty || (started && prefix == 0L)) return 0L
+        started = true
         prefix = index.copySegment(prefix, buffer)
         position = 0
       }

@@ -1,0 +1,177 @@
+package org.apache.spark.sql.lamina
+
+import java.util.UUID
+
+import scala.util.Random
+
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.{SparkContext, SparkException}
+import org.apache.spark.LocalSparkContext.withSpark
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorSuite.withCoordinatorRef
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.StructType
+
+/** The contract that Spark's own providers are held to, in both checkpoint formats, with and without row checksums. */
+abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean)
+    extends StateStoreSuiteBase[LaminaStateStoreProvider]
+    with WithoutExcluded {
+  import StateStoreTestsHelper._
+
+  override def newStoreProvider(): LaminaStateStoreProvider = newStoreProvider(newId())
+
+  override def newStoreProvider(storeId: StateStoreId): LaminaStateStoreProvider = create(storeId)
+
+  override def newStoreProvider(storeId: StateStoreId, useColumnFamilies: Boolean): LaminaStateStoreProvider =
+    create(storeId, useColumnFamilies = useColumnFamilies)
+
+  override def newStoreProvider(storeId: StateStoreId, conf: Configuration): LaminaStateStoreProvider =
+    create(storeId, hadoop = conf)
+
+  override def newStoreProvider(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): LaminaStateStoreProvider =
+    create(newId(), conf = getDefaultSQLConf(minDeltasForSnapshot, numOfVersToRetainInMemory))
+
+  override def newStoreProvider(
+      keySchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean
+  ): LaminaStateStoreProvider = create(newId(), useColumnFamilies, keySchema, keyStateEncoderSpec)
+
+  override def newStoreProvider(useColumnFamilies: Boolean): LaminaStateStoreProvider =
+    create(newId(), useColumnFamilies = useColumnFamilies)
+
+  override def newStoreProviderWithClonedConf(storeId: StateStoreId): LaminaStateStoreProvider = create(storeId)
+
+  override def newStoreProviderNoInit(): LaminaStateStoreProvider = new LaminaStateStoreProvider
+
+  override def getLatestData(
+      provider: LaminaStateStoreProvider,
+      useColumnFamilies: Boolean
+  ): Set[((String, Int), Int)] =
+    getData(provider, -1, useColumnFamilies)
+
+  override def getData(
+      provider: LaminaStateStoreProvider,
+      version: Int,
+      useColumnFamilies: Boolean
+  ): Set[((String, Int), Int)] = {
+    val id = provider.stateStoreId
+    tryWithProviderResource(newStoreProvider(id, useColumnFamilies)) { reader =>
+      val store = reader.getStore(if (version < 0) LaminaStateStoreSuite.latestVersion(id) else version.toLong)
+      try store.iterator().map(rowPairToDataPair).toSet
+      finally store.abort()
+    }
+  }
+
+  override def getDefaultSQLConf(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): SQLConf = {
+    val conf = SQLConf.get.clone()
+    conf.setConf(SQLConf.STATE_STORE_PROVIDER_CLASS, classOf[LaminaStateStoreProvider].getName)
+    conf.setConf(SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT, minDeltasForSnapshot)
+    conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
+    conf.setConf(SQLConf.STATE_STORE_ROW_CHECKSUM_ENABLED, rowChecksums)
+    conf
+  }
+
+  override def getDefaultStoreConf(): StateStoreConf = new StateStoreConf(getDefaultSQLConf(10, 2))
+
+  // Spark's codecs compress the files of its own providers only.
+  override def testWithAllCodec(name: String)(body: Boolean => Any): Unit =
+    Seq(true, false).foreach(families => test(s"$name - colFamiliesEnabled=$families")(body(families)))
+
+  override protected def afterEach(): Unit = {
+    // The test of Spark that does this is one of the excluded.
+    StateStore.stop()
+    super.afterEach()
+  }
+
+  test("StateStore.get: a missing version is refused, older versions open again, unload forgets the provider") {
+    withSpark(new SparkContext("local", "test")) { context =>
+      withCoordinatorRef(context) { coordinator =>
+        val id = StateStoreProviderId(newId(), UUID.randomUUID())
+        def open(version: Long): StateStore = StateStore.get(
+          id,
+          keySchema,
+          valueSchema,
+          NoPrefixKeyStateEncoderSpec(keySchema),
+          version,
+          None,
+          None,
+          useColumnFamilies = false,
+          getDefaultStoreConf(),
+          new Configuration
+        )
+        checkError(
+          intercept[SparkException](open(-1)),
+          "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION",
+          parameters = Map("version" -> "-1")
+        )
+        checkError(
+          intercept[SparkException](open(1)),
+          "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE",
+          parameters = Map("fileToRead" -> ".*"),
+          matchPVals = true
+        )
+        val first = open(0)
+        put(first, "a", 0, 1)
+        first.commit()
+        val second = open(1)
+        assert(StateStore.isLoaded(id))
+        assert(rowPairsToDataSet(second.iterator()) == Set(("a", 0) -> 1))
+        put(second, "a", 0, 2)
+        second.commit()
+        val again = open(0)
+        assert(again.version == 0)
+        assert(rowPairsToDataSet(again.iterator()) == Set.empty)
+        again.abort()
+        val latest = open(2)
+        assert(rowPairsToDataSet(latest.iterator()) == Set(("a", 0) -> 2))
+        latest.abort()
+        StateStore.unloadAll()
+        assert(!StateStore.isLoaded(id))
+        coordinator.deactivateInstances(id.queryRunId)
+        assert(rowPairsToDataSet(open(1).iterator()) == Set(("a", 0) -> 1))
+      }
+    }
+  }
+
+  private def newId(): StateStoreId = StateStoreId(newDir(), Random.nextInt(Int.MaxValue), 0)
+
+  private def create(
+      storeId: StateStoreId,
+      useColumnFamilies: Boolean = false,
+      keySchema: StructType = StateStoreTestsHelper.keySchema,
+      spec: KeyStateEncoderSpec = NoPrefixKeyStateEncoderSpec(StateStoreTestsHelper.keySchema),
+      conf: SQLConf = getDefaultSQLConf(10, 2),
+      hadoop: Configuration = new Configuration
+  ): LaminaStateStoreProvider = {
+    hadoop.set(Compat.runIdKey, UUID.randomUUID().toString)
+    val provider = new LaminaStateStoreProvider
+    provider.init(
+      storeId,
+      keySchema,
+      valueSchema,
+      spec,
+      useColumnFamilies,
+      new StateStoreConf(conf),
+      hadoop,
+      stateSchemaProvider = Some(new TestStateSchemaProvider)
+    )
+    provider
+  }
+}
+
+object LaminaStateStoreSuite {
+
+  /** The newest version of which a store has a file. */
+  def latestVersion(id: StateStoreId): Long = {
+    val path = id.storeCheckpointLocation()
+    val fs = path.getFileSystem(new Configuration)
+    val files = if (fs.exists(path)) fs.listStatus(path).map(_.getPath.getName) else Array.empty[String]
+    files.filter(_.endsWith(".lam")).map(_.takeWhile(_ != '_').toLong).maxOption.getOrElse(0L)
+  }
+}
+
+class LaminaStateStoreSuite extends LaminaStateStoreSuiteBase(format = 1, rowChecksums = false)
+class LaminaStateStoreV2Suite extends LaminaStateStoreSuiteBase(format = 2, rowChecksums = false)
+class LaminaStateStoreRowChecksumSuite extends LaminaStateStoreSuiteBase(format = 1, rowChecksums = true)

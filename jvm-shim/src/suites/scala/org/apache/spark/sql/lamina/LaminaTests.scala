@@ -1,0 +1,38 @@
+package org.apache.spark.sql.lamina
+
+import org.apache.spark.SparkConf
+import org.apache.spark.sql.QueryTest
+import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.test.SharedSparkSession
+
+/**
+ * Runs a suite of Spark's on lamina: the session has lamina's provider and extension, a provider that a test sets by
+ * name is replaced, and the tests of [[Exclusions]] are ignored. Mixed in last.
+ */
+trait LaminaTests extends SharedSparkSession with WithoutExcluded { self: QueryTest =>
+
+  override protected def sparkConf: SparkConf = super.sparkConf
+    .set(SQLConf.STATE_STORE_PROVIDER_CLASS.key, LaminaTests.Provider)
+    .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[LaminaExtensions].getName)
+
+  override protected def withSQLConf[T](pairs: (String, String)*)(f: => T): T =
+    super.withSQLConf(pairs.map(LaminaTests.onLamina): _*)(f)
+}
+
+/** The same on checkpoints of format v2. */
+trait LaminaTestsV2 extends LaminaTests { self: QueryTest =>
+  override protected def sparkConf: SparkConf =
+    super.sparkConf.set(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key, "2")
+}
+
+object LaminaTests {
+  val Provider: String = classOf[LaminaStateStoreProvider].getName
+
+  /** A setting of a test with Spark's providers replaced. */
+  def onLamina(setting: (String, String)): (String, String) =
+    if (setting._1 == SQLConf.STATE_STORE_PROVIDER_CLASS.key && setting._2.startsWith(SparkProviders))
+      setting._1 -> Provider
+    else setting
+
+  private val SparkProviders = "org.apache.spark.sql.execution.streaming.state."
+}

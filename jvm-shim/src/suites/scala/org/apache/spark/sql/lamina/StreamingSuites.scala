@@ -1,0 +1,27 @@
+package org.apache.spark.sql.lamina
+
+import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorStreamingSuite
+import org.apache.spark.sql.streaming._
+
+// Spark's suites of the stateful operators, in both checkpoint formats.
+
+class LaminaStreamingAggregationSuite extends StreamingAggregationSuite with LaminaTests
+class LaminaStreamingAggregationV2Suite extends StreamingAggregationSuite with LaminaTestsV2
+
+class LaminaStreamingDeduplicationSuite extends StreamingDeduplicationSuite with LaminaTests
+class LaminaStreamingDeduplicationV2Suite extends StreamingDeduplicationSuite with LaminaTestsV2
+
+// Join state format 2 keeps four stores, format 3 one with column families, format 4 orders them by time.
+
+class LaminaStreamingInnerJoinFourStoresSuite extends StreamingInnerJoinWithoutVCFSuite with LaminaTests
+class LaminaStreamingInnerJoinFourStoresV2Suite extends StreamingInnerJoinWithoutVCFSuite with LaminaTestsV2
+class LaminaStreamingInnerJoinOneStoreSuite extends StreamingInnerJoinWithVCFSuite with LaminaTests
+class LaminaStreamingInnerJoinOneStoreV2Suite extends StreamingInnerJoinWithVCFSuite with LaminaTestsV2
+class LaminaStreamingInnerJoinByTimeSuite extends StreamingInnerJoinV4Suite with LaminaTests
+class LaminaStreamingInnerJoinByTimeV2Suite extends StreamingInnerJoinV4Suite with LaminaTestsV2
+
+class LaminaTransformWithStateAvroSuite extends TransformWithStateAvroSuite with LaminaTests
+class LaminaTransformWithMapStateSuite extends TransformWithMapStateSuite with LaminaTests
+class LaminaTransformWithMapStateV2Suite extends TransformWithMapStateSuite with LaminaTestsV2
+
+class LaminaStateStoreCoordinatorStreamingSuite extends StateStoreCoordinatorStreamingSuite with LaminaTests

@@ -1,0 +1,259 @@
+"""`transformWithState` from Python, with rows and with pandas: each kind of state, timers, TTL, initial state and
+restarts, beside the built-in RocksDB provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from tests.spark.streams import LAMINA, ROCKSDB, Query, Run, Streams
+from tests.spark.test_operators import rows
+
+Frames = dict[str, DataFrame]
+Key = tuple[Any, ...]
+
+OUTPUT = "k string, n long, total long, smallest long, recent string, seen string, timers string"
+
+
+class Everything(StatefulProcessor):
+    """Keeps what came for a key in one state of each kind, and ends it by a timer."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.totals = handle.getValueState("totals", "n long, total long")
+        self.recent = handle.getListState("recent", "v long")
+        self.seen = handle.getMapState("seen", "v long", "n long")
+        self.kept = handle.getValueState("kept", "v long")
+
+    def take(self, key: Key, values: list[int], watermark: int) -> dict[str, Any]:
+        n, total = self.totals.get() if self.totals.exists() else (0, 0)
+        self.totals.update((n + len(values), total + sum(values)))
+        for value in values:
+            self.recent.appendValue((value,))
+            count = self.seen.getValue((value % 5,))
+            self.seen.updateValue((value % 5,), ((count[0] if count else 0) + 1,))
+        kept = self.kept.get() if self.kept.exists() else (10_000,)
+        self.kept.update((min(kept[0], *values),))
+        newest = [value for (value,) in self.recent.get()][-3:]
+        if n > 20:
+            self.recent.put([(value,) for value in newest])
+        if self.seen.containsKey((4,)):
+            self.seen.removeKey((4,))
+        for timer in self.handle.listTimers():
+            self.handle.deleteTimer(timer)
+        self.handle.registerTimer(watermark + 240_000)
+        return self.shown(key)
+
+    def expire(self, key: Key) -> dict[str, Any]:
+        shown = self.shown(key)
+        for state in (self.totals, self.recent, self.seen, self.kept):
+            state.clear()
+        return {**shown, "n": -shown["n"]}
+
+    def shown(self, key: Key) -> dict[str, Any]:
+        n, total = self.totals.get()
+        return {
+            "k": key[0],
+            "n": n,
+            "total": total,
+            "smallest": self.kept.get()[0],
+            "recent": str([value for (value,) in self.recent.get()]),
+            "seen": str(sorted((v, count) for (v,), (count,) in self.seen.iterator())),
+            "timers": str(len(list(self.handle.listTimers()))),
+        }
+
+    def close(self) -> None:
+        pass
+
+
+class WithRows(Everything):
+    def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        values = sorted(row.v for row in rows)
+        yield Row(**self.take(key, values, timerValues.getCurrentWatermarkInMs()))
+
+    def handleExpiredTimer(self, key: Key, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        yield Row(**self.expire(key))
+
+    def handleInitialState(self, key: Key, initialState: Row, timerValues: Any) -> None:  # noqa: N802, N803
+        self.totals.update((initialState.n, initialState.total))
+
+
+class WithPandas(Everything):
+    def handleInputRows(self, key: Key, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
+        values = sorted(int(value) for frame in rows for value in frame["v"])
+        yield pd.DataFrame([self.take(key, values, timerValues.getCurrentWatermarkInMs())])
+
+    def handleExpiredTimer(self, key: Key, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
+        yield pd.DataFrame([self.expire(key)])
+
+    def handleInitialState(self, key: Key, initialState: pd.DataFrame, timerValues: Any) -> None:  # noqa: N802, N803
+        self.totals.update((int(initialState["n"].iloc[0]), int(initialState["total"].iloc[0])))
+
+
+class Expiring(StatefulProcessor):
+    """Counts rows in states that live for a time: one shorter than a batch takes, one longer than the test."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.short = handle.getValueState("short", "n long", 1)
+        self.long = handle.getValueState("long", "n long", 3_600_000)
+        self.list = handle.getListState("list", "v long", 1)
+        self.map = handle.getMapState("map", "v long", "n long", 3_600_000)
+
+    def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        values = sorted(row.v for row in rows)
+        counted = []
+        for state in (self.short, self.long):
+            n = (state.get()[0] if state.exists() else 0) + len(values)
+            state.update((n,))
+            counted.append(n)
+        self.list.appendList([(value,) for value in values])
+        for value in values:
+            self.map.updateValue((value % 5,), (value,))
+        yield Row(
+            k=key[0],
+            short=counted[0],
+            long=counted[1],
+            list=str([value for (value,) in self.list.get()]),
+            map=str(sorted((v, n) for (v,), (n,) in self.map.iterator())),
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def events(frames: Frames) -> Any:
+    return frames["s"].where("k is not null").withWatermark("t", "5 minutes").groupBy("k")
+
+
+def with_rows(frames: Frames) -> DataFrame:
+    return events(frames).transformWithState(WithRows(), OUTPUT, "Update", "EventTime")
+
+
+def with_pandas(frames: Frames) -> DataFrame:
+    return events(frames).transformWithStateInPandas(WithPandas(), OUTPUT, "Update", "EventTime")
+
+
+def initial(frame: DataFrame) -> Any:
+    session = frame.sparkSession
+    return session.createDataFrame([("a", 1000, 7), ("new", 2000, 8)], "k string, n long, total long").groupBy("k")
+
+
+def with_rows_and_initial_state(frames: Frames) -> DataFrame:
+    started = initial(frames["s"])
+    return events(frames).transformWithState(WithRows(), OUTPUT, "Update", "EventTime", initialState=started)
+
+
+def with_pandas_and_initial_state(frames: Frames) -> DataFrame:
+    started = initial(frames["s"])
+    return events(frames).transformWithStateInPandas(WithPandas(), OUTPUT, "Update", "EventTime", initialState=started)
+
+
+QUERIES: list[tuple[str, Query]] = [
+    ("rows", with_rows),
+    ("pandas", with_pandas),
+    ("rows, initial state", with_rows_and_initial_state),
+    ("pandas, initial state", with_pandas_and_initial_state),
+]
+
+
+def run_both(streams: Streams, query: Query, conf: dict[str, str]) -> dict[str, Run]:
+    return {
+        provider: streams.run(query, provider, mode="update", format_version=2, conf=conf)
+        for provider in (LAMINA, ROCKSDB)
+    }
+
+
+@pytest.mark.parametrize("encoding", ["unsaferow", "avro"])
+@pytest.mark.parametrize(("name", "query"), QUERIES, ids=[name for name, _ in QUERIES])
+def test_it_gives_the_same_rows_in_each_batch_and_after_a_restart(
+    streams: Streams, name: str, query: Query, encoding: str
+) -> None:
+    if encoding == "avro" and "initial" in name:
+        pytest.skip("the encoding of the store does not depend on where its rows come from")
+    conf = {
+        "spark.sql.streaming.stateStore.encodingFormat": encoding,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+    for batch in range(3):
+        streams.feed("s", rows(batch, 10 + 3 * batch, 30))
+    first = run_both(streams, query, conf)
+    assert first[LAMINA].batches == first[ROCKSDB].batches
+    assert any(first[LAMINA].batches.values())
+    for batch in range(3, 6):
+        streams.feed("s", rows(batch, 10 + 3 * batch, 30))
+    second = run_both(streams, query, conf)
+    assert second[LAMINA].batches == second[ROCKSDB].batches
+    expired = [row for run in (*first.values(), *second.values()) for row in run.all_rows if "'n': -" in row]
+    assert expired, "no timer fired"
+
+
+def test_state_with_a_time_to_live_expires_alike(streams: Streams) -> None:
+    def query(frames: Frames) -> DataFrame:
+        output = "k string, short long, long long, list string, map string"
+        keyed = frames["s"].where("k is not null").groupBy("k")
+        return keyed.transformWithState(Expiring(), output, "Update", "ProcessingTime")
+
+    # such a query always wants another batch, so availableNow would not end
+    conf = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+    for _ in range(2):
+        for batch in range(2):
+            streams.feed("s", rows(batch, 10, 30))
+        runs = run_both(streams, query, conf)
+        assert runs[LAMINA].batches == runs[ROCKSDB].batches
+
+    def count(row: str, name: str) -> int:
+        return int(row.split(f"'{name}': ")[1].split(",")[0])
+
+    assert all(count(row, "short") < count(row, "long") for row in runs[LAMINA].batches[3])
+
+
+def read(spark: SparkSession, streams: Streams, provider: str, **options: str) -> list[str]:
+    # the session's format has to be that of the checkpoint
+    spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
+    try:
+        frame = spark.read.format("statestore").options(**options).load(str(streams.checkpoint(provider)))
+        return sorted(str(row.asDict(recursive=True)) for row in frame.drop("partition_id").collect())
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.checkpointFormatVersion")
+
+
+def test_its_variables_and_timers_are_read_by_the_state_reader(streams: Streams, spark: SparkSession) -> None:
+    for batch in range(2):
+        streams.feed("s", rows(batch, 10 + 3 * batch, 30))
+    run_both(streams, with_rows, {})
+    for variable in ("totals", "recent", "seen"):
+        ours = read(spark, streams, LAMINA, stateVarName=variable)
+        assert ours
+        assert ours == read(spark, streams, ROCKSDB, stateVarName=variable)
+    timers = read(spark, streams, LAMINA, readRegisteredTimers="true")
+    assert timers
+    assert timers == read(spark, streams, ROCKSDB, readRegisteredTimers="true")
+
+
+@pytest.mark.parametrize("query", [with_rows_and_initial_state, with_pandas_and_initial_state], ids=["rows", "pandas"])
+def test_a_batch_query_with_initial_state_runs_where_lamina_is_the_provider(
+    streams: Streams, spark: SparkSession, query: Query
+) -> None:
+    frame = spark.createDataFrame(
+        [Row(k=row["k"], v=row["v"], t=row["t"]) for row in rows(1, 10)], "k string, v long, t string"
+    ).select(f.col("t").cast("timestamp").alias("t"), "k", "v")
+    before = spark.conf.get("spark.sql.streaming.stateStore.providerClass", None)
+    answers = {}
+    try:
+        for provider in (LAMINA, ROCKSDB):
+            spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+            answers[provider] = sorted(map(str, query({"s": frame}).collect()))
+    finally:
+        if before is None:
+            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+        else:
+            spark.conf.set("spark.sql.streaming.stateStore.providerClass", before)
+    assert answers[LAMINA] == answers[ROCKSDB]
+    assert any("n=10" in row for row in answers[LAMINA])
