@@ -1,7 +1,8 @@
 """`python -m lamina.engine.maintenance`: the second process, which compacts and collects at low priority.
 
-One JSON object per line: jobs come in on standard input, one at a time, and each is answered on standard output. The
-end of standard input ends the process at once, in the middle of a job too: files are published whole or not at all.
+One JSON object per line: on standard input comes first where the JVM's Hadoop files are, then jobs, one at a time; each
+is answered on standard output. The end of standard input ends the process at once, in the middle of a job too: files
+are published whole or not at all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_to_json
 from lamina.errors import LaminaError
 from lamina.settings import Settings
+from lamina.storage import Jvm
 from lamina.store import HeapStore, Version
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,8 @@ _NICE = 19
 class Maintainer:
     """Works on one job after the other; stores that come again are not opened again."""
 
-    def __init__(self) -> None:
-        self._stores = OpenStores(Settings.parse, SystemClock(), RandomIds())
+    def __init__(self, jvm: Jvm | None = None) -> None:
+        self._stores = OpenStores(Settings.parse, SystemClock(), RandomIds(), jvm)
         self._kept: OrderedDict[str, tuple[OpenArgument, HeapStore]] = OrderedDict()
 
     def work(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +95,8 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), name="lamina-jobs", daemon=True).start()
-    maintainer = Maintainer()
+    jvm = jobs.get()["jvm"]
+    maintainer = Maintainer(None if jvm is None else Jvm(**jvm))
     while True:
         report = maintainer.work(jobs.get())
         answers.write(json.dumps(report) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.components import Clock
+from lamina.storage import Jvm
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +42,9 @@ class MaintenanceQueue:
     3. The process ends with the engine, since its standard input is a pipe that only the engine holds.
     """
 
-    def __init__(self, clock: Clock, directory: str) -> None:
+    def __init__(self, clock: Clock, directory: str, jvm: Jvm | None = None) -> None:
         self._clock = clock
+        self._jvm = jvm
         self._directory = directory
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int, Job] = OrderedDict()
@@ -119,6 +122,11 @@ class MaintenanceQueue:
         )
         self._alive = True
         self._starts += 1
+        start = {"jvm": None if self._jvm is None else {"socket": self._jvm.socket, "token": self._jvm.token}}
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it died; `_hear` sees that too
+            self._process.stdin.write(json.dumps(start).encode() + b"\n")
+            self._process.stdin.flush()
         threading.Thread(
             target=self._hear, args=(self._process,), name="lamina-maintenance-reports", daemon=True
         ).start()
