@@ -112,7 +112,7 @@ def summary(runs: dict[str, list[dict[str, Any]]], restored: dict[str, Any] | No
         "load": spread([r["load"] for answers in runs.values() for r in answers]),
         "same_digest": len(digests) == 1,
     }
-    for key in ("gc_ms_a_batch", "bytes_a_batch", "updated_rows", "commit_ms"):
+    for key in ("gc_ms_a_batch", "bytes_a_batch", "segment_bytes_a_batch", "updated_rows", "commit_ms"):
         found[key] = {variant: statistics.median(r[key] for r in answers) for variant, answers in runs.items()}
     if restored is not None:
         found["restored"] = restored["restored"] == restored["expected"]
@@ -120,7 +120,7 @@ def summary(runs: dict[str, list[dict[str, Any]]], restored: dict[str, Any] | No
 
 
 def written_share(cell: dict[str, Any], variant: str) -> float:
-    """Bytes written over the uncompressed bytes of the changed rows, each key once."""
+    """Bytes that commits wrote over the uncompressed bytes of the changed rows, each key once."""
     return float(cell["bytes_a_batch"][variant] / (cell["updated_rows"][variant] * CHANGE_BYTES))
 
 
@@ -147,6 +147,7 @@ def show(result: dict[str, Any], console: Console) -> None:
             "GC ms",
             "kB written",
             "of changes",
+            "kB compacted",
         ):
             table.add_column(heading, justify="left" if heading == "store" else "right")
         for variant, time in cell["batch_ms"].items():
@@ -161,6 +162,7 @@ def show(result: dict[str, Any], console: Console) -> None:
                 f"{cell['gc_ms_a_batch'][variant]:.1f}",
                 f"{cell['bytes_a_batch'][variant] / 1000:.0f}",
                 f"{written_share(cell, variant):.2f}",
+                f"{cell['segment_bytes_a_batch'][variant] / 1000:.0f}",
             )
         console.print(table)
         console.print(f"  same results: {'yes' if cell['same_digest'] else 'NO'}", end="")

@@ -60,7 +60,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     process(first)
     gc, written = session.gc_millis(spark), session.directory_bytes(checkpoint / "state")
     process(last)
-    gc, written = session.gc_millis(spark) - gc, session.directory_bytes(checkpoint / "state") - written
+    gc, after = session.gc_millis(spark) - gc, session.directory_bytes(checkpoint / "state")
     resident = session.resident(spark)
     progress = {p["batchId"]: p for p in query.recentProgress if "addBatch" in p["durationMs"]}
     timed = [progress[batch] for batch in range(first, last)]
@@ -75,7 +75,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "updated_rows": statistics.mean(p["stateOperators"][0]["numRowsUpdated"] for p in timed),
         "state_rows": operator["numRowsTotal"],
         "gc_ms_a_batch": gc / len(timed),
-        "bytes_a_batch": written / len(timed),
+        "bytes_a_batch": (after["commits"] - written["commits"]) / len(timed),
+        "segment_bytes_a_batch": (after["segments"] - written["segments"]) / len(timed),
         "resident_bytes": resident,
         "last_metrics": operator.get("customMetrics", {}),
     }

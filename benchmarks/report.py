@@ -68,7 +68,8 @@ def aggregation_section(result: dict[str, Any]) -> str:
     parts = ["## Batch time of an aggregation\n", header(result)]
     parts.append(
         "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, "
-        f"`local[2]`, two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms.\n"
+        f"`local[2]`, two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms. *kB written* "
+        "is what the commits of a batch wrote, *kB compacted* what the maintenance process wrote meanwhile.\n"
     )
     parts.append("![batch time](benchmarks/aggregation.png)\n")
     for name, cell in result["cells"].items():
@@ -84,8 +85,10 @@ def aggregation_section(result: dict[str, Any]) -> str:
                 f"{cell['gc_ms_a_batch'][variant]:.1f}",
                 f"{cell['bytes_a_batch'][variant] / 1000:.0f}",
                 f"{aggregation.written_share(cell, variant):.2f}",
+                f"{cell['segment_bytes_a_batch'][variant] / 1000:.0f}",
             ])  # fmt: skip
-        heads = ["store", "median (all rounds)", "to floor", "lamina faster", "GC ms", "kB written", "of the changes"]
+        heads = ["store", "median (all rounds)", "to floor", "lamina faster", "GC ms", "kB written", "of the changes",
+                 "kB compacted"]  # fmt: skip
         parts.append(table(heads, rows))
         load = cell["load"]
         checks = f"Load average before the runs {load['low']}-{load['high']}. "

@@ -36,7 +36,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     whole = shape(request["keys"], request["rows"])
     if request["action"] == "build":
         ids = benchmark.build(classic, checkpoint, whole, increments)
-        result: dict[str, Any] = {"ids": ids, "bytes": session.directory_bytes(Path(checkpoint))}
+        result: dict[str, Any] = {"ids": ids, "bytes": sum(session.directory_bytes(Path(checkpoint)).values())}
     else:
         if request["warm"]:
             # beside the chains: the parent removes it when nothing of this process can write there any more

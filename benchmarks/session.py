@@ -64,15 +64,16 @@ def resident(spark: SparkSession) -> dict[str, int]:
     return found
 
 
-def directory_bytes(path: Path) -> int:
-    """Sum of the sizes of all files below a directory."""
-    total = 0
+def directory_bytes(path: Path) -> dict[str, int]:
+    """Sums of the sizes of all files below a directory: `segments`, which lamina's compaction writes, and `commits`."""
+    total = {"commits": 0, "segments": 0}
     for folder, _, names in os.walk(path):
         for name in names:
             try:
-                total += os.path.getsize(os.path.join(folder, name))
+                size = os.path.getsize(os.path.join(folder, name))
             except FileNotFoundError:
                 continue
+            total["segments" if name.endswith(".seg") else "commits"] += size
     return total
 
 

@@ -240,6 +240,15 @@ class Settings:
         "How long a file stays after no retained version needs it.",
         "Longer gives slow readers more time; shorter frees storage sooner.",
     )
+    retention_min_version_age_ms: int = _key(
+        "retention.minVersionAgeMs",
+        _milliseconds(),
+        0,
+        "Versions that were the newest one within this time are retained, besides those that Spark's "
+        "`minBatchesToRetain` counts; 0 counts only.",
+        "Longer keeps versions of a fast query for a time that people can act in, and takes storage; Spark itself goes "
+        "back only as far as its own logs, `lamina.open_store` and a copy of Spark's logs go further.",
+    )
     engine_python: str | None = _key(
         "engine.python",
         _path_or_auto("a program"),
@@ -323,9 +332,14 @@ _FOREIGN: tuple[tuple[str, str], ...] = (
 )
 
 
+_SET_BY_SPARK = frozenset({"spark.sql.streaming.stateStore.rocksdb.formatVersion"})
+"""Keys that Spark itself sets for every streaming query."""
+
+
 def warnings_for(conf: Mapping[str, str]) -> list[str]:
     """One sentence for each key of `conf` that looks as if it tuned the state but has no effect with lamina."""
-    return [f"{name} {why}." for name in sorted(conf) for start, why in _FOREIGN if name.startswith(start)]
+    names = sorted(set(conf) - _SET_BY_SPARK)
+    return [f"{name} {why}." for name in names for start, why in _FOREIGN if name.startswith(start)]
 
 
 def join_process(fixed: Settings, conf: Mapping[str, str]) -> Settings:

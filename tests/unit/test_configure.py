@@ -51,6 +51,12 @@ def test_it_sets_the_provider_the_format_the_backend_and_the_jar_and_nothing_els
     }
 
 
+def test_it_warns_of_keys_that_have_no_effect_with_lamina(home: Path) -> None:
+    key = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    with pytest.warns(UserWarning, match=key):
+        configure(builder(**{key: "true"}))
+
+
 @pytest.mark.parametrize(
     ("conf", "arguments"),
     [

@@ -6,10 +6,11 @@ from lamina.checkpoint.batch_logs import CommitEntry, OffsetEntry, parse_commit,
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
 from lamina.checkpoint.logs import CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata, StateVariable, StoreMetadata, parse_operator
-from lamina.checkpoint.runs import CheckpointIdentity, QueryRun, read_identity, read_runs
+from lamina.checkpoint.runs import FORMAT_NEWEST, CheckpointIdentity, QueryRun, read_claims, read_identity, read_runs
 from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema
 
 __all__ = [
+    "FORMAT_NEWEST",
     "CheckpointIdentity",
     "CheckpointLogs",
     "ColumnFamilyMeaning",
@@ -26,6 +27,7 @@ __all__ = [
     "parse_offsets",
     "parse_operator",
     "parse_state_schema",
+    "read_claims",
     "read_identity",
     "read_runs",
 ]

@@ -56,12 +56,15 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
     )
 
 
+def read_claims(state: Storage) -> list[QueryRun]:
+    """Every claim of an epoch by a run, in order. A run may have claimed more than one."""
+    parsed = (paths.parse_run(entry.name) for entry in state.list(paths.RUNS))
+    return sorted(QueryRun(*claim) for claim in parsed if claim is not None)
+
+
 def read_runs(state: Storage) -> list[QueryRun]:
     """The runs of the query in order, each with the smallest epoch that it claimed."""
-    smallest: dict[str, int] = {}
-    for entry in state.list(paths.RUNS):
-        parsed = paths.parse_run(entry.name)
-        if parsed is not None:
-            epoch, run = parsed
-            smallest[run] = min(epoch, smallest.get(run, epoch))
-    return sorted(QueryRun(epoch, run) for run, epoch in smallest.items())
+    smallest: dict[str, QueryRun] = {}
+    for claim in read_claims(state):
+        smallest.setdefault(claim.id, claim)
+    return sorted(smallest.values())

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lamina.cli.inspect_json import to_json
 from lamina.cli.inspect_survey import CheckpointSurvey, Selection, survey
 from lamina.cli.inspect_tables import tables
+from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.storage import Storage
 
 _WIDE = 120
 """Columns of a terminal from which on tables have all their columns."""
-_SHOW_CURSOR = b"\x1b[?25h\r\n"
-"""What the progress bar would write at its end."""
 
 
 def inspect(
@@ -50,7 +44,7 @@ def inspect(
       lamina inspect /data/checkpoints/flights --json | jq '.stores[].rows'
     """
     selection = Selection(operator, partition, store)
-    with _interrupt_ends_at_once():
+    with interrupt_ends_at_once():
         found = _with_progress(checkpoint, selection, details=details)
         if not details and len(found.stores) == 1:
             found, details = _with_progress(checkpoint, selection, details=True), True
@@ -65,36 +59,7 @@ def inspect(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _interrupt_ends_at_once() -> Iterator[None]:
-    """Ctrl-C ends the process, which only reads.
-
-    An exception in the middle of a thread pool's own code could leave a lock taken that the exit waits for.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-
-    def end(*_: object) -> None:
-        if sys.stderr.isatty():
-            os.write(sys.stderr.fileno(), _SHOW_CURSOR)
-        os._exit(130)
-
-    signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def _with_progress(checkpoint: str, selection: Selection, *, details: bool) -> CheckpointSurvey:
     """The survey, with a bar on a terminal; the bar goes to standard error, so that output can be piped."""
-    console = Console(stderr=True)
-    columns = (TextColumn("reading stores"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("stores", total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
+    with progress_bar("reading stores") as progress:
         return survey(Storage(checkpoint), selection, details=details, progress=progress)

@@ -106,7 +106,7 @@ def survey(
     state = storage.at(f"{storage.url}/state")
     planned, committed = logs.planned_batches(), logs.committed_batches()
     offsets = logs.offsets(planned[-1]) if planned else None
-    entries = _entries(logs, committed)
+    entries = commit_entries(logs, committed)
     newest = entries[-1] if entries else None
     identity = read_identity(state)
     result = CheckpointSurvey(
@@ -119,17 +119,17 @@ def survey(
         format_version=(1 if newest.state_ids is None else 2) if newest else None,
         identity=identity,
         runs=read_runs(state),
-        operators=[_operator(logs, operator, newest) for operator in logs.operators()],
+        operators=[operator_survey(logs, operator, newest) for operator in logs.operators()],
         stores=(),
     )
     if not result.is_lamina:
         _refuse_empty(selection, result.operators)
         return result
-    chosen = _chosen(result, identity.uuid if identity else "", selection)
+    chosen = chosen_stores(result.operators, identity.uuid if identity else "", selection)
     return replace(result, stores=_survey_stores(logs, state, result.operators, chosen, entries, details, progress))
 
 
-def _entries(logs: CheckpointLogs, committed: Sequence[int]) -> list[CommitEntry]:
+def commit_entries(logs: CheckpointLogs, committed: Sequence[int]) -> list[CommitEntry]:
     """The commit log. A running query removes its oldest entries meanwhile; the newest must be there."""
 
     def one(batch: int) -> CommitEntry | None:
@@ -144,7 +144,8 @@ def _entries(logs: CheckpointLogs, committed: Sequence[int]) -> list[CommitEntry
         return [entry for entry in pool.map(one, committed) if entry is not None]
 
 
-def _operator(logs: CheckpointLogs, metadata: OperatorMetadata, newest: CommitEntry | None) -> OperatorSurvey:
+def operator_survey(logs: CheckpointLogs, metadata: OperatorMetadata, newest: CommitEntry | None) -> OperatorSurvey:
+    """One operator by its metadata, as of the newest commit."""
     families = {store.name: logs.column_families(metadata, store) for store in metadata.stores}
     return OperatorSurvey(metadata, logs.partitions(metadata, newest), families)
 
@@ -177,8 +178,25 @@ def _refuse_empty(selection: Selection, operators: Sequence[OperatorSurvey]) -> 
     return chosen
 
 
-def _chosen(result: CheckpointSurvey, uuid: str, selection: Selection) -> list[StoreIdentity]:
-    return [replace(identity, checkpoint=uuid) for identity in _refuse_empty(selection, result.operators)]
+def chosen_stores(operators: Sequence[OperatorSurvey], uuid: str, selection: Selection) -> list[StoreIdentity]:
+    """The selected stores of the checkpoint `uuid`. Raises `state.not-retained` where there are none."""
+    return [replace(identity, checkpoint=uuid) for identity in _refuse_empty(selection, operators)]
+
+
+def named_versions(
+    logs: CheckpointLogs, operator: OperatorMetadata, identity: StoreIdentity, entries: Sequence[CommitEntry]
+) -> tuple[dict[int, str | None], list[str]]:
+    """The versions of a store in the commit log with their attempts (None under checkpoint format v1), and problems."""
+    named: dict[int, str | None] = {}
+    problems = []
+    for entry in entries:
+        try:
+            named[entry.batch + 1] = logs.state_id(entry, operator, identity.partition, identity.name)
+        except LaminaError as error:
+            # an operator may be younger than the log; the newest entry must name all
+            if entry is entries[-1]:
+                problems.append(error.message)
+    return named, problems
 
 
 def _survey_stores(
@@ -193,17 +211,7 @@ def _survey_stores(
     metadata = {operator.metadata.operator: operator.metadata for operator in operators}
 
     def one(identity: StoreIdentity) -> StoreSurvey:
-        named: dict[int, str | None] = {}
-        problems = []
-        for entry in entries:
-            try:
-                named[entry.batch + 1] = logs.state_id(
-                    entry, metadata[identity.operator], identity.partition, identity.name
-                )
-            except LaminaError as error:
-                # an operator may be younger than the log; the newest entry must name all
-                if entry is entries[-1]:
-                    problems.append(error.message)
+        named, problems = named_versions(logs, metadata[identity.operator], identity, entries)
         found = survey_store(state, identity, named, details=details)
         return replace(found, problems=(*problems, *found.problems))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 
-from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -14,6 +12,7 @@ from rich.text import Text
 from lamina.checkpoint import ColumnFamilyMeaning
 from lamina.cli.inspect_store import COMMITTED, SUPERSEDED, UNCOMMITTED, StoreSurvey, VersionDetails, VersionSurvey
 from lamina.cli.inspect_survey import CheckpointSurvey, OperatorSurvey
+from lamina.cli.wording import number_text, plain_table, short_name, size_text, store_name, time_text
 from lamina.format.manifest import Reference
 
 _STATUS_STYLES = {COMMITTED: "green", UNCOMMITTED: "yellow", SUPERSEDED: "dim"}
@@ -36,7 +35,7 @@ def tables(found: CheckpointSurvey, *, details: bool, wide: bool) -> Iterator[Re
         yield _stores(found.stores, wide)
     if details:
         for store in found.stores:
-            yield Text(f"\nstore {_store_name(store)}", style="bold")
+            yield Text(f"\nstore {store_name(store.identity)}", style="bold")
             operator = next(entry for entry in found.operators if entry.metadata.operator == store.identity.operator)
             yield _families(operator, store.identity.name)
             yield _versions(store, wide)
@@ -62,7 +61,7 @@ def _summary(found: CheckpointSurvey) -> RenderableType:
         ("batches", _batches(found)),
     ]
     if found.watermark_ms:
-        rows.append(("watermark", _time(found.watermark_ms)))
+        rows.append(("watermark", time_text(found.watermark_ms)))
     rows.append(("state store", _provider(found)))
     if found.identity:
         rows.append(("identity", f"{found.identity.uuid}, made by {found.identity.created_by}"))
@@ -95,7 +94,7 @@ def _provider(found: CheckpointSurvey) -> str:
 
 
 def _operators(found: CheckpointSurvey) -> Table:
-    table = _table("operator", "name", "stores", ">partitions", ">rows", ">state", ">size")
+    table = plain_table("operator", "name", "stores", ">partitions", ">rows", ">state", ">size")
     for operator in found.operators:
         number = operator.metadata.operator
         stores = [store for store in found.stores if store.identity.operator == number]
@@ -106,26 +105,26 @@ def _operators(found: CheckpointSurvey) -> Table:
             operator.metadata.name,
             names[0] if len(names) == 1 else str(len(names)),
             str(operator.partitions),
-            _number(sum(details.rows for details in known)) if stores else "",
-            _size(sum(details.state_bytes for details in known)) if stores else "",
-            _size(sum(store.size for store in stores)) if stores else "",
+            number_text(sum(details.rows for details in known)) if stores else "",
+            size_text(sum(details.state_bytes for details in known)) if stores else "",
+            size_text(sum(store.size for store in stores)) if stores else "",
         )
     return table
 
 
 def _stores(stores: Sequence[StoreSurvey], wide: bool) -> Table:
     more = (">files", ">temporary") if wide else ()
-    table = _table("store", ">version", ">rows", ">state", ">chain", ">size", *more, _UNCOMMITTED, _SUPERSEDED, "")
+    table = plain_table("store", ">version", ">rows", ">state", ">chain", ">size", *more, _UNCOMMITTED, _SUPERSEDED, "")
     for store in stores:
         details = store.details
         kinds = [file.kind for file in store.files]
         table.add_row(
-            _store_name(store),
+            store_name(store.identity),
             "-" if store.version is None else str(store.version),
-            _number(details.rows) if details else "?" if store.problems else "0",
-            _size(details.state_bytes) if details else "",
+            number_text(details.rows) if details else "?" if store.problems else "0",
+            size_text(details.state_bytes) if details else "",
             str(len(details.chain)) if details else "",
-            _size(store.size),
+            size_text(store.size),
             *((str(len(kinds)), str(kinds.count("temporary") or "")) if wide else ()),
             str(store.count(UNCOMMITTED) or ""),
             str(store.count(SUPERSEDED) or ""),
@@ -138,7 +137,7 @@ def _families(operator: OperatorSurvey, store: str) -> RenderableType:
     families = operator.families.get(store, ())
     if not families:
         return Text("")
-    table = _table("column family", "key", "value", "encoder", "")
+    table = plain_table("column family", "key", "value", "encoder", "")
     for family in families:
         encoder = (family.schema.encoder or {}).get("keyStateEncoderType", "").replace("StateEncoderSpec", "")
         table.add_row(
@@ -169,7 +168,7 @@ def _versions(store: StoreSurvey, wide: bool) -> RenderableType:
     if not store.versions:
         return Text(" no version is stored" + ("" if store.version is None else "; the store is empty"), style="dim")
     more = (">base", ">state", ">epoch", ">task", "published") if wide else ()
-    table = _table(">version", "status", "kind", ">changes", ">rows", ">size", ">chain", "attempt", *more)
+    table = plain_table(">version", "status", "kind", ">changes", ">rows", ">size", ">chain", "attempt", *more)
     shown = store.versions[-_MANY:]
     for version in shown:
         _add_version(table, version, wide)
@@ -181,7 +180,7 @@ def _versions(store: StoreSurvey, wide: bool) -> RenderableType:
 def _add_version(table: Table, version: VersionSurvey, wide: bool) -> None:
     details = version.details
     number, status = str(version.version), Text(version.status, style=_STATUS_STYLES[version.status])
-    size, published = _size(version.size), _time(version.modified_ms)
+    size, published = size_text(version.size), time_text(version.modified_ms)
     # the random part tells attempts apart
     attempt = version.attempt.rpartition(".")[2][:8]
     if details is None:
@@ -189,13 +188,15 @@ def _add_version(table: Table, version: VersionSurvey, wide: bool) -> None:
         table.add_row(number, status, "?", "", "", size, "", attempt, *more)
         return
     base = "-" if details.base is None else str(details.base)
-    more = (base, _size(details.state_bytes), str(version.epoch), str(details.task_attempt), published) if wide else ()
+    more = (
+        (base, size_text(details.state_bytes), str(version.epoch), str(details.task_attempt), published) if wide else ()
+    )
     table.add_row(
         number,
         status,
         details.kind,
-        _number(details.changes),
-        _number(details.rows),
+        number_text(details.changes),
+        number_text(details.rows),
         size,
         str(len(details.chain)),
         attempt,
@@ -204,14 +205,14 @@ def _add_version(table: Table, version: VersionSurvey, wide: bool) -> None:
 
 
 def _chain(details: VersionDetails) -> Table:
-    table = _table("chain", ">from", ">to", ">rows", ">bytes", "file")
+    table = plain_table("chain", ">from", ">to", ">rows", ">bytes", "file")
     for reference in details.chain[:_MANY]:
         table.add_row(
             reference.kind,
             str(reference.start),
             str(reference.end),
-            _number(reference.rows),
-            _size(reference.length),
+            number_text(reference.rows),
+            size_text(reference.length),
             _file(reference),
         )
     if len(details.chain) > _MANY:
@@ -220,60 +221,21 @@ def _chain(details: VersionDetails) -> Table:
 
 
 def _file(reference: Reference) -> str:
-    name = _short(reference.path or "")
+    name = short_name(reference.path or "")
     return name if reference.root is None else f"{reference.root}/{name}"
 
 
 def _files(store: StoreSurvey) -> Table:
-    table = _table("file", "kind", ">size", "published", "used")
+    table = plain_table("file", "kind", ">size", "published", "used")
     shown = store.files[-_MANY:]
     for file in shown:
         table.add_row(
-            _short(file.name), file.kind, _size(file.size), _time(file.modified_ms), "yes" if file.used else ""
+            short_name(file.name),
+            file.kind,
+            size_text(file.size),
+            time_text(file.modified_ms),
+            "yes" if file.used else "",
         )
     if len(shown) < len(store.files):
         table.caption = f"the last {len(shown)} of {len(store.files)}; --json shows all"
     return table
-
-
-def _short(name: str) -> str:
-    """A file name with its random part cut, so that it fits: `42_L1.42.3.o.-.9f3c0a5b….lam`."""
-    stem, dot, extension = name.rpartition(".")
-    head, separator, random = stem.rpartition(".") if ".-." in stem else stem.rpartition("_")
-    return f"{head}{separator}{random[:8]}…{dot}{extension}" if len(random) == 32 else name
-
-
-def _table(*columns: str) -> Table:
-    """A table; a column that begins with > is aligned to the right."""
-    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
-    for column in columns:
-        right = column.startswith(">")
-        # text may be folded, numbers never
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
-    return table
-
-
-def _store_name(store: StoreSurvey) -> str:
-    identity = store.identity
-    return f"{identity.operator}/{identity.partition}/{identity.name}"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
-
-
-def _size(count: int) -> str:
-    """Bytes as people read them."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def _time(ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"

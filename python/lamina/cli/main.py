@@ -15,6 +15,8 @@ from rich.text import Text
 from lamina._version import __version__
 from lamina.cli.demo import demo
 from lamina.cli.doctor import doctor
+from lamina.cli.fsck import fsck
+from lamina.cli.gc import gc
 from lamina.cli.inspect import inspect
 from lamina.errors import LaminaError
 
@@ -30,6 +32,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(inspect)
+app.command()(fsck)
+app.command()(gc)
 app.command()(demo)
 app.command()(doctor)
 

@@ -1,8 +1,8 @@
 """`python -m lamina.engine.maintenance`: the second process, which compacts and collects at low priority.
 
 One JSON object per line: on standard input comes first where the JVM's Hadoop files are, then jobs, one at a time; each
-is answered on standard output. The end of standard input ends the process at once, in the middle of a job too: files
-are published whole or not at all.
+is answered on standard output, after any number of lines `{"progress": rows}` that say that it is going on. The end of
+standard input ends the process at once, in the middle of a job too: files are published whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,63 +16,91 @@ import signal
 import sys
 import tempfile
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from lamina.components import RandomIds, SystemClock
+from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_to_json
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
-from lamina.store import HeapStore, Version
+from lamina.store import HeapStore, StoreId, Version
 
 log = logging.getLogger(__name__)
 
-_STORES_KEPT = 64
+_IDLE_S = 3600.0
+"""A store that had no job for this long is forgotten: it was closed, or its query rests."""
+
 _NICE = 19
+_PROGRESS_S = 1.0
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class _Kept:
+    """A store that had a job: how it was opened, and when it was last used."""
+
+    argument: OpenArgument
+    store: HeapStore
+    used: float
 
 
 class Maintainer:
-    """Works on one job after the other; stores that come again are not opened again."""
+    """Works on one job after the other.
 
-    def __init__(self, jvm: Jvm | None = None) -> None:
-        self._stores = OpenStores(Settings.parse, SystemClock(), RandomIds(), jvm)
-        self._kept: OrderedDict[str, tuple[OpenArgument, HeapStore]] = OrderedDict()
+    A store is kept from one job to the next, since what its collector knows (the registry of its files, and when
+    versions without a file of their own left retention) takes a manifest a version to learn, or cannot be learned
+    again at all. That is small; the manifests, which are not, are dropped after each job. So memory follows the number
+    of stores that this executor works on, and an open by a new run of the query replaces that of the run before it.
+    """
 
-    def work(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
+        self._clock = clock
+        self._stores = OpenStores(Settings.parse, clock, ids, jvm)
+        self._kept: dict[StoreId, _Kept] = {}
+
+    def work(self, job: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         """Compacts the store of `job` if it is worth it, and collects if asked; what was done, or the error."""
         try:
-            return {"ok": True, **self._work(job)}
+            return {"ok": True, **self._work(job, progress)}
         except Exception as error:
             ours = LaminaError.from_exception(error)
             log.warning("the maintenance of a store failed: %s", ours, exc_info=ours is not error)
             return {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
 
-    def _work(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        store = self._store(job["open"])
-        confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
-        compacted = store.compact()
-        collected = store.collect(confirmed, dry_run=False) if job["collect"] else None
+    def _work(self, job: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
+        store = self._store(OpenArgument.from_json(job["open"]))
+        try:
+            confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
+            compacted = store.compact(progress)
+            if compacted is not None:
+                # until a commit refers to it, the next compaction must not merge the same files again
+                store.adopt(compacted.segment)
+            collected = store.collect(confirmed, dry_run=False) if job["collect"] else None
+        finally:
+            store.rest()
         return {
             "segment": None if compacted is None else segment_to_json(compacted.segment),
-            "deleted": 0 if collected is None else len(collected.deleted),
+            "collected": {} if collected is None else collected.metrics(),
         }
 
-    def _store(self, argument: Mapping[str, Any]) -> HeapStore:
-        key = json.dumps(argument, sort_keys=True)
-        kept = self._kept.get(key)
+    def _store(self, argument: OpenArgument) -> HeapStore:
+        now = self._clock.monotonic()
+        for store_id, old in list(self._kept.items()):
+            replaced = store_id == argument.store and old.argument != argument
+            if replaced or now - old.used > _IDLE_S:
+                del self._kept[store_id]
+                self._stores.close(old.argument)
+        kept = self._kept.get(argument.store)
         if kept is None:
-            opened = OpenArgument.from_json(argument)
-            kept = self._kept[key] = (opened, self._stores.open(opened)[0])
-            while len(self._kept) > _STORES_KEPT:
-                _, (old, _) = self._kept.popitem(last=False)
-                self._stores.close(old)
-        self._kept.move_to_end(key)
-        return kept[1]
+            kept = self._kept[argument.store] = _Kept(argument, self._stores.open(argument)[0], now)
+        kept.used = now
+        return kept.store
 
 
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -95,12 +123,24 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), name="lamina-jobs", daemon=True).start()
+    clock = SystemClock()
     jvm = jobs.get()["jvm"]
-    maintainer = Maintainer(None if jvm is None else Jvm(**jvm))
-    while True:
-        report = maintainer.work(jobs.get())
+    maintainer = Maintainer(clock, RandomIds(), None if jvm is None else Jvm(**jvm))
+    told = clock.monotonic()
+
+    def tell(report: Mapping[str, Any]) -> None:
         answers.write(json.dumps(report) + "\n")
         answers.flush()
+
+    def progress(done: int, _: int) -> None:
+        nonlocal told
+        now = clock.monotonic()
+        if now - told >= _PROGRESS_S:
+            told = now
+            tell({"progress": done})
+
+    while True:
+        tell(maintainer.work(jobs.get(), progress))
         gc.collect()
         pa.default_memory_pool().release_unused()
 

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,10 +40,14 @@ class MaintenanceQueue:
     2. The process is started with the engine and started again when it dies. The job that it died in is reported as
        failed and not repeated: the store asks again soon, and a job that kills the process must not do so for ever.
     3. The process ends with the engine, since its standard input is a pipe that only the engine holds.
+    4. A job that says nothing for `silence_s` seconds hangs, in a storage that does not answer: its process is killed.
+       A long merge says that it goes on.
+    5. A process that cannot be started is tried again; jobs wait meanwhile.
     """
 
-    def __init__(self, clock: Clock, directory: str, jvm: Jvm | None = None) -> None:
+    def __init__(self, clock: Clock, directory: str, silence_s: float, jvm: Jvm | None = None) -> None:
         self._clock = clock
+        self._silence_s = silence_s
         self._jvm = jvm
         self._directory = directory
         self._changed = threading.Condition()
@@ -56,13 +60,17 @@ class MaintenanceQueue:
         self._done = 0
         self._failed = 0
         self._segments = 0
-        self._deleted = 0
+        self._collected: Counter[str] = Counter()
+        self._heard = 0.0
+        self._silent = False
+        self._started = 0.0
         self._last_error: dict[str, str] | None = None
         self._busy_s = 0.0
 
     def start(self) -> None:
         """Starts the process and the thread that feeds it."""
         with self._changed:
+            self._started = self._clock.monotonic()
             self._spawn()
         threading.Thread(target=self._feed, name="lamina-maintenance", daemon=True).start()
 
@@ -85,7 +93,10 @@ class MaintenanceQueue:
             self._waiting.pop(store, None)
 
     def stats(self) -> dict[str, Any]:
-        """The process, its starts, jobs waiting, in work, done and failed, and the time spent."""
+        """The process, its starts, jobs waiting, in work, done and failed, the time spent, and what became of files.
+
+        `collected` adds up all collections: files and bytes that were deleted, or looked at and kept, by class.
+        """
         with self._changed:
             return {
                 "pid": self.pid,
@@ -96,7 +107,9 @@ class MaintenanceQueue:
                 "done": self._done,
                 "failed": self._failed,
                 "segments": self._segments,
-                "deleted_files": self._deleted,
+                "deleted_files": self._collected["delete_files"],
+                "deleted_bytes": self._collected["delete_bytes"],
+                "collected": dict(sorted(self._collected.items())),
                 "last_error": self._last_error,
                 "busy_ms": round(self._busy_s * 1000),
             }
@@ -112,14 +125,21 @@ class MaintenanceQueue:
             process.wait()
 
     def _spawn(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lamina.engine.maintenance"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=self._directory,
-            # a merge frees as much as it takes; the system's allocator gives it back
-            env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lamina.engine.maintenance"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=self._directory,
+                # a merge frees as much as it takes; the system's allocator gives it back
+                env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+            )
+        except OSError as error:
+            # no memory, no processes, no file handles: the queries go on without maintenance until there are some again
+            log.warning("the maintenance process cannot be started (%s); it is tried again", error)
+            message = f"the maintenance process cannot be started: {error}"
+            self._last_error = {"kind": "engine.start", "message": message}
+            return
         self._alive = True
         self._starts += 1
         start = {"jvm": None if self._jvm is None else {"socket": self._jvm.socket, "token": self._jvm.token}}
@@ -132,25 +152,25 @@ class MaintenanceQueue:
         ).start()
 
     def _feed(self) -> None:
-        started = self._clock.monotonic()
         while True:
             with self._changed:
                 while not self._closed and self._alive and (self._current or not self._waiting):
-                    self._changed.wait()
+                    self._changed.wait(self._rest())
+                    self._end_if_silent()
                 if self._closed:
                     return
                 if not self._alive:
-                    rest = started + _SHORTEST_LIFE_S - self._clock.monotonic()
+                    rest = self._started + _SHORTEST_LIFE_S - self._clock.monotonic()
                     if rest > 0:
                         self._changed.wait(rest)
                         continue
-                    started = self._clock.monotonic()
+                    self._started = self._clock.monotonic()
                     self._spawn()
                     continue
                 assert self._process is not None
                 assert self._process.stdin is not None
                 self._current = self._waiting.popitem(last=False)
-                self._work_began = self._clock.monotonic()
+                self._work_began = self._heard = self._clock.monotonic()
                 line = json.dumps(self._current[1].argument)
                 pipe = self._process.stdin
             try:
@@ -159,6 +179,18 @@ class MaintenanceQueue:
             except OSError:
                 pass  # it died; `_hear` sees that too
 
+    def _rest(self) -> float | None:
+        """Seconds until the job in work counts as hanging; None where there is none."""
+        return None if self._current is None else max(0.0, self._heard + self._silence_s - self._clock.monotonic())
+
+    def _end_if_silent(self) -> None:
+        if self._current is not None and self._rest() == 0 and self._process is not None and not self._silent:
+            self._silent = True
+            log.warning(
+                "the maintenance process %d has said nothing for %.0f s; it is killed", self.pid, self._silence_s
+            )
+            self._process.kill()
+
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
@@ -166,12 +198,24 @@ class MaintenanceQueue:
                 report = json.loads(line)
             except ValueError:
                 break  # it died in the middle of a report
-            self._finish(report)
+            if "progress" in report:
+                with self._changed:
+                    self._heard = self._clock.monotonic()
+            else:
+                self._finish(report)
         code = process.wait()
         if not self._closed:
             log.warning("the maintenance process %d ended with exit code %d; it is started again", process.pid, code)
-        message = f"the maintenance process ended with exit code {code}"
-        self._finish({"ok": False, "error": {"kind": "engine.lost", "message": message}}, died=True)
+        with self._changed:
+            silent, self._silent = self._silent, False
+        kind, message = "engine.lost", f"the maintenance process ended with exit code {code}"
+        if silent:
+            kind = "engine.deadline"
+            message = (
+                f"the maintenance process was killed: its job said nothing for {self._silence_s:.0f} s, so the storage "
+                "does not answer; the store asks again. Raise engine.requestTimeoutMs if the storage is that slow"
+            )
+        self._finish({"ok": False, "error": {"kind": kind, "message": message}}, died=True)
 
     def _finish(self, report: dict[str, Any], died: bool = False) -> None:
         with self._changed:
@@ -180,7 +224,7 @@ class MaintenanceQueue:
                 self._done += report["ok"]
                 self._failed += not report["ok"]
                 self._segments += report.get("segment") is not None
-                self._deleted += report.get("deleted", 0)
+                self._collected.update(report.get("collected", {}))
                 self._last_error = report.get("error", self._last_error)
                 self._busy_s += self._clock.monotonic() - self._work_began
         try:

@@ -59,7 +59,8 @@ class EngineProcess:
         self._end, self._ending = os.pipe()
         try:
             self._requests = Requests(clock.monotonic)
-            self._maintenance = MaintenanceQueue(clock, directory, jvm)
+            silence_s = settings.engine_request_timeout_ms / 1000
+            self._maintenance = MaintenanceQueue(clock, directory, silence_s, jvm)
             self._sessions = Sessions(settings, self._maintenance, clock, ids, jvm)
             self._data = DataServer(
                 self._directories.socket_path,

@@ -19,9 +19,6 @@ from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
 from lamina.store import CommitRequest, HeapStore, Version
 
-_COMPACT_EVERY = 8
-"""Commits after which the maintenance process looks at a store, besides when Spark's maintenance asks for it."""
-
 
 def field(value: Mapping[str, Any], name: str, *types: type) -> Any:
     """The field `name` of a JSON object, which must be of one of `types`.
@@ -50,7 +47,6 @@ class OpenStore:
         self.store = store
         self._maintenance = maintenance
         self._confirmed: Version | None = None
-        self._commits = 0
 
     def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """Confirms a base and allots an attempt."""
@@ -79,8 +75,7 @@ class OpenStore:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError("engine.protocol", f"a commit without a field, or with a wrong one: {error!r}") from None
         committed = self.store.commit(request, sections)
-        self._commits += 1
-        if self._commits % _COMPACT_EVERY == 0:
+        if committed.compaction_due:
             self._queue(collect=False)
         return {
             "file": committed.file,

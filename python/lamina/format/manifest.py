@@ -212,13 +212,16 @@ class CommitManifest:
     counts: Mapping[int, Count]
     column_families: tuple[ColumnFamily, ...]
     next_column_family: int
+    retention: Mapping[str, int] | None = None
 
     def section(self, name: str) -> Section | None:
         """The section of that name, if the file has one."""
         return next((section for section in self.sections if section.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
+        retention = {} if self.retention is None else {"retention": dict(self.retention)}
         return {
+            **retention,
             "attempt": self.attempt,
             "version": self.version,
             "base": None if self.base is None else {"version": self.base.version, "attempt": self.base.attempt},
@@ -257,6 +260,7 @@ class CommitManifest:
             {int(family): Count.from_json(count) for family, count in value["counts"].items()},
             tuple(ColumnFamily.from_json(family) for family in value["column_families"]),
             int(value["next_column_family"]),
+            retention if isinstance(retention := value.get("retention"), dict) else None,
         )
 
 

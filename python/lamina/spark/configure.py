@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from lamina.errors import EngineError, SettingsError
-from lamina.settings import Settings, as_text
+from lamina.settings import Settings, as_text, warnings_for
 from lamina.spark import launch
 from lamina.spark.jars import jar_path, spark_home
 from lamina.spark.java import java_problem
@@ -64,6 +65,8 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
         _add(builder, options, "spark.jars", jar_path())
         if _engine_needs_this_python(options):
             wanted.setdefault(_KEYS["engine_python"], sys.executable)
+    for text in warnings_for({str(key): str(value) for key, value in options.items()}):
+        warnings.warn(text, stacklevel=2)
     return builder.config(map={PROVIDER_KEY: PROVIDER, CHECKPOINT_FORMAT_KEY: "2", **wanted})
 
 

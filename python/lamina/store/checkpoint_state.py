@@ -9,17 +9,15 @@ run, so they agree. Two runs may claim the same epoch: runs are ordered by (epoc
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from lamina._version import __version__
+from lamina.checkpoint import FORMAT_NEWEST, QueryRun, read_claims, read_identity
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format import paths
 from lamina.format.manifest import to_bytes
 from lamina.storage import Storage
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -41,68 +39,47 @@ class CheckpointState:
         Raises:
             LaminaError: `file.damaged`, `file.version`, `storage.*`.
         """
-        uuid = _read_uuid(storage)
+        found = read_identity(storage)
         if read_only:
-            return cls(storage, uuid, run_id, None)
-        if uuid is None:
+            return cls(storage, found.uuid if found else None, run_id, None)
+        if found is None:
             mine = {
                 "uuid": ids.uuid(),
-                "format": FORMAT,
+                "format": FORMAT_NEWEST,
                 "created_ms": clock.now_ms(),
                 "created_by": f"lamina {__version__}",
             }
             storage.publish_if_absent(paths.CHECKPOINT, to_bytes(mine))
             # whoever loses the race, or gets no answer to its write, reads what is there
-            uuid = _read_uuid(storage)
-            if uuid is None:
+            found = read_identity(storage)
+            if found is None:
                 raise LaminaError.from_kind(
                     "storage.failed", f"{storage.location(paths.CHECKPOINT)} was written and is not there"
                 )
-        return cls(storage, uuid, run_id, _claim_epoch(storage, run_id, clock))
+        return cls(storage, found.uuid, run_id, _claim_epoch(storage, run_id, clock))
 
     def newer_run(self) -> tuple[int, str] | None:
         """The newest (epoch, run id) that is ordered after this run, if any."""
         if self.epoch is None:
             return None
-        newest = max(_runs(self.storage), default=None)
-        return newest if newest is not None and newest > (self.epoch, self.run_id) else None
-
-
-def _read_uuid(storage: Storage) -> str | None:
-    try:
-        data = storage.read(paths.CHECKPOINT)
-    except LaminaError as error:
-        if error.kind == "file.missing":
+        claims = read_claims(self.storage)
+        if not claims or claims[-1] <= QueryRun(self.epoch, self.run_id):
             return None
-        raise
-    where = storage.location(paths.CHECKPOINT)
-    try:
-        value = json.loads(bytes(data))
-        uuid, version = str(value["uuid"]), int(value["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise LaminaError.from_kind("file.damaged", f"{where} is damaged: {error}") from error
-    if version > FORMAT:
-        raise LaminaError.from_kind("file.version", f"{where} has format {version}; use a newer lamina")
-    return uuid
+        return claims[-1].epoch, claims[-1].id
 
 
-def _runs(storage: Storage) -> list[tuple[int, str]]:
-    parsed = (paths.parse_run(entry.name) for entry in storage.list(paths.RUNS))
-    return [run for run in parsed if run is not None]
-
-
-def _own_epoch(runs: list[tuple[int, str]], run_id: str) -> int | None:
-    return min((epoch for epoch, run in runs if run == run_id), default=None)
+def _own_epoch(claims: list[QueryRun], run_id: str) -> int | None:
+    return next((claim.epoch for claim in claims if claim.id == run_id), None)
 
 
 def _claim_epoch(storage: Storage, run_id: str, clock: Clock) -> int:
-    runs = _runs(storage)
-    epoch = _own_epoch(runs, run_id)
+    claims = read_claims(storage)
+    epoch = _own_epoch(claims, run_id)
     if epoch is not None:
         return epoch
-    claimed = 1 + max((epoch for epoch, _ in runs), default=0)
+    claimed = 1 + (claims[-1].epoch if claims else 0)
     claim = {"epoch": claimed, "run": run_id, "created_ms": clock.now_ms()}
     storage.publish_if_absent(paths.run_path(claimed, run_id), to_bytes(claim))
     # a store of the same run may have claimed meanwhile, with a smaller number
-    epoch = _own_epoch(_runs(storage), run_id)
+    epoch = _own_epoch(read_claims(storage), run_id)
     return claimed if epoch is None else epoch

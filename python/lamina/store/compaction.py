@@ -3,10 +3,13 @@
 Nothing published changes: the segment is a new file, and the next commit refers to it in place of what it was merged
 from.
 
-Tiers work like a binary counter. The newest references are merged as far as each older one is no larger than all
-newer ones together; so the sizes of what remains at least double from new to old, a version consists of about
-log2(versions) files, and each entry is rewritten about as often. The oldest reference takes part in the same way, and
-also when most of its rows are dead.
+Tiers are lazy. Nothing is merged while a version consists of at most 1 + log2(version) files, so that with the next
+commit's increment they are at most 2 + log2(version). When there are more, the newest few are merged, three or more,
+up to the first that is followed by an older one at least as large as all of them together: sizes keep growing from new
+to old, a large old segment is left alone until as much has been written after it, and an entry is rewritten less often
+than log2(versions) times. Large files are not worth touching before there are `_FEW` of them: a preload of a few
+batches stays as it was written. All references are merged when most of their rows are dead, which costs no more than
+what was written since the last time.
 """
 
 from __future__ import annotations
@@ -30,11 +33,18 @@ from lamina.format.manifest import RUN, CommitManifest, Reference, Section, Segm
 from lamina.format.paths import SegmentName
 from lamina.store import restore
 from lamina.store.chain import Segment
-from lamina.store.files import Opened, StoreFiles
+from lamina.store.files import StoreFiles
 from lamina.store.merge import Merger
 
 _IN_MEMORY_BYTES = 16 << 20
 """Sections above this size are copied to local disk, verified on the way, and read from there."""
+
+_LEAST_MERGED = 3
+"""Merging only two would come up again with the next commit but one."""
+
+_FEW = 8
+_CHEAP_BYTES = 16 << 20
+"""A merge of more bytes waits until there are more than `_FEW` files."""
 
 Progress = Callable[[int, int], None]
 
@@ -51,15 +61,29 @@ class Compacted:
 
 def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]:
     """The newest references that are worth a merge; empty where none are."""
-    if len(references) > 1 and references[-1].start == 0 and references[-1].rows > 2 * max(live_rows, 1):
+    if len(references) > 1 and sum(reference.rows for reference in references) > 2 * max(live_rows, 1):
         return references
-    newer = references[0].length if references else 0
-    count = 0
-    for position, reference in enumerate(references[1:], start=2):
-        if reference.length <= newer:
-            count = position
-        newer += reference.length
+    if len(references) < 2 or len(references) <= most_files(references[0].end):
+        return ()
+    merged = 0
+    for count, reference in enumerate(references, start=1):
+        merged += reference.length
+        older = references[count].length if count < len(references) else 0
+        if count >= min(_LEAST_MERGED, len(references)) and merged <= older:
+            break
+    if merged > _CHEAP_BYTES and len(references) <= _FEW:
+        return ()
     return references[:count]
+
+
+def live_rows(manifest: CommitManifest) -> int:
+    """How many rows the version has."""
+    return sum(count.rows for count in manifest.counts.values())
+
+
+def most_files(version: int) -> int:
+    """How many files `version` may consist of before some are merged."""
+    return max(version, 1).bit_length()
 
 
 class Compaction:
@@ -71,15 +95,15 @@ class Compaction:
         self._clock = clock
         self._ids = ids
 
-    def run(self, opened: Opened, progress: Progress | None) -> Compacted | None:
-        """Merges what is worth it of the version opened; None where nothing is.
+    def run(
+        self, manifest: CommitManifest, references: Sequence[Reference], progress: Progress | None
+    ) -> Compacted | None:
+        """Merges what is worth it of `references`, which make the version of `manifest`; None where nothing is.
 
         Raises:
             LaminaError: `file.*` naming a damaged or missing file, `storage.*`.
         """
-        manifest: CommitManifest = opened.manifest
-        live = sum(count.rows for count in manifest.counts.values())
-        inputs = pick(opened.references(), live)
+        inputs = pick(references, live_rows(manifest))
         if not inputs:
             return None
         total = sum(reference.rows for reference in inputs)
@@ -93,13 +117,21 @@ class Compaction:
 
         with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
             merged = Merger(directory).merged(
-                ((reference.kind == RUN, self._entries(reference, directory)) for reference in inputs),
+                ((reference.kind == RUN, entries(self._files, reference, directory)) for reference in inputs),
                 whole=inputs[-1].start == 0,
                 read=read,
             )
             segment = self._publish(inputs[-1].start, inputs[0].end, tuple(inputs), merged)
         pa.default_memory_pool().release_unused()
         return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
+
+    def rebuilt(self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch]) -> Compacted:
+        """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
+        with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
+            merged = Merger(directory).merged([(False, batches)], whole=True)
+            segment = self._publish(0, references[0].end, tuple(references), merged)
+        rows = sum(reference.rows for reference in references)
+        return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
 
     def refreshed(self, segment: Segment, min_age_ms: int) -> Segment | None:
         """A segment that no collector may have in its hands: a young one as it is, an old one under a new name.
@@ -111,9 +143,9 @@ class Compaction:
         if 0 <= age <= min_age_ms // 2:
             return segment
         manifest = segment.manifest
-        entries = restore.stream(self._files, [segment.reference()], None)
+        found = restore.stream(self._files, [segment.reference()], None)
         try:
-            return self._publish(manifest.start, manifest.end, manifest.inputs, entries)
+            return self._publish(manifest.start, manifest.end, manifest.inputs, found)
         except LaminaError as error:
             if error.kind.startswith("file."):
                 return None
@@ -147,33 +179,36 @@ class Compaction:
         self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
         return Segment(written[0], writer.size, published_ms)
 
-    def _entries(self, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
-        if reference.length <= _IN_MEMORY_BYTES:
-            where = self._files.place(reference)
-            schema, undecoded = messages(self._files.read(reference), where)
-            for message in undecoded:
-                yield decode(message, schema, where)
-        else:
-            yield from self._from_disk(reference, directory)
 
-    def _from_disk(self, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
-        """The entries of a large section, of which only a batch is in memory."""
-        where = self._files.place(reference)
-        path = os.path.join(directory, f"section-{reference.end}")
-        digest = hashlib.sha256()
-        with open(path, "wb") as copy:
-            for piece in self._files.pieces(reference):
-                digest.update(piece)
-                copy.write(piece)
-        if digest.hexdigest()[: len(reference.sha256)] != reference.sha256:
-            raise container.damaged(where, "the section that is referred to does not fit its checksum")
-        with pa.OSFile(path, "rb") as file:
-            os.unlink(path)
-            reader = pa.ipc.MessageReader.open_stream(file)
-            schema = pa.ipc.read_schema(reader.read_next_message())
-            while True:
-                try:
-                    message = reader.read_next_message()
-                except StopIteration:
-                    return
-                yield decode(message, schema, where)
+def entries(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
+    """The verified entries of a section; a large one is copied to `directory` first, so that little is in memory."""
+    if reference.length <= _IN_MEMORY_BYTES:
+        where = files.place(reference)
+        schema, undecoded = messages(files.read(reference), where)
+        for message in undecoded:
+            yield decode(message, schema, where)
+    else:
+        yield from _from_disk(files, reference, directory)
+
+
+def _from_disk(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
+    """The entries of a large section, of which only a batch is in memory."""
+    where = files.place(reference)
+    path = os.path.join(directory, f"section-{reference.end}")
+    digest = hashlib.sha256()
+    with open(path, "wb") as copy:
+        for piece in files.pieces(reference):
+            digest.update(piece)
+            copy.write(piece)
+    if digest.hexdigest()[: len(reference.sha256)] != reference.sha256:
+        raise container.damaged(where, "the section that is referred to does not fit its checksum")
+    with pa.OSFile(path, "rb") as file:
+        os.unlink(path)
+        reader = pa.ipc.MessageReader.open_stream(file)
+        schema = pa.ipc.read_schema(reader.read_next_message())
+        while True:
+            try:
+                message = reader.read_next_message()
+            except StopIteration:
+                return
+            yield decode(message, schema, where)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format import container, paths
 from lamina.format.attempt_id import FILE, AttemptId
-from lamina.format.container import Footer
+from lamina.format.container import COMMIT, SEGMENT, Footer
 from lamina.format.manifest import CommitManifest, Reference, SegmentManifest, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
@@ -24,6 +25,7 @@ _WHOLE_BYTES = 256 << 10
 
 
 _PIECE_BYTES = 2 << 20
+_HEADER_BYTES = container.HEADER.size
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,37 @@ class StoreFiles:
             raise container.damaged(where, "it does not have the section that is referred to")
         container.check_section(data, section, where)
         return data
+
+    def verify(self, name: str, read: Callable[[int], None]) -> tuple[CommitManifest | SegmentManifest, int]:
+        """Verifies every byte of a file of this store, in bounded memory; gives its manifest and its size.
+
+        Args:
+            read: called with the bytes read so far of it, piece by piece.
+        Raises:
+            LaminaError: `file.*`, naming the file.
+        """
+        path = self._path(name)
+        where = self.storage.location(path)
+        manifest, size = self._manifest(self.storage, path, None)
+        parsed = paths.parse_name(name)
+        if isinstance(manifest, CommitManifest):
+            fits = isinstance(parsed, CommitName) and str(parsed.attempt) == manifest.attempt
+        else:
+            fits = isinstance(parsed, SegmentName) and parsed.id == manifest.segment
+        if not fits or manifest.store != self.identity:
+            raise self._foreign(where, manifest, self.identity)
+        kind = COMMIT if isinstance(manifest, CommitManifest) else SEGMENT
+        container.check_header(self.storage.read_range(path, 0, _HEADER_BYTES), kind, manifest.header_crc, where)
+        for section in manifest.sections:
+            digest = hashlib.sha256()
+            for offset in range(0, section.length, _PIECE_BYTES):
+                length = min(_PIECE_BYTES, section.length - offset)
+                piece = self.storage.read_range(path, section.offset + offset, length)
+                digest.update(piece)
+                read(len(piece))
+            if digest.hexdigest()[: len(section.sha256)] != section.sha256:
+                raise container.damaged(where, f"section {section.name!r} does not fit its checksum")
+        return manifest, size
 
     def pieces(self, reference: Reference) -> Iterator[pa.Buffer]:
         """The bytes of a section piece by piece; checking them against its checksum is left to the caller."""

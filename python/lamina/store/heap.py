@@ -1,58 +1,32 @@
 """The heap store: each commit writes its increment as one file; a version is what its manifest refers to.
 
-The table itself lives in the caller. This class keeps the promises about files:
-
-1. A commit publishes one file, whole, under a name that only its attempt can write.
-2. Its manifest refers only to files that were durable before it, and to its own sections.
-3. An attempt stands on a confirmed version: `begin` confirms it and looks that its file is there.
-4. Nothing that was published is ever changed.
+The table itself lives in the caller. This class puts together what keeps the promises about files: `commits` writes,
+`loads` restores, `compaction` merges, `retention` collects.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
-from lamina.format.attempt_id import AttemptId
-from lamina.format.container import COMMIT, ContainerWriter
 from lamina.format.entries import Compression
-from lamina.format.manifest import SNAPSHOT, Base, CommitManifest, Reference, Run, Section, StoreIdentity
+from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.settings import Settings
-from lamina.store import chain, feed, v1
+from lamina.store import feed
 from lamina.store.chain import Segment
 from lamina.store.checkpoint_state import CheckpointState
+from lamina.store.commits import Commits
 from lamina.store.compaction import Compacted, Compaction
-from lamina.store.files import Opened, StoreFiles
+from lamina.store.files import StoreFiles
 from lamina.store.loads import Loader
 from lamina.store.model import Begin, Collected, CommitRequest, Committed, Feed, Load, StoreId, Version, VersionInfo
-from lamina.store.retention import Collector
+from lamina.store.retention import Collector, Retention
+from lamina.store.segments import WaitingSegments
 from lamina.store.versions import Versions, file_name, is_empty
-
-_ATTEMPTS_KEPT = 16
-"""Attempts that were begun and not committed; older ones were abandoned."""
-
-_MAX_LINEAGE = 1_000
-_SPARE_LINEAGE = 28
-"""Lineage beyond the retained versions, so that collection finds what just left them without reading more manifests."""
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """An attempt between `begin` and `commit`; `base` is None where it stands on nothing."""
-
-    version: int
-    base: Opened | None
-    lineage: tuple[tuple[str, int], ...]
-    siblings: tuple[str, ...]
-    needs_snapshot: bool
 
 
 class HeapStore:
@@ -80,20 +54,28 @@ class HeapStore:
         self.store_id = store_id
         self.identity = StoreIdentity(checkpoint.uuid or "", store_id.operator, store_id.partition, store_id.name)
         self._checkpoint = checkpoint
-        self._settings = settings
-        self._format_version = format_version
-        self._spark = spark
-        self._lineage_length = min(_MAX_LINEAGE, min_versions + _SPARE_LINEAGE)
-        self._clock = clock
-        self._ids = ids
+        self._background = settings.compaction_mode == "background"
         self._files = StoreFiles(checkpoint.storage, self.identity)
         self._versions = Versions(self._files)
         self._loader = Loader(self._versions, self._files)
-        self._compaction = Compaction(self._files, self._compression(), clock, ids)
-        self._collector = Collector(self._files, self._versions, min_versions, settings.retention_min_age_ms, clock)
+        compression = Compression(settings.compression_codec, settings.compression_level)
+        self._compaction = Compaction(self._files, compression, clock, ids)
+        min_age_ms = settings.retention_min_age_ms
+        self._segments = WaitingSegments(lambda segment: self._compaction.refreshed(segment, min_age_ms))
+        self._commits = Commits(
+            checkpoint,
+            self._files,
+            self._versions,
+            self._segments,
+            settings,
+            format_version=format_version,
+            spark=spark,
+            min_versions=min_versions,
+            clock=clock,
+            ids=ids,
+        )
+        self._collector = Collector(self._files, self._versions, Retention.of(settings, min_versions), clock)
         self._lock = threading.Lock()
-        self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        self._segments: list[Segment] = []
         self._confirmed: Version | None = None
         self._compacted: str | None = None
 
@@ -158,72 +140,11 @@ class HeapStore:
         Raises:
             LaminaError: `file.*`, `state.not-retained`, `attempt-id.unknown`, `storage.*`.
         """
-        epoch = self._epoch()
-        version = base.version + 1
-        located, siblings = self._candidates(base, load_empty=load_empty)
-        opened, usable = self._open_base(Version(base.version, located), lenient=have or load_empty)
-        stands = usable and not load_empty and not force_snapshot
-        wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
-        begun = _Begun(
-            version,
-            opened if stands else None,
-            self._lineage_on(located),
-            siblings,
-            needs_snapshot=not load_empty and (force_snapshot or not usable),
+        begun, confirmed = self._commits.begin(
+            base, task_attempt=task_attempt, load_empty=load_empty, force_snapshot=force_snapshot, have=have
         )
-        attempt = str(AttemptId.for_file(version, epoch, self._ids.hex128()))
-        with self._lock:
-            self._begun[attempt] = begun
-            while len(self._begun) > _ATTEMPTS_KEPT:
-                self._begun.popitem(last=False)
-        self._confirm(Version(base.version, located))
-        return Begin(
-            attempt,
-            None if load_empty else located,
-            begun.needs_snapshot or (wanted and not load_empty),
-            located or str(AttemptId.for_empty_store(epoch, self._ids.hex128())),
-        )
-
-    def _candidates(self, base: Version, *, load_empty: bool) -> tuple[str | None, tuple[str, ...]]:
-        """The attempt of `base`, and the attempts that are there of the version after it (without ids only)."""
-        by_id = self._format_version > 1 and (base.attempt is not None or base.version == 0)
-        if by_id:
-            return self._versions.locate(base), ()
-        by_version = v1.attempts(self._files.list())
-        siblings = tuple(str(attempt) for attempt in by_version.get(base.version + 1, ()))
-        if base.attempt is not None or base.version == 0:
-            return self._versions.locate(base), siblings
-        if load_empty and base.version not in by_version:
-            return None, siblings
-        return self._versions.arbitrate(by_version, base), siblings
-
-    def _open_base(self, base: Version, *, lenient: bool) -> tuple[Opened | None, bool]:
-        """The base's manifest (None for an empty store), and whether a version can stand on it."""
-        if base.attempt is None or is_empty(base.attempt):
-            return None, True
-        try:
-            opened = self._versions.open_present(base.attempt, base)
-            chain.check(opened.references(), opened.manifest.version, self._files.location(opened.name))
-        except LaminaError as error:
-            if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
-                return None, False
-            raise
-        return opened, True
-
-    def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
-        """What a commit on `base` would refer to; finished segments matter only where the chain is long."""
-        if base is None:
-            return ()
-        references = base.references()
-        return references if len(references) < self._settings.compaction_max_chain else self._with_segments(base)
-
-    def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
-        """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
-        if attempt is None or is_empty(attempt):
-            return ()
-        known = self._versions.remembered(attempt)
-        older = known.manifest.lineage if known else ()
-        return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
+        self._confirm(confirmed)
+        return begun
 
     def commit(self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]]) -> Committed:
         """Writes an attempt that `begin` allotted; returns when its file is durable.
@@ -233,105 +154,7 @@ class HeapStore:
         Raises:
             LaminaError: `store.state`, `state.base`, `state.superseded`, `storage.*`, `engine.protocol`.
         """
-        started = self._clock.monotonic()
-        begun = self._begun_as(request)
-        if begun.needs_snapshot and SNAPSHOT not in sections:
-            raise LaminaError.from_kind("state.base", f"attempt {request.attempt} has no base and brings no snapshot")
-        self._refuse_if_superseded(request)
-        older = self._with_segments(begun.base) if begun.base and SNAPSHOT not in sections else ()
-        writer = ContainerWriter(COMMIT, self._compression())
-        written: list[CommitManifest] = []
-
-        def manifest_of(stored: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
-            _check_rows(request, stored)
-            written.append(self._new_manifest(request, begun, stored, header_crc, older))
-            return written[0].to_json()
-
-        name = file_name(request.attempt)
-        try:
-            self._files.publish(name, writer.chunks(sections.items(), manifest_of))
-        except LaminaError as error:
-            # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides
-            if error.kind != "storage.failed" or not written or not self._is_there(name, written[0], writer.size):
-                raise
-        if (self._clock.monotonic() - started) * 2_000 >= self._settings.retention_min_age_ms:
-            self._verify_adopted(written[0], begun.base)
-        with self._lock:
-            self._begun.pop(request.attempt, None)
-        self._versions.remember(Opened(written[0], writer.size))
-        return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
-
-    def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
-        """After a slow publication: the segments that it is the first to name may have been collected meanwhile."""
-        known = {reference.path for reference in base.references()} if base else set()
-        for reference in manifest.references:
-            path = reference.path
-            if path and reference.root is None and path not in known and not self._files.exists(path):
-                raise LaminaError.from_kind(
-                    "state.base",
-                    f"attempt {manifest.attempt} took longer than half of retention.minAgeMs, and {path}, which it "
-                    "stands on, was collected meanwhile; it is tried again. Raise retention.minAgeMs if this repeats",
-                )
-
-    def _begun_as(self, request: CommitRequest) -> _Begun:
-        with self._lock:
-            begun = self._begun.get(request.attempt)
-        if begun is None or begun.version != request.version:
-            raise LaminaError.from_kind(
-                "store.state", f"attempt {request.attempt} of version {request.version} was not begun here"
-            )
-        named = request.base.attempt if request.base else None
-        if begun.base is not None and named is not None and named != begun.base.manifest.attempt:
-            raise LaminaError.from_kind(
-                "state.base", f"attempt {request.attempt} was begun on {begun.base.manifest.attempt}, not on {named}"
-            )
-        return begun
-
-    def _refuse_if_superseded(self, request: CommitRequest) -> None:
-        """Without ids in Spark's log the newest run counts, so an older one must not publish any more."""
-        newer = self._checkpoint.newer_run() if self._format_version == 1 else None
-        if newer is not None:
-            raise LaminaError.from_kind(
-                "state.superseded",
-                f"version {request.version} of {self.identity} is not written: run {newer[1]} (epoch {newer[0]}) of "
-                f"the query started after this one (epoch {self._epoch()}); stop one of them",
-            )
-
-    def _new_manifest(
-        self,
-        request: CommitRequest,
-        begun: _Begun,
-        sections: tuple[Section, ...],
-        header_crc: int,
-        older: Sequence[Reference],
-    ) -> CommitManifest:
-        base = begun.base.manifest if begun.base else None
-        base_version = base.version if base else 0
-        return CommitManifest(
-            attempt=request.attempt,
-            version=request.version,
-            base=Base(base.version, base.attempt) if base else None,
-            store=self.identity,
-            run=Run(self._epoch(), self._checkpoint.run_id, request.task_attempt, begun.siblings),
-            digest=request.digest,
-            created_ms=self._clock.now_ms(),
-            writer=f"lamina {__version__}",
-            spark=self._spark,
-            sections=sections,
-            header_crc=header_crc,
-            references=chain.own_references(sections, request.version, base_version, older, self.identity),
-            lineage=begun.lineage,
-            counts=request.counts,
-            column_families=request.column_families,
-            next_column_family=request.next_column_family,
-        )
-
-    def _is_there(self, name: str, manifest: CommitManifest, size: int) -> bool:
-        try:
-            found = self._files.open_commit(manifest.attempt)
-        except LaminaError:
-            return False
-        return found.size == size and found.manifest.to_json() == manifest.to_json()
+        return self._commits.commit(request, sections)
 
     # Reading
 
@@ -375,6 +198,9 @@ class HeapStore:
     def compact(self, progress: Callable[[int, int], None] | None = None) -> Compacted | None:
         """Merges references of the confirmed version into a segment; None where nothing is worth it.
 
+        Where an input is broken and another way leads to the same state, the whole version becomes the segment, so
+        that the next one does not need the broken file.
+
         Run in the maintenance process; the segment counts once a store that commits has adopted it.
 
         Args:
@@ -382,39 +208,27 @@ class HeapStore:
         """
         with self._lock:
             confirmed = self._confirmed
-        if self._settings.compaction_mode != "background" or confirmed is None or is_empty(confirmed.attempt):
+        if not self._background or confirmed is None or is_empty(confirmed.attempt):
             return None
         assert confirmed.attempt is not None
         with self._lock:
             if self._compacted == confirmed.attempt:
                 return None  # its segment waits for the next commit
-        compacted = self._compaction.run(self._versions.open_present(confirmed.attempt, confirmed), progress)
+        opened = self._versions.open_present(confirmed.attempt, confirmed)
+        references = self._segments.expected(opened)
+        try:
+            compacted = self._compaction.run(opened.manifest, references, progress)
+        except LaminaError as error:
+            if error.kind not in ("file.damaged", "file.missing", "file.identity"):
+                raise
+            compacted = self._compaction.rebuilt(references, self._loader.entries(opened))
         with self._lock:
             self._compacted = confirmed.attempt
         return compacted
 
     def adopt(self, segment: Segment) -> None:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""
-        with self._lock:
-            self._segments.append(segment)
-
-    def _with_segments(self, base: Opened) -> tuple[Reference, ...]:
-        """The references of `base` with finished segments in place of what they were merged from."""
-        with self._lock:
-            segments = list(self._segments)
-        references = base.references()
-        for segment in segments:
-            fits = chain.adopt(references, segment) is not None
-            fresh = self._compaction.refreshed(segment, self._settings.retention_min_age_ms) if fits else None
-            replaced = chain.adopt(references, fresh) if fresh else None
-            if replaced is not None:
-                references = replaced
-            with self._lock:
-                if fresh is None or replaced is None:
-                    self._segments = [kept for kept in self._segments if kept is not segment]
-                elif fresh is not segment:
-                    self._segments = [fresh if kept is segment else kept for kept in self._segments]
-        return references
+        self._segments.add(segment)
 
     def collect(self, confirmed: Version, *, dry_run: bool) -> Collected:
         """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`."""
@@ -422,21 +236,6 @@ class HeapStore:
         stale = self._checkpoint.newer_run()
         return self._collector.collect(newest, stale=stale is not None, epoch=self._checkpoint.epoch, dry_run=dry_run)
 
-    def _epoch(self) -> int:
-        if self._checkpoint.epoch is None:
-            raise LaminaError.from_kind("store.state", f"{self.identity} was opened for reading only")
-        return self._checkpoint.epoch
-
-    def _compression(self) -> Compression:
-        return Compression(self._settings.compression_codec, self._settings.compression_level)
-
-
-def _check_rows(request: CommitRequest, sections: Sequence[Section]) -> None:
-    """Raises where other rows arrived than the caller says it sent."""
-    for section in sections:
-        expected = request.rows.get(section.name)
-        if expected is not None and expected != section.rows:
-            raise LaminaError.from_kind(
-                "engine.protocol",
-                f"attempt {request.attempt} announced {expected} rows of {section.name}, and {section.rows} arrived",
-            )
+    def rest(self) -> None:
+        """Gives the memory of manifests back; what is small is kept for the next use."""
+        self._versions.forget()

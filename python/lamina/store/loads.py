@@ -26,21 +26,31 @@ class Loader:
     def __init__(self, versions: Versions, files: StoreFiles) -> None:
         self._versions = versions
         self._files = files
+        self._broken: set[restore.Place] = set()
 
     def load(self, version: Version, have: Version | None) -> Load:
         """See `HeapStore.load`."""
         attempt = self._versions.locate(version)
         if attempt is None or is_empty(attempt):
             return Load(attempt, 0, EMPTY, 0, {}, (), 0, 0, 0, iter(()))
-        opened = self._versions.open_present(attempt, version)
+        try:
+            opened = self._versions.open_present(attempt, version)
+        except LaminaError as error:
+            raise restore.hopeless(error) if error.kind in ("file.missing", "file.damaged") else error from None
         if have is not None:
             steps = self._steps(opened, have)
             # no entry may be handed out on top of the caller's rows before all of them are known to be whole
             if steps is not None and self._all_whole(steps):
                 return _load(opened, HAVE, steps, restore.stream(self._files, steps, None))
-        references = opened.references()
+        references: Sequence[Reference] = opened.references()
         chain.check(references, opened.manifest.version, self._files.location(opened.name))
+        if self._broken:
+            references = restore.around(self._files, references, frozenset(self._broken)) or references
         return _load(opened, EMPTY, references, restore.stream(self._files, references, self._recover(opened)))
+
+    def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
+        """The entries of a version newest first, around files that are broken."""
+        return restore.stream(self._files, opened.references(), self._recover(opened))
 
     def replay(self, snapshot: Version, end: Version) -> Load:
         """See `HeapStore.replay`."""
@@ -113,7 +123,13 @@ class Loader:
             attempt = self._attempt_at(manifest, failed.end)
             if attempt is None:
                 raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
-            return restore.alternatives(self._versions.open, self._files, attempt, broken)
+            try:
+                return restore.alternatives(self._versions.open, self._files, attempt, broken)
+            except LaminaError:
+                # the rows handed out already rule out a segment that holds newer changes too; the next load, from
+                # its beginning, may take one
+                self._broken.update(broken)
+                raise
 
         return recover
 

@@ -80,12 +80,16 @@ class CommitRequest:
 
 @dataclass(frozen=True)
 class Committed:
-    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took."""
+    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took.
+
+    `compaction_due` says whether the version consists of so many files that merging some is worth it.
+    """
 
     file: str
     bytes: int
     raw_bytes: int
     write_ms: float
+    compaction_due: bool
 
 
 @dataclass(frozen=True)
@@ -128,21 +132,46 @@ class VersionInfo:
     modified_ms: int
 
 
+DELETE, WAIT, KEEP = "delete", "wait", "keep"
+"""What a collection does with a file: `WAIT` is for files that nothing needs and that are younger than the minimum age,
+or that such a commit refers to."""
+
+
 @dataclass(frozen=True)
-class Deletion:
-    """A file that a collection deletes, or would; `age_ms` counts as DESIGN's rule says."""
+class Verdict:
+    """What a collection does with one file, and why.
+
+    Args:
+        kind: `commit`, `segment`, `temporary` or `foreign`.
+        age_ms: since nothing needs the file; of a file that is needed, since its publication.
+        action: `DELETE`, `WAIT` or `KEEP`.
+    """
 
     path: str
+    kind: str
     size: int
     age_ms: int
+    action: str
     reason: str
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What a collection did: `kept` files stay because something needs them, `young` ones because of their age."""
+    """What a collection did, or would do, with each file; `stopped` says why it looked at none."""
 
-    deleted: tuple[Deletion, ...]
-    kept: int
-    young: int
+    verdicts: tuple[Verdict, ...]
     dry_run: bool
+    stopped: str | None = None
+
+    @property
+    def deleted(self) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.action == DELETE)
+
+    def metrics(self) -> dict[str, int]:
+        """Files and bytes by action and by class, such as `delete_segment_files`."""
+        found: dict[str, int] = {}
+        for verdict in self.verdicts:
+            for name in (verdict.action, f"{verdict.action}_{verdict.kind}"):
+                found[f"{name}_files"] = found.get(f"{name}_files", 0) + 1
+                found[f"{name}_bytes"] = found.get(f"{name}_bytes", 0) + verdict.size
+        return found

@@ -2,7 +2,8 @@
 
 Every section is verified before its first entry is handed out. A file that turns out damaged or missing half-way is
 worked around where another chain leads to the same state: what was handed out already covers the versions behind it,
-so the rest may come from the manifest of the version at which the broken reference ends (`alternatives`).
+so the rest may come from the manifest of the version at which the broken reference ends, from older segments with the
+increments after them, or from another segment that was merged from the same files (`alternatives`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format.entries import decode, messages
 from lamina.format.manifest import INCREMENT, CommitManifest, Reference
+from lamina.format.paths import SegmentName, parse_name
+from lamina.store import chain
+from lamina.store.chain import Segment
 from lamina.store.files import Opened, StoreFiles
 
 _THREADS = 4
@@ -32,15 +36,15 @@ Recover = Callable[[Reference, frozenset[Place]], Sequence[Reference]]
 """Given a broken reference and the places of all broken sections: another chain for the state at its end."""
 
 
-def stream(files: StoreFiles, chain: Sequence[Reference], recover: Recover | None) -> Iterator[pa.RecordBatch]:
-    """The entries of `chain`, reference by reference in its order.
+def stream(files: StoreFiles, references: Sequence[Reference], recover: Recover | None) -> Iterator[pa.RecordBatch]:
+    """The entries of `references`, reference by reference in its order.
 
     Raises:
         LaminaError: `file.*` naming the file, where nothing else leads to the state.
     """
     broken: set[Place] = set()
     first: LaminaError | None = None
-    remaining = list(chain)
+    remaining = list(references)
     while remaining:
         reader = _Reader(files, remaining)
         try:
@@ -56,15 +60,15 @@ def stream(files: StoreFiles, chain: Sequence[Reference], recover: Recover | Non
                 remaining = list(recover(failed, frozenset(broken)))
             except LaminaError:
                 # what is missing for another way is not the news; the broken file is
-                raise first from None
+                raise hopeless(first) from None
 
 
 class _Reader:
     """One pass over a chain. `failed` is the reference whose section could not be read."""
 
-    def __init__(self, files: StoreFiles, chain: Sequence[Reference]) -> None:
+    def __init__(self, files: StoreFiles, references: Sequence[Reference]) -> None:
         self._files = files
-        self._chain = chain
+        self._chain = references
         self.failed: Reference | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -114,28 +118,79 @@ class _Reader:
         return requested
 
 
+def hopeless(error: LaminaError) -> LaminaError:
+    """The error about a broken file that nothing else can stand in for, with what to do about it."""
+    return LaminaError.from_kind(
+        error.kind,
+        f"{error.message}. No other retained files lead to this state: put the file back from a copy, or restart the "
+        "query from an older batch whose version is whole (lamina fsck says which are)",
+    )
+
+
 def alternatives(
     open_commit: Callable[[str], Opened], files: StoreFiles, attempt: str, broken: frozenset[Place]
 ) -> list[Reference]:
     """A chain for the state that `attempt` made which needs none of the `broken` sections.
 
-    Walks down the lineage: each step takes the increment of one more attempt and tries the references of its base.
+    Walks down the lineage: each step takes the increment of one more attempt and tries the references of its base, as
+    they are and with any segment of the directory in place of what it was merged from.
 
     Raises:
         LaminaError: `file.*` where the walk meets a file that is not there any more or has no increment.
     """
     steps: list[Reference] = []
+    segments = _segments(files, broken)
     while True:
         opened = open_commit(attempt)
-        chain = opened.references()
-        if not any(_place(reference) in broken for reference in chain):
-            return [*steps, *chain]
+        around = _around(opened.references(), segments, broken)
+        if around is not None:
+            return [*steps, *around]
         increment = increment_reference(opened, files)
         base = opened.manifest.base
         if increment is None or base is None or _place(increment) in broken:
             raise LaminaError.from_kind("file.damaged", f"no other way leads to version {opened.manifest.version}")
         steps.append(increment)
         attempt = base.attempt
+
+
+def around(files: StoreFiles, references: Sequence[Reference], broken: frozenset[Place]) -> Sequence[Reference] | None:
+    """The same state as `references` make without the broken sections; None where no segment stands in for them."""
+    return _around(references, _segments(files, broken), broken)
+
+
+def _around(
+    references: Sequence[Reference], segments: Sequence[Segment], broken: frozenset[Place]
+) -> Sequence[Reference] | None:
+    """`references` with every segment that fits in place of what it was merged from; None where broken ones remain.
+
+    A segment fits where exactly what it was merged from is referred to, so its lineage is the same.
+    """
+    found = True
+    while found:
+        found = False
+        for segment in segments:
+            adopted = chain.adopt(references, segment)
+            if adopted is not None:
+                references, found = adopted, True
+    return None if any(_place(reference) in broken for reference in references) else references
+
+
+def _segments(files: StoreFiles, broken: frozenset[Place]) -> list[Segment]:
+    """The segments in the store's directory that are not known to be broken, those of the most versions first."""
+    found = []
+    for entry in files.list():
+        name = parse_name(entry.name)
+        if isinstance(name, SegmentName):
+            try:
+                manifest, size = files.open_segment(name)
+            except LaminaError as error:
+                if not error.kind.startswith("file."):
+                    raise
+                continue
+            segment = Segment(manifest, size, entry.modified_ms)
+            if _place(segment.reference()) not in broken:
+                found.append(segment)
+    return sorted(found, key=lambda segment: segment.manifest.start - segment.manifest.end)
 
 
 def _place(reference: Reference) -> Place:

@@ -2,8 +2,9 @@
 
 Rules (DESIGN section 8):
 
-1. Retained are the last confirmed version N and the `min_versions` versions before it, along the lineage of N. Of each
-   retained version the newest file at or below it is kept, with all that its manifest refers to.
+1. Retained are the last confirmed version N, the `min_versions` versions before it, and every version that was the
+   newest one within the last `min_version_age_ms`, along the lineage of N. Of each retained version the newest file at
+   or below it is kept, with all that its manifest refers to.
 2. Nothing numbered above N is deleted: what this process knows may be old news.
 3. Nothing is deleted where a newer run of the query is known, or where the lineage cannot be followed.
 4. A file that was referred to goes when the first manifest without it that makes it unneeded has been there for the
@@ -14,38 +15,78 @@ Rules (DESIGN section 8):
    Spark's log long before anybody builds on it, and a reader may have opened it.
 
 Rule 4 in detail: the version made by a lineage's manifest M leaves the retained set when the manifest of version n +
-min_versions is published, n being the version after M's in the lineage. Readers that opened it before have the
-minimum age to finish.
+min_versions is published, n being the version after M's in the lineage, and not before n has been there for
+`min_version_age_ms`. Readers that opened it before have the minimum age to finish, however many versions follow in
+that time: the lineage is followed down to the first version that left longer ago than that.
 """
 
 from __future__ import annotations
 
-import sys
+import bisect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.paths import CommitName, parse_name
+from lamina.format.manifest import CommitManifest
+from lamina.format.paths import CommitName, SegmentName, parse_name
+from lamina.settings import Settings
 from lamina.storage import Listed, is_temporary
 from lamina.store.files import StoreFiles
-from lamina.store.model import Collected, Deletion, Version
+from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
+from lamina.store.registry import Entry, Registry, footprint
 from lamina.store.versions import Versions, file_name, is_empty
 
-_NOTHING_NEEDS = "no retained version needs it"
-_NEVER_REFERRED = "no version of the lineage ever referred to it"
-_CUT_OFF = "a publication that was cut off"
+COMMIT, SEGMENT, TEMPORARY, FOREIGN = "commit", "segment", "temporary", "foreign"
+"""Classes of files."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long what is kept.
+
+    Args:
+        min_versions: versions before the newest confirmed one.
+        min_version_age_ms: versions that were the newest one within this time.
+        min_age_ms: how long a file stays after nothing needs it any more.
+    """
+
+    min_versions: int
+    min_version_age_ms: int
+    min_age_ms: int
+
+    @classmethod
+    def of(cls, settings: Settings, min_versions: int) -> Retention:
+        """The retention of a store with these settings and Spark's `minVersionsToRetain`."""
+        return cls(min_versions, settings.retention_min_version_age_ms, settings.retention_min_age_ms)
+
+    def at_least(self, min_versions: int) -> Retention:
+        """The same with no fewer versions."""
+        return replace(self, min_versions=max(self.min_versions, min_versions))
+
+    def to_json(self) -> dict[str, int]:
+        """As manifests record it, for tools."""
+        return {
+            "min_versions": self.min_versions,
+            "min_version_age_ms": self.min_version_age_ms,
+            "min_age_ms": self.min_age_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int]) -> Retention:
+        return cls(int(value["min_versions"]), int(value["min_version_age_ms"]), int(value["min_age_ms"]))
 
 
 class Collector:
     """Collections of one store. Remembers what manifests refer to, which never changes."""
 
-    def __init__(self, files: StoreFiles, versions: Versions, min_versions: int, min_age_ms: int, clock: Clock) -> None:
+    def __init__(self, files: StoreFiles, versions: Versions, retention: Retention, clock: Clock) -> None:
         self._files = files
         self._versions = versions
-        self._min_versions = min_versions
-        self._min_age_ms = min_age_ms
+        self._retention = retention
         self._clock = clock
-        self._footprints: dict[str, tuple[str, ...]] = {}
+        self._registry = Registry(files, versions)
+        self._others: dict[str, list[str]] = {}
         self._first_unneeded: dict[str, int] = {}
 
     def collect(self, confirmed: Version, *, stale: bool, epoch: int | None, dry_run: bool) -> Collected:
@@ -55,133 +96,199 @@ class Collector:
             confirmed: the newest version that a streaming open built on, with its attempt.
             stale: whether a newer run of the query is known.
             epoch: the epoch of this run, None for readers.
+        Raises:
+            LaminaError: `store.state` for readers, `file.*` where a retained version cannot be read, `storage.*`.
         """
-        nothing = Collected((), 0, 0, dry_run)
         if epoch is None and not dry_run:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
-        if stale or confirmed.attempt is None or is_empty(confirmed.attempt):
-            return nothing
+        if confirmed.attempt is None or is_empty(confirmed.attempt):
+            return Collected((), dry_run, "the store is empty")
+        if stale:
+            return Collected((), dry_run, "a newer run of the query is known")
         listing = {entry.name: entry for entry in self._files.list()}
         if epoch is not None and _newest_epoch(listing) > epoch:
-            return nothing
+            return Collected((), dry_run, "a newer run of the query has written to the store")
         newest = self._versions.open_present(confirmed.attempt, confirmed).manifest
-        oldest = confirmed.version - self._min_versions
-        older, complete = self._versions.lineage(newest, oldest)
-        if not complete:
-            return nothing
-        entries = [(newest.attempt, newest.version), *older]
-        # the lineage that a manifest lists goes on behind the retained versions: it tells what left them last
-        seen = {attempt for attempt, _ in entries}
-        entries += [entry for entry in newest.lineage if entry[0] not in seen]
-        retained = [
-            attempt for index, (attempt, _) in enumerate(entries) if index == 0 or entries[index - 1][1] > oldest
-        ]
-        needed = {name for attempt in retained for name in self._footprint(attempt)}
-        left = self._left(entries, len(retained), listing)
-        return self._sweep(confirmed.version, listing, needed, left, dry_run)
+        lineage = self._followed(newest, confirmed.version, listing)
+        if lineage is None:
+            return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
+        verdicts = self._verdicts(lineage, confirmed.version, listing)
+        if not dry_run:
+            # a deletion that fails is repeated by the next collection
+            self._files.delete([verdict.path for verdict in verdicts if verdict.action == DELETE])
+        gone = {verdict.path for verdict in verdicts if verdict.action == DELETE and not dry_run}
+        present = {name: entry for name, entry in listing.items() if name not in gone}
+        self._registry.keep(present, len(lineage.entries))
+        self._others = {name: names for name, names in self._others.items() if name in present}
+        return Collected(tuple(verdicts), dry_run)
 
-    def _left(self, entries: Sequence[tuple[str, int]], retained: int, listing: Mapping[str, Listed]) -> dict[str, int]:
-        """When each file that only versions out of retention refer to left it, by name."""
-        left: dict[str, int] = {}
-        unneeded: dict[str, int] = {}
-        for index in range(retained, len(entries)):
-            attempt = entries[index][0]
-            if file_name(attempt) not in listing:
-                continue
-            moment = self._published(entries, entries[index - 1][1] + self._min_versions, listing)
-            if moment is None:
-                # the versions since changed nothing and have no file that tells the time: count from when it was seen
-                moment = self._first_unneeded.get(attempt, self._clock.now_ms())
-                unneeded[attempt] = moment
-            for name in self._footprint(attempt):
-                left[name] = max(left.get(name, 0), moment)
-        self._first_unneeded = unneeded
-        return left
+    def _followed(self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed]) -> _Lineage | None:
+        """The lineage down to the first version that has no readers any more; None where it breaks off too early."""
+        looked = 0
 
-    def _published(self, entries: Sequence[tuple[str, int]], version: int, listing: Mapping[str, Listed]) -> int | None:
-        """When the first manifest of the lineage at or above `version` was published."""
-        moment = None
-        for attempt, number in entries:
-            if number < version:
-                break
-            entry = listing.get(file_name(attempt))
-            moment = entry.modified_ms if entry else moment
-        return moment
+        def seen(entries: Sequence[Entry]) -> _Lineage:
+            return _Lineage(entries, confirmed, listing, self._retention, self._clock.now_ms(), self._first_unneeded)
 
-    def _sweep(
+        def far_enough(entries: Sequence[Entry]) -> bool:
+            nonlocal looked
+            # looking at all of a lineage whenever it grows by one would cost its square
+            if entries[-1][1] > confirmed - self._retention.min_versions or len(entries) < 2 * looked:
+                return False
+            looked = len(entries)
+            return seen(entries).ends
+
+        entries, complete = self._registry.follow(newest, far_enough)
+        lineage = seen(entries)
+        if not complete and not lineage.passes_retention:
+            return None
+        self._first_unneeded = lineage.first_unneeded
+        self._registry.read(lineage.entries, lineage.retained)
+        return lineage
+
+    def _verdicts(self, lineage: _Lineage, confirmed: int, listing: Mapping[str, Listed]) -> list[Verdict]:
+        """What becomes of each file: one pass over the files by themselves, one for what kept commits refer to."""
+        now = self._clock.now_ms()
+        verdicts = {}
+        for name, entry in sorted(listing.items()):
+            verdicts[name] = self._verdict(_File.of(entry), lineage, confirmed, now)
+        for name, verdict in list(verdicts.items()):
+            # of the lineage's own versions the registry knows what they need, and until when
+            if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
+                for other in self._needed_by(name):
+                    if other in verdicts and verdicts[other].action != KEEP:
+                        verdicts[other] = _because(verdicts[other], verdict, name)
+        return list(verdicts.values())
+
+    def _verdict(self, file: _File, lineage: _Lineage, confirmed: int, now: int) -> Verdict:
+        last_used = self._registry.last_used.get(file.name)
+        own_age = now - file.entry.modified_ms
+
+        def verdict(action: str, age_ms: int, reason: str) -> Verdict:
+            return Verdict(file.name, file.kind, file.entry.size, age_ms, action, reason)
+
+        if last_used is not None and last_used >= lineage.oldest_retained:
+            return verdict(KEEP, own_age, f"version {last_used} needs it")
+        if file.kind == FOREIGN:
+            return verdict(KEEP, own_age, "not a file of lamina")
+        if file.number > confirmed:
+            return verdict(KEEP, own_age, f"newer than version {confirmed}, the newest known to be confirmed")
+        age = now - lineage.left.get(last_used, file.entry.modified_ms) if last_used is not None else own_age
+        if file.kind == TEMPORARY:
+            reason = "a publication that was cut off"
+        elif last_used is not None:
+            reason = f"no retained version needs it; version {last_used} was the last to"
+        else:
+            reason = "no retained version needs it, nor did one of those before them"
+        # a storage that tells no times (0) gives no reason to think that anything is old
+        young = age < self._retention.min_age_ms or file.entry.modified_ms <= 0
+        return verdict(WAIT if young else DELETE, age, reason)
+
+    def _needed_by(self, name: str) -> list[str]:
+        """What a commit off the lineage refers to."""
+        if name not in self._others:
+            parsed = parse_name(name)
+            assert isinstance(parsed, CommitName)
+            try:
+                self._others[name] = footprint(self._files, str(parsed.attempt))
+            except LaminaError as error:
+                # gone meanwhile, or damaged: nobody can build a version from it
+                if not error.kind.startswith("file."):
+                    raise
+                return []
+        return self._others[name]
+
+
+class _Lineage:
+    """A lineage, newest first, with what its versions' publication times say about retention.
+
+    `retained` is how many of the entries are; `left` says when each of the others left, by version; `ends` whether the
+    last one left longer ago than the minimum age, and so whatever is behind it; `passes_retention` whether all that
+    are retained are among the entries.
+    """
+
+    def __init__(
         self,
+        entries: Sequence[Entry],
         confirmed: int,
         listing: Mapping[str, Listed],
-        needed: set[str],
-        left: Mapping[str, int],
-        dry_run: bool,
-    ) -> Collected:
-        deleted: list[Deletion] = []
-        kept = young = 0
-        now = self._clock.now_ms()
-        needed = needed | self._in_use(confirmed, listing, needed, left)
-        for name, entry in sorted(listing.items()):
-            parsed = parse_name(name)
-            number = parsed.version if isinstance(parsed, CommitName) else parsed.end if parsed else 0
-            if name in needed or number > confirmed or (parsed is None and not is_temporary(name)):
-                kept += 1
+        retention: Retention,
+        now: int,
+        first_unneeded: Mapping[str, int],
+    ) -> None:
+        self._numbers = [version for _, version in reversed(entries)]
+        self._times = list(reversed(_times(entries, listing)))
+        self.first_unneeded: dict[str, int] = {}
+        self.left: dict[int, int] = {}
+        self.retained = len(entries)
+        self.ends = False
+        age = retention.min_version_age_ms
+        oldest = confirmed - retention.min_versions
+        aged = (self._published(entries[-1][1]) or now) + age
+        self.passes_retention = entries[-1][1] <= oldest and (not age or aged <= now)
+        for index in range(1, len(entries)):
+            attempt, version = entries[index]
+            after = entries[index - 1][1]
+            aged = (self._published(after) or now) + age
+            if after > oldest or (age and aged > now):
                 continue
-            age = now - left.get(name, entry.modified_ms)
-            if self._is_young(age, entry):
-                young += 1
-                continue
-            reason = _CUT_OFF if parsed is None else _NOTHING_NEEDS if name in left else _NEVER_REFERRED
-            deleted.append(Deletion(name, entry.size, age, reason))
-        if not dry_run:
-            self._files.delete([deletion.path for deletion in deleted])
-            self._forget(deleted)
-        return Collected(tuple(deleted), kept, young, dry_run)
+            self.retained = min(self.retained, index)
+            self.passes_retention = True
+            moment = self._published(after + retention.min_versions)
+            if moment is None:
+                # the versions since changed nothing and have no file that tells the time: count from when it was seen
+                moment = self.first_unneeded[attempt] = first_unneeded.get(attempt, now)
+            self.left[version] = max(moment, aged) if age else moment
+            if self.left[version] <= now - retention.min_age_ms:
+                self.ends = True
+                entries = entries[: index + 1]
+                break
+        self.entries = entries
+        self.oldest_retained = entries[self.retained - 1][1]
 
-    def _is_young(self, age_ms: int, entry: Listed) -> bool:
-        # a storage that tells no times (0) gives no reason to think that anything is old
-        return age_ms < self._min_age_ms or entry.modified_ms <= 0
+    def _published(self, version: int) -> int | None:
+        """When the first manifest of the lineage at or above `version` was published; None where there is none."""
+        index = bisect.bisect_left(self._numbers, version)
+        return self._times[index] if index < len(self._numbers) else None
 
-    def _in_use(
-        self, confirmed: int, listing: Mapping[str, Listed], needed: set[str], left: Mapping[str, int]
-    ) -> set[str]:
-        """What commits refer to that no retained version needs and that stay all the same (rule 6)."""
-        names: set[str] = set()
-        now = self._clock.now_ms()
-        for name, entry in listing.items():
-            parsed = parse_name(name)
-            if not isinstance(parsed, CommitName):
-                continue
-            # a file that retained versions need as an increment counts as a version only while it has readers
-            may_go = name not in needed or name in left
-            age = now - left.get(name, entry.modified_ms)
-            if parsed.version > confirmed or (may_go and self._is_young(age, entry)):
-                try:
-                    names.update(self._footprint(str(parsed.attempt)))
-                except LaminaError as error:
-                    # gone meanwhile, or damaged: nobody can build a version from it
-                    if not error.kind.startswith("file."):
-                        raise
-        return names
 
-    def _footprint(self, attempt: str) -> tuple[str, ...]:
-        """The files in the store's directory that the version of an attempt needs, its own among them.
+def _times(entries: Sequence[Entry], listing: Mapping[str, Listed]) -> list[int | None]:
+    """When each version's manifest was published; for one that is gone, when the next newer one was."""
+    times: list[int | None] = []
+    for attempt, _ in entries:
+        entry = listing.get(file_name(attempt))
+        times.append(entry.modified_ms if entry else times[-1] if times else None)
+    return times
 
-        Raises:
-            LaminaError: `file.*`; a retained version that cannot be read stops a collection.
-        """
-        known = self._footprints.get(attempt)
-        if known is None:
-            opened = self._files.open_commit(attempt)
-            names = {reference.path or "" for reference in opened.references() if reference.root is None}
-            known = tuple(sys.intern(name) for name in sorted({opened.name, *names}))
-            self._footprints[attempt] = known
-        return known
 
-    def _forget(self, deleted: Sequence[Deletion]) -> None:
-        gone = {deletion.path for deletion in deleted}
-        self._footprints = {
-            attempt: names for attempt, names in self._footprints.items() if file_name(attempt) not in gone
-        }
+@dataclass(frozen=True)
+class _File:
+    """A file of a listing: its class, and the version that it leads to."""
+
+    entry: Listed
+    kind: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @classmethod
+    def of(cls, entry: Listed) -> _File:
+        parsed = parse_name(entry.name)
+        number = parsed.version if isinstance(parsed, CommitName) else parsed.end if parsed else 0
+        return cls(entry, kind_of(entry.name), number)
+
+
+def kind_of(name: str) -> str:
+    """The class of a file by its name."""
+    kinds = {CommitName: COMMIT, SegmentName: SEGMENT}
+    return kinds.get(type(parse_name(name)), TEMPORARY if is_temporary(name) else FOREIGN)
+
+
+def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:
+    """The verdict on a file that a commit refers to which itself stays."""
+    reason = f"{name} refers to it ({commit.reason})"
+    return replace(verdict, action=commit.action, reason=reason)
 
 
 def _newest_epoch(listing: Mapping[str, Listed]) -> int:

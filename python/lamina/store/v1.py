@@ -38,21 +38,26 @@ def arbitrate(
         by_version: what `attempts` found.
         manifest_of: reads a manifest; called only where more than one attempt is in question.
     """
-    candidates = by_version.get(version, [])
-    if len(candidates) <= 1:
-        return str(candidates[0]) if candidates else None
-    epoch = max(candidate.epoch for candidate in candidates)
-    later = {
-        number: [attempt for attempt in group if attempt.epoch >= epoch]
-        for number, group in by_version.items()
-        if number > version
-    }
-    descendant = arbitrate(later, version + 1, manifest_of)
-    if descendant is not None:
-        base = manifest_of(descendant).base
-        if base is not None and any(str(candidate) == base.attempt for candidate in candidates):
-            return base.attempt
-    return _greatest([manifest_of(str(candidate)) for candidate in candidates])
+    # each group is of one version, without the attempts of runs older than those of the versions before it
+    groups: list[Sequence[AttemptId]] = []
+    epoch = 0
+    while True:
+        group: Sequence[AttemptId] = [
+            attempt for attempt in by_version.get(version + len(groups), ()) if attempt.epoch >= epoch
+        ]
+        if len(group) <= 1:
+            break
+        groups.append(group)
+        epoch = max(attempt.epoch for attempt in group)
+    # from the newest group, whose descendant is certain, back to the version asked for
+    counting = str(group[0]) if group else None
+    for group in reversed(groups):
+        base = manifest_of(counting).base if counting is not None else None
+        if base is not None and any(str(candidate) == base.attempt for candidate in group):
+            counting = base.attempt
+        else:
+            counting = _greatest([manifest_of(str(candidate)) for candidate in group])
+    return counting
 
 
 def _greatest(candidates: Sequence[CommitManifest]) -> str:

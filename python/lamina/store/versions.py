@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
@@ -111,25 +111,39 @@ class Versions:
         ]
         return sorted(found, key=lambda info: (info.version, info.epoch, info.attempt))
 
+    def forget(self) -> None:
+        """Drops all manifests from memory."""
+        with self._lock:
+            self._manifests.clear()
+
+    def walk(self, newest: CommitManifest) -> Iterator[tuple[str, int]]:
+        """The attempts and versions that `newest` stands on, newest first.
+
+        A manifest lists a bounded part; where that ends, the oldest manifest listed goes on.
+
+        Raises:
+            LaminaError: `file.missing` where that one was collected, `file.damaged`.
+        """
+        manifest = newest
+        while manifest.lineage:
+            yield from manifest.lineage
+            manifest = self.open(manifest.lineage[-1][0]).manifest
+
     def lineage(self, newest: CommitManifest, until: int) -> tuple[list[tuple[str, int]], bool]:
         """The attempts that `newest` stands on, newest first, up to the first one at or below version `until`.
 
-        Also gives whether that one, or the beginning, was reached. A manifest lists a bounded part; where that ends
-        too early, the oldest manifest listed goes on.
+        Also gives whether that one, or the beginning, was reached.
         """
         found: list[tuple[str, int]] = []
-        manifest = newest
-        while manifest.lineage:
-            for attempt, version in manifest.lineage:
-                found.append((attempt, version))
-                if version <= until:
-                    return found, True
-            try:
-                manifest = self.open(found[-1][0]).manifest
-            except LaminaError as error:
-                if error.kind not in ("file.missing", "file.damaged"):
-                    raise
-                return found, False
+        try:
+            for entry in self.walk(newest):
+                found.append(entry)
+                if entry[1] <= until:
+                    break
+        except LaminaError as error:
+            if error.kind not in ("file.missing", "file.damaged"):
+                raise
+            return found, False
         return found, True
 
     def absent(self, version: Version, name: str) -> LaminaError:

@@ -41,7 +41,7 @@ def test_wrong_usage_exits_with_2(lamina: Lamina, arguments: list[str]) -> None:
     assert lamina(*arguments).code == 2
 
 
-@pytest.mark.parametrize("command", ["inspect", "demo", "doctor"])
+@pytest.mark.parametrize("command", ["inspect", "fsck", "gc", "demo", "doctor"])
 def test_help_has_examples(lamina: Lamina, command: str) -> None:
     outcome = lamina(command, "--help")
     assert outcome.code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
 from lamina.store import Compacted, HeapStore, Segment, Version, chain
-from lamina.store.compaction import pick
+from lamina.store.compaction import entries, pick
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, names, rows_of, triples
@@ -39,38 +40,49 @@ def references(store: HeapStore, version: Version) -> list[tuple[int, int]]:
     return [(one.start, one.end) for one in manifest.references]
 
 
-def test_equal_increments_are_merged_like_the_digits_of_a_binary_counter() -> None:
-    references: list[Reference] = []
-    rewritten = longest = 0
-    for version in range(1, 1025):
-        references.insert(0, reference(version - 1, version, 100))
-        picked = pick(references, 1)
+def merged(lengths: Iterable[int], *, rewritten: list[int] | None = None) -> Iterator[list[Reference]]:
+    """The references of each version whose increments have these lengths, merged as the policy says, before merging."""
+    found: list[Reference] = []
+    for version, length in enumerate(lengths, start=1):
+        found.insert(0, reference(version - 1, version, length))
+        yield list(found)
+        picked = pick(found, 1)
         if picked:
-            length = sum(one.length for one in picked)
-            rewritten += length
-            references[: len(picked)] = [reference(picked[-1].start, version, length)]
-        longest = max(longest, len(references))
-        assert len(references) <= 2 + math.log2(version)
-    assert longest > 5
-    assert rewritten <= 1024 * 100 * math.log2(1024)
+            total = sum(one.length for one in picked)
+            found[: len(picked)] = [reference(picked[-1].start, version, total)]
+            if rewritten is not None:
+                rewritten.append(total)
 
 
-def test_files_per_version_stay_few_for_increments_of_any_size() -> None:
+def test_a_version_consists_of_few_files_whatever_the_sizes_of_its_increments() -> None:
     numbers = random.Random(7)
-    references: list[Reference] = []
-    for version in range(1, 501):
-        references.insert(0, reference(version - 1, version, numbers.choice([1, 10, 100, 1000])))
-        picked = pick(references, 1)
-        if picked:
-            references[: len(picked)] = [reference(picked[-1].start, version, sum(one.length for one in picked))]
-        assert sum(one.length for one in references) == sum(one.length for one in references)
-        lengths = [one.length for one in references]
-        assert all(older > sum(lengths[:index]) for index, older in enumerate(lengths) if index)
+    for lengths in ([100] * 1024, [numbers.choice([1, 10, 100, 1000]) for _ in range(1024)], list(range(1, 1025))):
+        longest = 0
+        for version, references in enumerate(merged(lengths), start=1):
+            assert len(references) <= 2 + math.log2(version)
+            longest = max(longest, len(references))
+        assert longest > 8
 
 
-def test_a_base_most_of_whose_rows_are_dead_is_merged_although_it_is_large() -> None:
+def test_entries_are_rewritten_less_often_than_the_logarithm_of_the_versions() -> None:
+    for versions in (100, 500, 4096):
+        rewritten: list[int] = []
+        list(merged([100] * versions, rewritten=rewritten))
+        assert sum(rewritten) <= 100 * versions * 0.6 * math.log2(versions)
+
+
+def test_the_large_increments_of_a_preload_are_left_alone_until_as_much_was_written_after_them() -> None:
+    large, small = 100 << 20, 1 << 20
+    rewritten: list[int] = []
+    for references in merged([large] * 4 + [small] * 96, rewritten=rewritten):
+        assert [one.length for one in references][-4:] == [large] * min(4, len(references))
+        assert len(references) <= 9
+    assert 0 < sum(rewritten) < 4 * large + 96 * small
+
+
+def test_a_chain_most_of_whose_rows_are_dead_is_merged_although_it_is_large_and_short() -> None:
     chain_of_two = [reference(1, 2, 10, rows=10), reference(0, 1, 1000, rows=1000)]
-    assert pick(chain_of_two, live_rows=900) == []
+    assert list(pick(chain_of_two, live_rows=900)) == []
     assert pick(chain_of_two, live_rows=100) == chain_of_two
 
 
@@ -90,7 +102,7 @@ def test_a_segment_is_named_checked_and_sorted() -> None:
     assert isinstance(manifest, SegmentManifest)
     assert (manifest.start, manifest.end, len(manifest.inputs)) == (0, 8, compacted.replaces)
     query.storage.delete_many([f"0/0/{name}" for name in names(query.storage) if name.endswith(".lam")])
-    content = list(triples(store._compaction._entries(compacted.segment.reference(), "")))
+    content = list(triples(entries(store._files, compacted.segment.reference(), "")))
     assert [key for key, _, _ in content] == sorted(key for key, _, _ in content)
     assert {key: value for key, _, value in content} == query.states[version.attempt]
 
@@ -173,9 +185,7 @@ def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:
         version = query.commit(store, version, change)
     compacted = compact(store, version)
     assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (1, 4)
-    content = {
-        key: (op, value) for key, op, value in triples(store._compaction._entries(compacted.segment.reference(), ""))
-    }
+    content = {key: (op, value) for key, op, value in triples(entries(store._files, compacted.segment.reference(), ""))}
     assert content == {b"k1": (DELETE, b""), b"k2": (DELETE, b""), b"list": (APPEND, b"12")}
     store.adopt(compacted.segment)
     query.assert_restores(query.open(), query.commit(store, version, {b"z": (PUT, b"z")}))

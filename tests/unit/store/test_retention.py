@@ -232,6 +232,145 @@ def test_an_old_snapshot_that_just_became_unreferenced_stays_for_its_readers(que
     query.assert_restores(query.open(), versions[-1])
 
 
+def test_readers_have_the_minimum_age_however_many_versions_follow_in_that_time(query: Query) -> None:
+    """What left retention is known from the lineage, of which a manifest lists only a part."""
+    store = query.open()
+    versions = batches(query, store, EMPTY, 4)
+    old = compact(query, store, versions[-1])
+    versions += batches(query, store, versions[-1], 4)
+    wait(query, 100 * MIN_AGE_MS)
+    versions.append(query.commit(store, versions[-1], {b"s": (PUT, b"1")}, force_snapshot=True))
+    reader = query.open(read_only=True)
+    opened = reader.load(versions[7], have=None, read_only=True)
+    versions += batches(query, store, versions[-1], 100, every_ms=1000)
+    # the last four versions before the pause, and those that the snapshot ended, left a moment ago
+    gone = deleted(query.open().collect(versions[-1], dry_run=False))
+    assert gone == {file(version) for version in versions[:4]}
+    assert sum(batch.num_rows for batch in opened.batches) > 0
+    query.assert_restores(query.open(), versions[7])
+    # version 8 left when version 9 + 3 was there
+    wait(query, MIN_AGE_MS - 97_000 - 1)
+    assert old not in deleted(query.open().collect(versions[-1], dry_run=True))
+    wait(query, 1)
+    assert {old, file(versions[7])} <= deleted(query.open().collect(versions[-1], dry_run=False))
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_versions_are_retained_by_their_age_too(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    storage = Storage(str(tmp_path), backend=Aged(tmp_path, clock))
+    query = Query(storage, min_versions=3, clock=clock, retention__minVersionAgeMs=3_600_000, retention__minAgeMs=0)
+    store = query.open()
+    base = EMPTY
+    versions = []
+    for number in range(60):
+        wait(query, 120_000)
+        base = query.commit(store, base, {b"k": (PUT, b"%d" % number)}, force_snapshot=True)
+        versions.append(base)
+    # versions 30 … 60 were the newest ones within the last hour: 31 was published 58 minutes ago, 30 an hour ago
+    assert deleted(query.open().collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:29]}
+    for version in versions[29:]:
+        query.assert_restores(query.open(), version)
+    # the age goes on without new versions, down to what the number retains
+    wait(query, 7_200_000)
+    gone = deleted(store.collect(versions[-1], dry_run=False))
+    assert gone == {file(version) for version in versions[29:56]}
+    assert deleted(store.collect(versions[-1], dry_run=False)) == set()
+
+
+def test_a_lineage_that_breaks_off_among_versions_retained_by_age_stops_a_collection(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    storage = Storage(str(tmp_path), backend=Aged(tmp_path, clock))
+    query = Query(storage, min_versions=3, clock=clock, retention__minVersionAgeMs=3_600_000)
+    store = query.open()
+    store._commits._lineage_length = 1
+    versions = batches(query, store, EMPTY, 12)
+    lost = query.commit(store, versions[-2], {b"lost": (PUT, b"1")})
+    query.storage.delete_many([f"0/0/{file(versions[6])}"])
+    wait(query, 1_800_000)
+    collected = query.open().collect(versions[-1], dry_run=False)
+    assert collected.verdicts == ()
+    assert "lineage" in str(collected.stopped)
+    assert file(lost) in names(query.storage)
+
+
+def test_the_next_collection_reads_the_manifests_of_new_versions_only(query: Query) -> None:
+    store, collector = query.open(), query.open()
+    versions = batches(query, store, EMPTY, 20)
+    collector.collect(versions[-1], dry_run=False)
+    versions += batches(query, store, versions[-1], 2)
+    query.faults.calls.clear()
+    collector.collect(versions[-1], dry_run=False)
+    read = [path for operation, path in query.faults.calls if operation.startswith("read")]
+    assert set(read) == {f"0/0/{file(version)}" for version in versions[-2:]}
+
+
+def test_a_lineage_that_was_rewound_is_followed_anew(query: Query) -> None:
+    """What the registry knows of the versions that were given up must not decide about those that count again."""
+    store = query.open()
+    versions = batches(query, store, EMPTY, 4)
+    segment = compact(query, store, versions[-1])
+    versions += batches(query, store, versions[-1], 8)
+    collector = query.open()
+    collector.collect(versions[-1], dry_run=True)
+    branch = query.commit(store, versions[5], {b"again": (PUT, b"1")})
+    branch = batches(query, store, branch, 1)[-1]
+    wait(query, 100 * MIN_AGE_MS)
+    gone = deleted(collector.collect(branch, dry_run=False))
+    assert segment not in gone
+    assert gone == {file(version) for version in versions[:4]}
+    query.assert_restores(query.open(), branch)
+
+
+def test_what_an_attempt_above_the_confirmed_version_refers_to_stays(query: Query) -> None:
+    """A zombie's, or the one that Spark commits: nobody knows before somebody builds on it."""
+    store, zombie = query.open(), query.open()
+    versions = batches(query, store, EMPTY, 6)
+    begun = query.begin(zombie, versions[-1])
+    segment = compact(query, zombie, versions[-1])
+    snapshot = query.commit(store, versions[-1], {b"s": (PUT, b"1")}, force_snapshot=True)
+    late = query.commit(zombie, versions[-1], {b"late": (PUT, b"1")}, begun=begun)
+    wait(query, 100 * MIN_AGE_MS)
+    collected = store.collect(versions[-1], dry_run=False)
+    assert not deleted(collected) & {segment, file(late), file(snapshot)}
+    query.assert_restores(query.open(), late)
+    query.assert_restores(query.open(), snapshot)
+
+
+def test_a_segment_that_is_published_after_its_inputs_were_collected_is_not_referred_to(query: Query) -> None:
+    """A slow maintenance process: the versions that it merged are not retained any more."""
+    store, slow = query.open(), query.open()
+    versions = batches(query, store, EMPTY, 6)
+    slow.confirm(versions[-1])
+    compacted = slow.compact()
+    assert compacted is not None
+    base = versions[-1]
+    for _ in range(6):
+        base = query.commit(store, base, {b"k": (PUT, b"x")}, force_snapshot=True)
+    wait(query, 2 * MIN_AGE_MS)
+    store.collect(base, dry_run=False)
+    path = f"0/0/{compacted.segment.name}"
+    store.adopt(compacted.segment)
+    after = query.commit(store, base, {b"k": (PUT, b"y")})
+    manifest = store.manifest(after)
+    assert manifest is not None
+    assert path not in [f"0/0/{reference.path}" for reference in manifest.references]
+    query.assert_restores(query.open(), after)
+
+
+def test_a_collection_counts_by_action_and_class(query: Query) -> None:
+    store = query.open()
+    base = batches(query, store, EMPTY, 1)[-1]
+    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    size = query.storage.size(f"0/0/{file(lost)}")
+    wait(query, MIN_AGE_MS)
+    metrics = store.collect(won, dry_run=False).metrics()
+    assert metrics["delete_files"] == metrics["delete_commit_files"] == 1
+    assert metrics["delete_bytes"] == size
+    assert metrics["keep_files"] == 2
+
+
 def test_the_age_of_a_referred_file_counts_from_the_manifest_that_ended_its_retention(query: Query) -> None:
     store = query.open()
     base = EMPTY
@@ -359,7 +498,7 @@ def test_a_dry_run_deletes_nothing_and_says_what_and_why(query: Query) -> None:
 def test_a_lineage_that_cannot_be_followed_stops_a_collection(query: Query) -> None:
     """Without the manifests between, nobody knows what the retained versions need."""
     store = query.open()
-    store._lineage_length = 1
+    store._commits._lineage_length = 1
     versions = batches(query, store, EMPTY, 8)
     lost = query.commit(store, versions[-2], {b"lost": (PUT, b"1")})
     wait(query, 100 * MIN_AGE_MS)
@@ -370,7 +509,7 @@ def test_a_lineage_that_cannot_be_followed_stops_a_collection(query: Query) -> N
 
 def test_a_lineage_longer_than_its_manifest_lists_is_followed_on(query: Query) -> None:
     store = query.open()
-    store._lineage_length = 1
+    store._commits._lineage_length = 1
     versions = batches(query, store, EMPTY, 8)
     wait(query, 100 * MIN_AGE_MS)
     assert deleted(query.open().collect(versions[-1], dry_run=False)) == set()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from lamina.format.attempt_id import AttemptId
 from lamina.format.entries import PUT
-from lamina.store import HeapStore, Version
+from lamina.format.manifest import Base, CommitManifest, Run
+from lamina.store import HeapStore, Version, v1
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query
 
@@ -187,3 +191,23 @@ def test_a_version_without_a_file_is_not_retained_or_missing() -> None:
     query.storage.delete_many([f"0/0/{entry.name}" for entry in query.storage.list("0/0") if entry.name[0] in "12"])
     with fails_with("state.not-retained"):
         store.resolve(Version(1))
+
+
+def test_ten_thousand_versions_with_two_attempts_each_are_told_apart() -> None:
+    """Every version was executed twice, and which attempt counts follows from the last version down to the first."""
+    query = first_format()
+    put(query, query.open(), EMPTY, b"pattern")
+    pattern = query.open().manifest(Version(1))
+    assert pattern is not None
+    built_on, other = (
+        [AttemptId.for_file(number, 1, f"{kind}{number:031x}") for number in range(10_001)] for kind in "ab"
+    )
+
+    def manifest(attempt: str) -> CommitManifest:
+        number = AttemptId.parse(attempt).version
+        base = Base(number - 1, str(built_on[number - 1]))
+        return dataclasses.replace(pattern, attempt=attempt, version=number, base=base, run=Run(1, "run", 0, ()))
+
+    by_version = {number: [built_on[number], other[number]] for number in range(1, 10_001)}
+    assert v1.arbitrate(by_version, 1, manifest) == str(built_on[1])
+    assert v1.arbitrate(by_version, 10_000, manifest) == str(other[10_000])

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina
 
+import java.util.concurrent.ConcurrentHashMap
+
 import org.json4s.{JArray, JBool, JInt, JNothing, JNull, JObject, JString, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, render}
@@ -7,6 +9,7 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SPARK_VERSION, TaskContext}
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.EntrySink
@@ -58,8 +61,9 @@ final class EngineStore(
     storeConf: StateStoreConf,
     hadoopConf: Configuration,
     process: ProcessSettings,
-    raw: Map[String, String]
-) extends StateSource {
+    settings: Map[String, String]
+) extends StateSource
+    with Logging {
 
   private var current: EngineHandle = _
 
@@ -79,7 +83,7 @@ final class EngineStore(
     val argument =
       ("store" -> ("operator" -> id.operatorId) ~ ("partition" -> id.partitionId) ~ ("name" -> id.storeName)) ~
         ("url" -> id.checkpointRootLocation) ~
-        ("settings" -> raw.toSeq.sorted.map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(
+        ("settings" -> settings.toSeq.sorted.map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(
           JObject()
         )(_ ~ _)) ~
         ("hadoop" -> StoreSettings.storageKeys(hadoopConf).toSeq.sorted
@@ -94,11 +98,12 @@ final class EngineStore(
       case JInt(value) => value.toLong
       case _ => throw new LaminaError(LaminaError.EngineProtocol, "openStore answered without a handle")
     }
-    val settings = result \ "settings" match {
+    EngineStore.warnings(result).foreach(text => logWarning(text))
+    val resolved = result \ "settings" match {
       case JObject(fields) => fields.map { case (key, value) => key -> EngineStore.text(value) }.toMap
       case _ => Map.empty[String, String]
     }
-    new EngineHandle(engine, number, readOnly, EngineStore.string(result \ "checkpoint").getOrElse(""), settings)
+    new EngineHandle(engine, number, readOnly, EngineStore.string(result \ "checkpoint").getOrElse(""), resolved)
   }
 
   /** Confirms a base and allots an attempt of the version after it. */
@@ -186,6 +191,15 @@ final class EngineStore(
 }
 
 object EngineStore {
+
+  /** What this JVM has been warned of: once is enough. */
+  private val warned = ConcurrentHashMap.newKeySet[String]()
+
+  private def warnings(opened: JValue): Seq[String] = opened \ "warnings" match {
+    case JArray(texts) => texts.flatMap(string).filter(warned.add)
+    case _ => Nil
+  }
+
   private def taskAttempt: Long = Option(TaskContext.get()).fold(0L)(_.taskAttemptId())
 
   private[lamina] def string(value: JValue): Option[String] = value match {

@@ -62,7 +62,7 @@ class LaminaStateStoreProvider
     val conf = StoreSettings.sparkConf
     val settings = new StoreSettings(storeConf)
     val pool = StatePool.get(settings, conf)
-    val engine = new EngineStore(stateStoreId, storeConf, hadoopConf, settings.process(conf), settings.raw)
+    val engine = new EngineStore(stateStoreId, storeConf, hadoopConf, settings.process(conf), settings.sent)
     val counters = new Counters
     val newCodecs = () => {
       val codecs = new Codecs(storeConf, stateSchemaProvider, stateStoreId.toString)

@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina
 
 import java.util.concurrent.TimeUnit
 
+import scala.concurrent.{ExecutionContext, Future}
 import scala.util.control.NonFatal
 
 import org.apache.spark.TaskContext
@@ -375,22 +376,27 @@ final class StoreOpener(
   def close(): Unit = if (!closed) {
     closed = true
     val table = live
-    if (table == null) engine.close()
-    else {
+    if (table != null) {
       val pending = table.synchronized(table.pending)
-      if (pending != null) pending.settle()
-      table.synchronized {
-        if (owns(table)) {
-          // An earlier provider of this table may be waiting too.
-          val earlier = Option(table.onIdle)
-          table.onIdle = () => {
-            earlier.foreach(_())
-            give(table)
-          }
-          table.idle()
-        } else engine.close()
-      }
+      // A commit that this thread may not wait for parks the table when it is settled.
+      if (pending != null)
+        try pending.settle()
+        catch { case _: InterruptedException => Thread.currentThread.interrupt() }
     }
+    val parksLater = table != null && table.synchronized {
+      val mine = owns(table)
+      if (mine) {
+        // An earlier provider of this table may be waiting too.
+        val earlier = Option(table.onIdle)
+        table.onIdle = () => {
+          earlier.foreach(_())
+          give(table)
+        }
+        table.idle()
+      }
+      mine
+    }
+    if (!parksLater) engine.close()
   }
 
   /** Parks the table, unless another provider has it already. Under the table's lock. */
@@ -401,7 +407,9 @@ final class StoreOpener(
       if (known != null && table.at.content != Attempts.Empty) TableLease.park(known, table, handOverMs)
       else discard(table)
     }
-    engine.close()
+    // The engine may take its time, and the table's lock must not wait for it.
+    Future(engine.close())(ExecutionContext.global)
+    ()
   }
 
   private def discard(table: LiveTable): Unit = {

@@ -24,6 +24,10 @@ final class StoreSettings(storeConf: StateStoreConf) {
   /** Every key under the prefix, as the user wrote it. */
   val raw: Map[String, String] = (storeConf.sqlConfs ++ storeConf.extraOptions).filter(_._1.startsWith(Prefix))
 
+  /** What the engine is told: also keys of other providers and platforms, for it says which of them have no effect. */
+  val sent: Map[String, String] =
+    raw ++ storeConf.sqlConfs.filter { case (key, _) => ForeignPrefixes.exists(key.startsWith(_)) }
+
   def get(name: String): Option[String] = raw.get(Prefix + name)
 
   def long(name: String, default: Long): Long = get(name).fold(default) { text =>
@@ -52,6 +56,8 @@ final class StoreSettings(storeConf: StateStoreConf) {
 
 object StoreSettings {
   val Prefix = "spark.sql.streaming.stateStore.lamina."
+
+  private val ForeignPrefixes = Seq("spark.sql.streaming.stateStore.", "spark.databricks.")
 
   /** Settings that the first store of a JVM fixes. */
   def isProcessWide(name: String): Boolean =

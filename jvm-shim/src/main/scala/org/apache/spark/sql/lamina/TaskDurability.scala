@@ -20,11 +20,29 @@ final class DurableCommit(live: LiveTable, content: String, answer: PendingCommi
   private var settled = false
   private var failure: Throwable = _
 
-  /** Waits for the outcome; null when the file is durable. Must not be called under the table's lock. */
-  def settle(): Throwable = synchronized {
+  /**
+   * Waits for the outcome; null when the file is durable. Must not be called under the table's lock.
+   *
+   * @throws InterruptedException if this thread is interrupted; the commit is settled without it then
+   */
+  def settle(): Throwable = {
+    val outcome =
+      try Right(answer.await())
+      catch {
+        case interruption: InterruptedException =>
+          answer.whenDone { () => settle(); () }
+          throw interruption
+        case error: Throwable => Left(error)
+      }
+    finish(outcome)
+  }
+
+  private def finish(outcome: Either[Throwable, JValue]): Throwable = synchronized {
     if (!settled) {
-      try onDurable(answer.await(), (System.nanoTime() - sentNanos) / 1000000L)
-      catch { case error: Throwable => failure = error }
+      outcome match {
+        case Right(durable) => onDurable(durable, (System.nanoTime() - sentNanos) / 1000000L)
+        case Left(error) => failure = error
+      }
       settled = true
       live.synchronized {
         if (live.pending eq this) live.pending = null
@@ -59,7 +77,15 @@ object TaskDurability extends Logging {
   private def settle(task: TaskContext, id: Long): Unit = {
     val commits = synchronized(waiting.remove(id)).fold(Seq.empty[DurableCommit])(_.toSeq)
     // Each is waited for, also after a failure, so that every table knows where it stands.
-    commits.map(_.settle()).find(_ != null).foreach { failure =>
+    val outcomes = commits.map { commit =>
+      try commit.settle()
+      catch {
+        case interruption: InterruptedException =>
+          Thread.currentThread.interrupt()
+          interruption
+      }
+    }
+    outcomes.find(_ != null).foreach { failure =>
       // A task that failed already keeps its own reason.
       if (task.isFailed() || task.isInterrupted())
         logWarning("A commit of a failed task did not become durable", failure)

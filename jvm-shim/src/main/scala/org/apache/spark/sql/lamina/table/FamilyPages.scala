@@ -4,16 +4,24 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /**
- * The pages of one column family: rows are appended, never moved in place; dead bytes are counted per page.
- *
- * @param retire takes pages that no row of the table lives in any more
+ * The pages of one column family. A new row takes the space of dead ones where a page has enough of them, else it is
+ * appended; dead bytes are counted per page.
  */
-private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
+private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   import FamilyPages._
 
   private var pages: Array[Page] = new Array[Page](4)
   private var count = 0
   private var current: Page = _
+
+  /** The page whose dead rows are used again, and how far it has been searched. */
+  private var hole: Page = _
+  private var searched = 0L
+  private var hand = 0
+  private var holdOff = 0
+
+  /** The page that reclaim is emptying, which must get no new rows. */
+  private var emptying: Page = _
 
   /** Bytes taken in pages, dead ones included, and the dead ones. */
   var usedBytes = 0L
@@ -37,7 +45,8 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
     }
     val list = (flags & Rows.List) != 0
     val size = Rows.size(keyLength, capacity, list)
-    val row = reserve(size)
+    val reused = reuse(size)
+    val row = if (reused != 0L) reused else reserve(size)
     Rows.writeHeader(row, keyLength, valueLength, flags)
     if (list) Rows.writeList(row, capacity, 0)
     val key = row + (if (list) 16 else 8)
@@ -45,9 +54,11 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
     row
   }
 
-  def dead(row: Long): Unit = {
+  /** The space of a row may be used again: nobody reads it any more. */
+  def bury(row: Long): Unit = {
     val page = pageOf(row)
     val size = Rows.size(row)
+    Rows.markDead(row)
     page.dead += size
     deadBytes += size
     if (page.dead == page.used - PagePool.PageHeader && (page ne current)) drop(page)
@@ -72,20 +83,24 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
     }
   }
 
-  /** Calls `visit` with each row of a page, in order. */
-  def foreachRow(page: Page)(visit: Long => Unit): Unit = {
-    var row = page.address + PagePool.PageHeader
-    val end = page.address + page.used
-    while (row < end) {
-      // The size is read first: visiting may move the row.
-      val next = row + Rows.size(row)
-      visit(row)
-      row = next
-    }
+  /** Calls `move` with each row of a page that is not dead, and gives the page up. */
+  def empty(page: Page)(move: Long => Unit): Unit = {
+    emptying = page
+    if (hole eq page) hole = null
+    try {
+      var row = page.address + PagePool.PageHeader
+      val end = page.address + page.used
+      while (row < end) {
+        if (!Rows.isDead(row)) move(row)
+        row += Rows.size(row)
+      }
+    } finally emptying = null
+    drop(page)
   }
 
   /** Gives up a page whose rows have all been moved or are dead. */
-  def drop(page: Page): Unit = {
+  private def drop(page: Page): Unit = {
+    if (hole eq page) hole = null
     usedBytes -= page.used - PagePool.PageHeader
     deadBytes -= page.dead
     count -= 1
@@ -93,7 +108,7 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
     pages(page.position) = last
     setPosition(last, page.position)
     pages(count) = null
-    retire(page)
+    resting.add(page)
   }
 
   def pageBytes: Long = {
@@ -109,12 +124,72 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
   def close(): Unit = {
     while (count > 0) {
       count -= 1
-      retire(pages(count))
+      resting.add(pages(count))
       pages(count) = null
     }
     current = null
+    hole = null
     usedBytes = 0L
     deadBytes = 0L
+  }
+
+  /** Space of dead rows for a new one, or 0. Looks at no more than two pages. */
+  private def reuse(size: Long): Long = {
+    var row = 0L
+    if (size <= PagePool.PageBytes / 4) {
+      var pagesLeft = 2
+      while (row == 0L && pagesLeft > 0 && (hole != null || findHole())) {
+        row = reuseIn(hole, size)
+        if (row == 0L) {
+          hole.unfit = hole.dead
+          hole = null
+        }
+        pagesLeft -= 1
+      }
+    }
+    row
+  }
+
+  /** The next space of at least `size` bytes in a page; what is left of it stays dead. */
+  private def reuseIn(page: Page, size: Long): Long = {
+    val end = page.address + page.used
+    while (searched < end) {
+      val start = searched
+      if (!Rows.isDead(start)) searched += Rows.size(start)
+      else {
+        var bytes = Rows.size(start)
+        while (bytes < size && start + bytes < end && Rows.isDead(start + bytes)) bytes += Rows.size(start + bytes)
+        if (bytes >= size) {
+          if (bytes > size) Rows.writeDead(start + size, bytes - size)
+          searched = start + size
+          page.dead -= size
+          deadBytes -= size
+          return start
+        }
+        searched = start + bytes
+      }
+    }
+    0L
+  }
+
+  /** Chooses a page with enough dead rows, going round all pages in turn. */
+  private def findHole(): Boolean = {
+    if (holdOff > 0) holdOff -= 1
+    else if (deadBytes * 100 > usedBytes * ReusePercent) {
+      var left = math.min(count, PagesPerSearch)
+      while (hole == null && left > 0) {
+        hand = if (hand + 1 < count) hand + 1 else 0
+        val page = pages(hand)
+        val fits = (page ne current) && (page ne emptying) && page.bytes == PagePool.PageBytes
+        if (fits && (page.dead - page.unfit) * 100 > page.used * ReusePercent) {
+          hole = page
+          searched = page.address + PagePool.PageHeader
+        }
+        left -= 1
+      }
+      if (hole == null) holdOff = RowsPerSearch
+    }
+    hole != null
   }
 
   private def reserve(size: Long): Long = {
@@ -155,6 +230,13 @@ private[table] final class FamilyPages(pool: PagePool, retire: Page => Unit) {
 }
 
 private[table] object FamilyPages {
+
+  /** Dead rows are used again above this share of dead bytes, in all pages and in the one looked at, in per cent. */
+  val ReusePercent = 8
+
+  /** Pages looked at for one with enough dead rows, and rows appended before the next look. */
+  val PagesPerSearch = 64
+  val RowsPerSearch = 256
 
   /** Reclaim starts above this share of dead bytes, in per cent of the bytes in use. */
   val DeadPercent = 25

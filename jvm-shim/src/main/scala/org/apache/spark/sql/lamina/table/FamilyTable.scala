@@ -16,24 +16,25 @@ final class FamilyTable private[table] (
     val ordered: Boolean,
     val multiValue: Boolean,
     pool: PagePool,
-    retire: Page => Unit
+    resting: Resting
 ) {
   import HashIndex.{isRemoved, rowOf}
 
   private val index = new HashIndex(pool)
-  private val pages = new FamilyPages(pool, retire)
+  private val pages = new FamilyPages(pool, resting)
   private val keys = if (ordered) new OrderedKeys(pool) else null
   private var undo = new LongLog(pool)
   private var previous = new LongLog(pool)
-  private val filling = new FillLog
   private var baseRows: BaseRows = _
-  private var rowCount = 0L
-  private var rowBytes = 0L
+  private val counts = new RowCounts
   private val listFlag = if (multiValue) Rows.List else 0
 
-  def rows: Long = rowCount
+  /** Fills an empty column family. */
+  private[table] val filling = new FamilyFill(index, pages, keys, counts, listFlag)
 
-  def keyValueBytes: Long = rowBytes
+  def rows: Long = counts.rows
+
+  def keyValueBytes: Long = counts.bytes
 
   /** The row of a key as the open transaction sees it, or 0. */
   def get(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
@@ -87,7 +88,7 @@ final class FamilyTable private[table] (
         // Elements already handed out stay where they are; readers know how many they saw.
         Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(old) + oldLength, valueLength)
         Rows.setValueLength(old, oldLength + valueLength)
-        rowBytes += valueLength
+        counts.bytes += valueLength
       } else {
         val length = oldLength.toLong + valueLength
         val capacity = math.min(if (own) length + length / 2 else length, math.max(length, Rows.MaxLength.toLong))
@@ -96,11 +97,11 @@ final class FamilyTable private[table] (
           null,
           Rows.keyAddress(old),
           keyLength,
-          clamp(length),
-          clamp(capacity),
+          Rows.clamp(length),
+          Rows.clamp(capacity),
           Rows.Own | listFlag | appended
         )
-        Rows.writeList(row, clamp(capacity), if (own) Rows.listBase(old) else oldLength)
+        Rows.writeList(row, Rows.clamp(capacity), if (own) Rows.listBase(old) else oldLength)
         val target = Rows.valueAddress(row)
         Platform.copyMemory(null, Rows.valueAddress(old), null, target, oldLength)
         Platform.copyMemory(valueBase, valueOffset, null, target + oldLength, valueLength)
@@ -119,7 +120,7 @@ final class FamilyTable private[table] (
       index.update(row, removed = true)
       Rows.setFlags(row, Rows.Removed)
       undo.add(row, 0L)
-      forgetRow(row)
+      counts.remove(row)
       noteBase()
       true
     }
@@ -218,24 +219,24 @@ final class FamilyTable private[table] (
       }
       i += 1
     }
-    val done = undo
-    undo = previous
-    previous = done
+    previous = undo
+    undo = new LongLog(pool)
     baseRows = null
   }
 
   private[table] def abort(): Unit = {
     rewind(undo)
-    undo.clear()
+    undo = new LongLog(pool)
     baseRows = null
   }
 
   private[table] def stepBack(): Unit = {
     rewind(previous)
-    previous.clear()
+    previous = new LongLog(pool)
   }
 
-  private[table] def rewind(log: LongLog): Unit = {
+  /** Takes a transaction back; the rows that it made are kept for those who read them. */
+  private def rewind(log: LongLog): Unit = {
     var i = log.size - 1
     while (i >= 0) {
       val before = log.first(i)
@@ -245,7 +246,7 @@ final class FamilyTable private[table] (
       val length = Rows.keyLength(named)
       val hash = KeyHash.hash(null, key, length)
       val word = index.find(hash, null, key, length)
-      if (word != 0L && !isRemoved(word)) forgetRow(rowOf(word))
+      if (word != 0L && !isRemoved(word)) counts.remove(rowOf(word))
       if (before == 0L) {
         if (word != 0L) index.erase()
         if (ordered) keys.remove(null, key, length)
@@ -261,88 +262,26 @@ final class FamilyTable private[table] (
         if (removed) Rows.clearFlags(row, Rows.Superseded)
         else {
           Rows.clearFlags(row, Rows.Superseded | Rows.Removed | Rows.Held)
-          countRow(row)
+          counts.add(row)
         }
       }
-      if (after != 0L) pages.dead(after)
+      if (after != 0L) Rows.setFlags(after, Rows.Held)
       i -= 1
     }
+    resting.add(this, log, news = true)
   }
 
-  // ---- restore
+  /** The rows of a log that has rested: those before its transaction, or the new ones. */
+  private[table] def bury(log: LongLog, news: Boolean, from: Int, until: Int): Unit = {
+    var i = from
+    while (i < until) {
+      val row = if (news) log.second(i) else log.first(i)
+      if (row != 0L && (row & 1L) == 0L) pages.bury(row)
+      i += 1
+    }
+  }
 
   private[table] def reserve(rows: Long): Unit = index.reserve(rows)
-
-  private[table] def fill(
-      op: Byte,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
-      valueLength: Int
-  ): Unit = {
-    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
-    index.ensure(hash)
-    val word = index.find(hash, keyBase, keyOffset, keyLength)
-    if (word == 0L) {
-      val flags = listFlag | (if (op == Ops.Append) Rows.Held else if (op == Ops.Delete) Rows.Removed else 0)
-      val length = if (op == Ops.Delete) 0 else valueLength
-      val row = pages.append(keyBase, keyOffset, keyLength, length, length, flags)
-      Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), length)
-      index.insert(hash, row, removed = op == Ops.Delete)
-      if (op == Ops.Delete) filling.removed += row
-      else {
-        if (op == Ops.Append) filling.waiting += row
-        if (ordered) keys.add(keyBase, keyOffset, keyLength)
-        countRow(row)
-      }
-    } else if (Rows.has(rowOf(word), Rows.Held)) {
-      val newer = rowOf(word)
-      if (op == Ops.Delete) Rows.clearFlags(newer, Rows.Held)
-      else {
-        val tail = Rows.valueLength(newer)
-        val length = clamp(valueLength.toLong + tail)
-        val row = pages.append(
-          null,
-          Rows.keyAddress(newer),
-          keyLength,
-          length,
-          length,
-          listFlag | (if (op == Ops.Append) Rows.Held else 0)
-        )
-        val target = Rows.valueAddress(row)
-        Platform.copyMemory(valueBase, valueOffset, null, target, valueLength)
-        Platform.copyMemory(null, Rows.valueAddress(newer), null, target + valueLength, tail)
-        forgetRow(newer)
-        index.update(row, removed = false)
-        countRow(row)
-        Rows.clearFlags(newer, Rows.Held)
-        filling.replaced += newer
-        if (op == Ops.Append) filling.waiting += row
-      }
-    }
-  }
-
-  private[table] def endFill(): Unit = {
-    filling.waiting.foreach { row =>
-      val word = index.find(
-        KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)),
-        null,
-        Rows.keyAddress(row),
-        Rows.keyLength(row)
-      )
-      if (rowOf(word) == row) Rows.clearFlags(row, Rows.Held)
-    }
-    filling.replaced.foreach(pages.dead)
-    filling.removed.foreach { row =>
-      val key = Rows.keyAddress(row)
-      index.find(KeyHash.hash(null, key, Rows.keyLength(row)), null, key, Rows.keyLength(row))
-      index.erase()
-      pages.dead(row)
-    }
-    filling.clear()
-  }
 
   // ---- maintenance
 
@@ -351,7 +290,7 @@ final class FamilyTable private[table] (
     val page = pages.mostDead
     if (page == null) false
     else {
-      pages.foreachRow(page) { row =>
+      pages.empty(page) { row =>
         val key = Rows.keyAddress(row)
         val length = Rows.keyLength(row)
         val word = index.find(KeyHash.hash(null, key, length), null, key, length)
@@ -361,24 +300,17 @@ final class FamilyTable private[table] (
           val copy = pages.append(null, key, length, Rows.valueLength(row), Rows.valueLength(row), Rows.flags(row))
           Platform.copyMemory(null, Rows.valueAddress(row), null, Rows.valueAddress(copy), Rows.valueLength(row))
           if (indexed) index.update(copy, isRemoved(word))
+          // If this page is not finished, its old rows are dead to the next attempt.
+          Rows.clearFlags(row, Rows.Held)
           moved.add(row, copy)
         }
       }
-      pages.drop(page)
       true
     }
   }
 
   /** Points the undo log of the last transaction at rows that were moved. */
-  private[table] def follow(moved: MovedRows): Unit = if (!moved.isEmpty) {
-    var i = 0
-    while (i < previous.size) {
-      val before = previous.first(i)
-      previous.setFirst(i, moved.target(before & ~1L) | (before & 1L))
-      previous.setSecond(i, moved.target(previous.second(i)))
-      i += 1
-    }
-  }
+  private[table] def follow(moved: MovedRows): Unit = previous.follow(moved)
 
   private[table] def deadBytes: Long = pages.deadBytes
   private[table] def pageBytes: Long = pages.pageBytes
@@ -393,31 +325,26 @@ final class FamilyTable private[table] (
     if (ordered) keys.close()
     undo.close()
     previous.close()
-    rowCount = 0L
-    rowBytes = 0L
+    counts.clear()
   }
 
-  /** Drops the undo log of the last transaction: what it replaced is dead, what it removed is gone. */
+  /** Drops the undo log of the last transaction: what it removed is gone, what it replaced rests. */
   private[table] def dropPrevious(): Unit = {
     var i = 0
     while (i < previous.size) {
       val before = previous.first(i)
-      if (before != 0L && (before & 1L) == 0L) {
-        if (previous.second(i) == 0L) {
-          val key = Rows.keyAddress(before)
-          val length = Rows.keyLength(before)
-          val word = index.find(KeyHash.hash(null, key, length), null, key, length)
-          if (word != 0L && isRemoved(word) && rowOf(word) == before) {
-            index.erase()
-            if (ordered) keys.remove(null, key, length)
-          }
+      if (previous.second(i) == 0L && before != 0L && (before & 1L) == 0L) {
+        val key = Rows.keyAddress(before)
+        val length = Rows.keyLength(before)
+        val word = index.find(KeyHash.hash(null, key, length), null, key, length)
+        if (word != 0L && isRemoved(word) && rowOf(word) == before) {
+          index.erase()
+          if (ordered) keys.remove(null, key, length)
         }
-        Rows.clearFlags(before, Rows.Held)
-        pages.dead(before)
       }
       i += 1
     }
-    previous.clear()
+    resting.add(this, previous, news = false)
   }
 
   // ---- parts
@@ -437,7 +364,7 @@ final class FamilyTable private[table] (
     ) {
       Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), valueLength)
       Rows.setValueLength(row, valueLength)
-      rowBytes += valueLength - length
+      counts.bytes += valueLength - length
       true
     } else false
   }
@@ -466,12 +393,12 @@ final class FamilyTable private[table] (
           Rows.setFlags(old, Rows.Superseded)
           if (Rows.has(old, Rows.Fresh)) Rows.setFlags(row, Rows.Fresh)
         }
-        forgetRow(old)
+        counts.remove(old)
         undo.add(old, row)
       }
       index.update(row, removed = false)
     }
-    countRow(row)
+    counts.add(row)
     noteBase()
   }
 
@@ -509,16 +436,4 @@ final class FamilyTable private[table] (
   }
 
   private def noteBase(): Unit = if (baseRows != null) baseRows.extend()
-
-  private def countRow(row: Long): Unit = {
-    rowCount += 1
-    rowBytes += Rows.keyValueBytes(row)
-  }
-
-  private def forgetRow(row: Long): Unit = {
-    rowCount -= 1
-    rowBytes -= Rows.keyValueBytes(row)
-  }
-
-  private def clamp(length: Long): Int = math.min(length, Int.MaxValue.toLong).toInt
 }

@@ -35,18 +35,22 @@ private[table] final class LongLog(pool: PagePool) {
 
   def second(i: Int): Long = Platform.getLong(null, address(i) + 8)
 
-  def setFirst(i: Int, value: Long): Unit = Platform.putLong(null, address(i), value)
-
-  def setSecond(i: Int, value: Long): Unit = Platform.putLong(null, address(i) + 8, value)
-
-  /** Empties the log; a chunk is kept for the next transaction. */
-  def clear(): Unit = {
-    shrink(1)
-    count = 0
+  /** Points the entries at rows that were moved. The lowest bit of a row's address is not part of it. */
+  def follow(moved: MovedRows): Unit = {
+    var i = 0
+    while (i < count) {
+      val before = first(i)
+      Platform.putLong(null, address(i), moved.target(before & ~1L) | (before & 1L))
+      Platform.putLong(null, address(i) + 8, moved.target(second(i)))
+      i += 1
+    }
   }
 
   def close(): Unit = {
-    shrink(0)
+    while (chunkCount > 0) {
+      chunkCount -= 1
+      pool.free(chunks(chunkCount), ChunkBytes)
+    }
     count = 0
   }
 
@@ -56,11 +60,6 @@ private[table] final class LongLog(pool: PagePool) {
     if (chunkCount == chunks.length) chunks = java.util.Arrays.copyOf(chunks, math.max(4, chunkCount * 2))
     chunks(chunkCount) = pool.allocate(ChunkBytes)
     chunkCount += 1
-  }
-
-  private def shrink(keep: Int): Unit = while (chunkCount > keep) {
-    chunkCount -= 1
-    pool.free(chunks(chunkCount), ChunkBytes)
   }
 }
 

@@ -12,6 +12,9 @@ private[table] final class Page(val address: Long, val bytes: Long, private[tabl
   var used: Long = PagePool.PageHeader
   var dead: Long = 0L
 
+  /** Dead bytes that were too scattered for a new row when the page was last searched. */
+  var unfit: Long = 0L
+
   /** Position in the list of its owner; also stored at the page's start. */
   var position: Int = -1
 }
@@ -90,6 +93,10 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
     val allocation = allocate(size + PageBytes)
     new Page(align(allocation), size, new Chunk(allocation, size + PageBytes))
   }
+
+  /** Milliseconds, monotonic: now, and when the quarantine of what is given up now will be over. */
+  private[table] def nowMs: Long = clock()
+  private[table] def quarantineEndMs: Long = clock() + quarantineMs
 
   /** Takes a page back; it is kept as it is until the quarantine is over. */
   private[table] def retire(page: Page): Unit = synchronized {

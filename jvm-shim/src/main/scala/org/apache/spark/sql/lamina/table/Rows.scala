@@ -39,6 +39,10 @@ object Rows {
   /** Removed by the open transaction. While filling: a delete that hides older entries. */
   private[table] val Removed = 128
 
+  /** What no other row has: read without being own. The space may be used again. */
+  private val DeadFlags = Read | Fresh
+  private val LiveOrDead = Own | Read | Fresh
+
   private val LengthMask = (1L << 28) - 1
   private val FlagShift = 56
 
@@ -66,6 +70,18 @@ object Rows {
 
   private[table] def clearFlags(row: Long, clear: Int): Unit =
     Platform.putLong(null, row, Platform.getLong(null, row) & ~(clear.toLong << FlagShift))
+
+  private[table] def isDead(row: Long): Boolean = (flags(row) & LiveOrDead) == DeadFlags
+
+  /** Gives a row's space up; it keeps its size. */
+  private[table] def markDead(row: Long): Unit = {
+    val header = Platform.getLong(null, row)
+    val flags = ((header >>> FlagShift).toInt & List) | DeadFlags
+    Platform.putLong(null, row, (header & ~(0xffL << FlagShift)) | (flags.toLong << FlagShift))
+  }
+
+  /** Makes `bytes`, a multiple of 8, one dead row. */
+  private[table] def writeDead(row: Long, bytes: Long): Unit = writeHeader(row, 0, (bytes - 8L).toInt, DeadFlags)
 
   private[table] def setValueLength(row: Long, length: Int): Unit = {
     val header = Platform.getLong(null, row)
@@ -95,6 +111,8 @@ object Rows {
     val capacity = if (list) listCapacity(row) else ((header >>> 28) & LengthMask).toInt
     size((header & LengthMask).toInt, capacity, list)
   }
+
+  private[table] def clamp(length: Long): Int = math.min(length, Int.MaxValue.toLong).toInt
 
   /** Key and value bytes, without header and padding. */
   private[table] def keyValueBytes(row: Long): Long = {

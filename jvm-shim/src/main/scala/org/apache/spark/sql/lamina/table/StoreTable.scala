@@ -10,9 +10,7 @@ import scala.collection.mutable
  */
 final class StoreTable(pool: PagePool) {
   private val families = mutable.TreeMap.empty[Int, FamilyTable]
-  private val readers = mutable.LongMap.empty[Long]
-  private val retired = new mutable.ArrayDeque[(Long, Page)]
-  private var epoch = 0L
+  private val resting = new Resting(pool)
   private var open = false
   private var stepBackPossible = false
   private var reclaimBudget = 0
@@ -20,7 +18,7 @@ final class StoreTable(pool: PagePool) {
 
   /** Adds a column family; nothing happens where it is there already. */
   def addFamily(id: Int, ordered: Boolean, multiValue: Boolean): FamilyTable =
-    families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, retire))
+    families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, resting))
 
   def family(id: Int): FamilyTable = families.getOrElse(id, throw new NoSuchElementException(s"no column family $id"))
 
@@ -29,6 +27,7 @@ final class StoreTable(pool: PagePool) {
   def begin(): Unit = {
     require(!open, "a transaction is open")
     settleMoves()
+    resting.bury(StoreTable.BuriedAtOnce)
     open = true
   }
 
@@ -133,17 +132,21 @@ final class StoreTable(pool: PagePool) {
       valueOffset: Long,
       valueLength: Int
   ): Unit =
-    this.family(family).fill(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    this.family(family).filling.add(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
 
-  def endFill(): Unit = families.values.foreach(_.endFill())
+  def endFill(): Unit = families.values.foreach(_.filling.end())
 
   /**
-   * Reclaims at most `maxPages` pages; not while a transaction is open. Altogether as many as keep up with what the last
-   * transaction wrote.
+   * Lets space be used again that transactions left, then reclaims at most `maxPages` pages; not while a transaction is
+   * open. Altogether as many pages as keep up with what the last transaction wrote.
    *
    * @return whether there is more to do before the next transaction
    */
   def maintain(maxPages: Int): Boolean = !open && {
+    if (moves.isEmpty && resting.bury(StoreTable.BuriedAtOnce)) true else reclaim(maxPages)
+  }
+
+  private def reclaim(maxPages: Int): Boolean = {
     var pages = math.min(maxPages, reclaimBudget)
     var more = false
     families.values.foreach { family =>
@@ -155,24 +158,28 @@ final class StoreTable(pool: PagePool) {
     }
     val goesOn = more && reclaimBudget > 0
     if (!goesOn) settleMoves()
+    releasePages()
     pool.sweep()
     goesOn
   }
 
   /** Lets the undo logs follow the rows that reclaim moved. Until then no page is used again: an address names one row. */
   private def settleMoves(): Unit = if (moves.nonEmpty) {
-    moves.foreach { case (id, moved) => families.get(id).foreach(_.follow(moved)) }
+    for ((id, moved) <- moves if !moved.isEmpty; family <- families.get(id)) {
+      family.follow(moved)
+      resting.follow(family, moved)
+    }
     moves.clear()
-    freeRetired()
+    releasePages()
   }
 
   /** Somebody starts to read rows under an id of their own choice. */
-  def readersActive(id: Long): Unit = readers(id) = epoch
+  def readersActive(id: Long): Unit = resting.readersActive(id)
 
   /** Nobody reads rows under this id any more. */
   def readersEnded(id: Long): Unit = {
-    readers.remove(id)
-    freeRetired()
+    resting.readersEnded(id)
+    releasePages()
   }
 
   def rows(family: Int): Long = this.family(family).rows
@@ -184,10 +191,10 @@ final class StoreTable(pool: PagePool) {
   def memory: TableMemory = {
     val all = families.values
     TableMemory(
-      all.map(_.pageBytes).sum + retired.map(_._2.bytes).sum,
+      all.map(_.pageBytes).sum + resting.pageBytes,
       all.map(_.deadBytes).sum,
       all.map(_.indexBytes).sum,
-      all.map(_.undoBytes).sum,
+      all.map(_.undoBytes).sum + resting.logBytes,
       all.map(_.orderedBytes).sum
     )
   }
@@ -195,26 +202,20 @@ final class StoreTable(pool: PagePool) {
   /** Empties the table. Pages wait for their readers. */
   def close(): Unit = {
     moves.clear()
+    resting.forgetRows()
     families.values.foreach(_.close())
     families.clear()
     open = false
     stepBackPossible = false
-    freeRetired()
+    releasePages()
   }
 
-  private def retire(page: Page): Unit = {
-    epoch += 1
-    retired.append((epoch, page))
-    freeRetired()
-  }
-
-  /** Hands pages to the pool that no reader can know of. */
-  private def freeRetired(): Unit = if (moves.isEmpty) {
-    val oldest = if (readers.isEmpty) Long.MaxValue else readers.values.min
-    while (retired.nonEmpty && retired.head._1 <= oldest) pool.retire(retired.removeHead()._2)
-  }
+  private def releasePages(): Unit = if (moves.isEmpty) resting.releasePages()
 }
 
 private object StoreTable {
   val PagesAfterAbort = 16
+
+  /** Rows whose space is given up in one go: some milliseconds. */
+  val BuriedAtOnce = 16384
 }

@@ -40,16 +40,3 @@ private[table] final class MovedRows {
     at
   }
 }
-
-/** Rows that a restore has to look at once more at its end. */
-private[table] final class FillLog {
-  val waiting = new mutable.ArrayBuffer[Long]
-  val replaced = new mutable.ArrayBuffer[Long]
-  val removed = new mutable.ArrayBuffer[Long]
-
-  def clear(): Unit = {
-    waiting.clear()
-    replaced.clear()
-    removed.clear()
-  }
-}

@@ -1,39 +1,28 @@
 package org.apache.spark.sql.lamina.wire
 
 import java.util.ArrayDeque
-import java.util.concurrent.{SynchronousQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.TimeUnit
 import java.util.concurrent.locks.ReentrantLock
 
 import scala.collection.mutable
 
 import org.apache.spark.sql.lamina.errors.LaminaError
 
-/** A request whose answer has not been read yet and which therefore keeps its connection. */
-private[wire] trait Unanswered {
-
-  /** Waits for the answer, keeps it, and gives the connection back. Does nothing if somebody else does so already. */
-  private[wire] def receive(): Unit
-}
-
 /**
  * At most `limit` data connections; who wants one more waits.
  *
- * A sent commit keeps its connection until its answer is read, and a task reads its answers only at its end. So that
- * tasks with several stores can never wait for one another's connections, who finds none left has the answer of the
- * oldest sent commit read by a thread of the pool.
+ * A sent commit keeps its connection until its answer was read, which does not depend on anybody who waits here: tasks
+ * with several stores never wait for one another's connections.
  *
  * Invariant: `open` counts idle connections, borrowed ones, and those being opened.
  */
-private[wire] final class ConnectionPool(limit: Int, name: String, connect: Deadline => Connection) {
+private[wire] final class ConnectionPool(limit: Int, connect: Deadline => Connection) {
   private val lock = new ReentrantLock
   private val freed = lock.newCondition()
   private val idle = new ArrayDeque[Connection]
   private val borrowed = mutable.Set.empty[Connection]
-  private val unanswered = mutable.LinkedHashSet.empty[Unanswered]
   private var open = 0
   private var closed = false
-  private val readers =
-    new ThreadPoolExecutor(0, Int.MaxValue, 1L, TimeUnit.SECONDS, new SynchronousQueue[Runnable], DaemonThreads(name))
 
   private def locked[T](body: => T): T = {
     lock.lock()
@@ -50,7 +39,6 @@ private[wire] final class ConnectionPool(limit: Int, name: String, connect: Dead
     val found = locked {
       var connection = take()
       while (connection.isEmpty && open >= limit) {
-        askForAnswer()
         if (!freed.await(deadline.remainingMs, TimeUnit.MILLISECONDS) && deadline.remainingMs == 0)
           throw new LaminaError(
             LaminaError.EngineDeadline,
@@ -114,21 +102,6 @@ private[wire] final class ConnectionPool(limit: Int, name: String, connect: Dead
     }
   }
 
-  /** Says that the answer of `request` may be read by the pool. */
-  def awaits(request: Unanswered): Unit = locked {
-    unanswered += request
-    // somebody may wait for a connection already, and found no answer to read
-    if (lock.hasWaiters(freed)) askForAnswer()
-  }
-
-  /** Says that the answer of `request` is being read. */
-  def reads(request: Unanswered): Unit = locked { unanswered -= request; () }
-
-  private def askForAnswer(): Unit = if (!closed) unanswered.headOption.foreach { request =>
-    unanswered -= request
-    readers.execute(() => request.receive())
-  }
-
   /** Connections open now, and those of them in use. */
   def counts: (Int, Int) = locked((open, borrowed.size))
 
@@ -143,6 +116,5 @@ private[wire] final class ConnectionPool(limit: Int, name: String, connect: Dead
       all
     }
     all.foreach(_.close())
-    readers.shutdown()
   }
 }

@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina.wire
 
 import java.io.IOException
 import java.nio.file.Path
+import java.util.concurrent.Executors
 import java.util.concurrent.atomic.AtomicLong
 
 import org.json4s.{JArray, JObject, JValue}
@@ -23,7 +24,8 @@ private[wire] final class DataClient(
   import DataClient._
 
   private val timer = new DeadlineTimer(s"$name-deadlines")
-  private val pool = new ConnectionPool(settings.connections, s"$name-answers", connect)
+  private val pool = new ConnectionPool(settings.connections, connect)
+  private val answers = Executors.newCachedThreadPool(DaemonThreads(s"$name-answers"))
   private val writers = new Reuse[ChangeWriter](MaxIdleBytes, () => new ChangeWriter)
   private val readers = new Reuse[EntryReader](MaxIdleBytes, () => new EntryReader)
 
@@ -51,11 +53,7 @@ private[wire] final class DataClient(
         }
         exchange.connection.flush()
       } catch { case error: Throwable => throw exchange.failedSending(error) }
-      val pending = new PendingCommit(exchange, pool, cancelRequest)
-      // nobody may ever ask for the answer: a task can die between commit and await
-      exchange.onExpiry(() => pending.receive())
-      pool.awaits(pending)
-      pending
+      new PendingCommit(exchange, answers, cancelRequest)
     }
 
   def load(header: JObject)(onHeader: JValue => Unit)(sink: EntrySink): Unit = {
@@ -130,6 +128,7 @@ private[wire] final class DataClient(
   /** Fails all requests, those that are under way and later ones. */
   def close(): Unit = {
     pool.close()
+    answers.shutdown()
     timer.close()
     writers.close()
     readers.close()

@@ -28,16 +28,7 @@ private[wire] final class Exchange(
 
   connection.begin(id)
   private val patience = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
-  private var disarm = timer.at(patience)(connection.expire(id))
-
-  /** Lets `action` run too when the deadline passes. */
-  def onExpiry(action: () => Unit): Unit = {
-    disarm()
-    disarm = timer.at(patience) {
-      connection.expire(id)
-      action()
-    }
-  }
+  private val disarm = timer.at(patience)(connection.expire(id))
 
   /** How long anybody may wait for the answer. */
   def waitMs: Long = patience.remainingMs + Exchange.GraceMs

@@ -1,20 +1,21 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
-import java.util.concurrent.atomic.AtomicBoolean
+import java.util.concurrent.{CompletableFuture, Executor, RejectedExecutionException, TimeUnit, TimeoutException}
 
 import org.json4s.JValue
 
 /**
  * A commit of which everything was sent and whose answer is due when it is durable.
  *
- * Its connection is bound to it until the answer was read, by `await` or by the connection pool. An error that says
- * that the engine was lost, or that the deadline passed, leaves open whether the attempt was published; its id tells.
+ * A thread of its own reads the answer: nobody may ever ask for it, and a thread that is interrupted closes the
+ * connection on which it waits. An error that says that the engine was lost, or that the deadline passed, leaves open
+ * whether the attempt was published; its id tells.
  */
-final class PendingCommit private[wire] (exchange: Exchange, pool: ConnectionPool, cancelRequest: Long => Unit)
-    extends Unanswered {
-  private val claimed = new AtomicBoolean
+final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, cancelRequest: Long => Unit) {
   private val result = new CompletableFuture[Either[Throwable, JValue]]
+
+  try readers.execute(() => receive())
+  catch { case _: RejectedExecutionException => receive() } // the engine has ended, so this waits for nothing
 
   /** Id of the request on the wire. */
   def requestId: Long = exchange.id
@@ -25,29 +26,29 @@ final class PendingCommit private[wire] (exchange: Exchange, pool: ConnectionPoo
   /**
    * Waits until the commit is durable and returns the engine's answer; may be called again.
    *
-   * @throws LaminaError what the engine answered, or `engine.lost`, `engine.deadline`, `engine.cancelled`
+   * @throws errors.LaminaError what the engine answered, or `engine.lost`, `engine.deadline`
+   * @throws InterruptedException if this thread is interrupted; the commit goes on
    */
   def await(): JValue = {
-    receive()
     val outcome =
       try result.get(exchange.waitMs, TimeUnit.MILLISECONDS)
-      catch {
-        case _: TimeoutException => Left(exchange.deadlineError)
-        case error: InterruptedException =>
-          Thread.currentThread.interrupt()
-          Left(exchange.interruptedError(error))
-      }
+      catch { case _: TimeoutException => Left(exchange.deadlineError) }
     outcome match {
       case Right(json) => json
       case Left(error) => throw error
     }
   }
 
+  /** Runs `action` when the outcome is known. */
+  def whenDone(action: () => Unit): Unit = {
+    result.whenComplete((_, _) => action())
+    ()
+  }
+
   /** Asks the engine to give up. `await` then tells how it ended: the commit may have become durable before. */
   def cancel(): Unit = if (!isDone) cancelRequest(requestId)
 
-  private[wire] override def receive(): Unit = if (claimed.compareAndSet(false, true)) {
-    pool.reads(this)
+  private def receive(): Unit = {
     val answer =
       try {
         val json = exchange.readAnswer()

@@ -116,6 +116,57 @@ object TableProperties extends Properties("table") {
     }
   }: _*)
 
+  property("rows of one size take the place of dead ones, and nothing has to be moved for that") = Prop.delay {
+    val model = new TableModel(quarantineMs = 1000L)
+    try {
+      val random = new scala.util.Random(1)
+      val rows = 40000
+      for (i <- 0 until rows) model.put(Plain, f"$i%08d", "x" * 56)
+      model.commit()
+      val full = model.table.memory.pageBytes
+      for (_ <- 1 to 100) {
+        for (_ <- 1 to 1000) model.put(Plain, f"${random.nextInt(rows)}%08d", random.nextPrintableChar().toString * 56)
+        model.commit()
+        model.now += 1000L
+        while (model.table.maintain(0)) ()
+      }
+      val memory = model.table.memory
+      model.check()
+      Prop(memory.pageBytes <= full * 115 / 100) :| s"pages grew from $full to ${memory.pageBytes} bytes" &&
+      Prop(memory.deadBytes <= full * 15 / 100) :| s"${memory.deadBytes} of $full bytes are dead"
+    } finally model.close()
+  }
+
+  property("a dead row's space is not used while its reader lives, nor in the quarantine after it") = Prop.delay {
+    val model = new TableModel(quarantineMs = 1000L)
+    try {
+      val rows = 5000
+      def update(fill: String): Unit = {
+        // a third of each page dies, so that no page is given up as a whole
+        for (i <- 0 until rows by 3) model.put(Plain, f"$i%08d", fill * 20)
+        model.commit()
+        while (model.table.maintain(0)) ()
+      }
+      for (i <- 0 until rows) model.put(Plain, f"$i%08d", "first" * 20)
+      model.commit()
+      model.table.readersActive(7L)
+      val handedOut = (0 until rows by 3).map { i =>
+        val key = bytes(f"$i%08d")
+        model.table.family(Plain).get(key, Base, key.length)
+      }
+      def intact: Boolean = handedOut.forall(row => value(row).contains("first" * 20))
+      for (round <- 1 to 5) { update(s"next$round"); model.now += 5000L }
+      val whileReading = intact
+      model.table.readersEnded(7L)
+      for (round <- 1 to 3) update(s"last$round")
+      val inQuarantine = intact
+      for (round <- 1 to 3) { model.now += 1001L; update(s"late$round") }
+      model.check()
+      Prop(whileReading) :| "used while its reader lived" && Prop(inQuarantine) :| "used in the quarantine" &&
+      Prop(!intact) :| "never used again"
+    } finally model.close()
+  }
+
   property("equal change sets have equal digests whatever their order") = forAll(Gen.long) { seed =>
     def digest(order: Int => Seq[Int], last: String): String = {
       val model = new TableModel()

@@ -1,0 +1,99 @@
+package org.apache.spark.sql.lamina.table
+
+import scala.collection.mutable
+
+import org.apache.spark.unsafe.Platform
+
+/**
+ * Builds a column family from the entries of a version, newest first: the first entry of a key decides, and an append
+ * waits for what is below it. Outside of transactions, while nobody reads.
+ *
+ * @param keys ordered keys, or null
+ */
+private[table] final class FamilyFill(
+    index: HashIndex,
+    pages: FamilyPages,
+    keys: OrderedKeys,
+    counts: RowCounts,
+    listFlag: Int
+) {
+  import HashIndex.rowOf
+
+  // Rows to look at once more at the end.
+  private val waiting = new mutable.ArrayBuffer[Long]
+  private val replaced = new mutable.ArrayBuffer[Long]
+  private val removed = new mutable.ArrayBuffer[Long]
+
+  def add(
+      op: Byte,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int
+  ): Unit = {
+    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
+    index.ensure(hash)
+    val word = index.find(hash, keyBase, keyOffset, keyLength)
+    if (word == 0L) {
+      val flags = listFlag | (if (op == Ops.Append) Rows.Held else if (op == Ops.Delete) Rows.Removed else 0)
+      val length = if (op == Ops.Delete) 0 else valueLength
+      val row = pages.append(keyBase, keyOffset, keyLength, length, length, flags)
+      Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), length)
+      index.insert(hash, row, removed = op == Ops.Delete)
+      if (op == Ops.Delete) removed += row
+      else {
+        if (op == Ops.Append) waiting += row
+        if (keys != null) keys.add(keyBase, keyOffset, keyLength)
+        counts.add(row)
+      }
+    } else if (Rows.has(rowOf(word), Rows.Held)) {
+      val newer = rowOf(word)
+      if (op == Ops.Delete) Rows.clearFlags(newer, Rows.Held)
+      else {
+        val tail = Rows.valueLength(newer)
+        val length = Rows.clamp(valueLength.toLong + tail)
+        val row = pages.append(
+          null,
+          Rows.keyAddress(newer),
+          keyLength,
+          length,
+          length,
+          listFlag | (if (op == Ops.Append) Rows.Held else 0)
+        )
+        val target = Rows.valueAddress(row)
+        Platform.copyMemory(valueBase, valueOffset, null, target, valueLength)
+        Platform.copyMemory(null, Rows.valueAddress(newer), null, target + valueLength, tail)
+        counts.remove(newer)
+        index.update(row, removed = false)
+        counts.add(row)
+        Rows.clearFlags(newer, Rows.Held)
+        replaced += newer
+        if (op == Ops.Append) waiting += row
+      }
+    }
+  }
+
+  def end(): Unit = {
+    waiting.foreach { row =>
+      val word = index.find(
+        KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)),
+        null,
+        Rows.keyAddress(row),
+        Rows.keyLength(row)
+      )
+      if (rowOf(word) == row) Rows.clearFlags(row, Rows.Held)
+    }
+    replaced.foreach(pages.bury)
+    removed.foreach { row =>
+      val key = Rows.keyAddress(row)
+      index.find(KeyHash.hash(null, key, Rows.keyLength(row)), null, key, Rows.keyLength(row))
+      index.erase()
+      pages.bury(row)
+    }
+    waiting.clear()
+    replaced.clear()
+    removed.clear()
+  }
+}

@@ -1,0 +1,57 @@
+package org.apache.spark.sql.lamina.wire
+
+import org.json4s.JsonDSL._
+
+import org.apache.spark.sql.lamina.{DurableCommit, LiveTable, Open, Position}
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.PagePool
+
+/** Who waits for a commit, and what becomes of the table. */
+class DurableCommitSuite extends EngineFixture {
+  private val one = Seq(Entry(0, 1, Array[Byte](1), Array[Byte](2)))
+
+  private def sent(engine: Engine, peer: String): (LiveTable, DurableCommit, PendingCommit) = {
+    val pool = new PagePool(64L << 20, 0L, () => System.nanoTime() / 1000000)
+    val live = new LiveTable(pool)
+    val pending = engine.commit(header ~ ("peer" -> peer), Seq("increment" -> Entry.fill(one) _))
+    val commit = new DurableCommit(live, "a", pending, (_, _) => ())
+    live.synchronized {
+      live.begin(new Open(null, writes = true))
+      live.advance(Position.Start.copy(version = 1, content = "a"))
+      live.pending = commit
+    }
+    (live, commit, pending)
+  }
+
+  private def content(live: LiveTable): (Boolean, String) = live.synchronized((live.pending == null, live.at.content))
+
+  test("a commit that is durable keeps the table where it is") {
+    val (live, commit, _) = sent(Engine.get(peer.settings()), "")
+    assert(commit.settle() == null)
+    assert(content(live) == ((true, "a")))
+  }
+
+  test("a commit that failed takes the table back, for everybody who asks") {
+    val (live, commit, _) = sent(Engine.get(peer.settings()), "fail")
+    for (_ <- 1 to 2) assert(commit.settle().asInstanceOf[LaminaError].kind == LaminaError.StorageDenied)
+    assert(content(live) == ((true, Position.Start.content)))
+  }
+
+  test("an interrupted thread decides nothing; the table learns the outcome when there is one") {
+    val (live, commit, pending) = sent(Engine.get(peer.settings()), "wait")
+    var outcome: Throwable = null
+    val waiter = new Thread(() =>
+      try outcome = commit.settle()
+      catch { case error: Throwable => outcome = error }
+    )
+    waiter.start()
+    waiter.interrupt()
+    waiter.join(5000L)
+    assert(outcome.isInstanceOf[InterruptedException])
+    assert(content(live) == ((false, "a")))
+    pending.cancel()
+    val deadline = System.nanoTime() + 5000000000L
+    while (!content(live)._1 && System.nanoTime() < deadline) Thread.sleep(5)
+    assert(content(live) == ((true, Position.Start.content)))
+  }
+}

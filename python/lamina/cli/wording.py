@@ -1,0 +1,65 @@
+"""How the commands write names, numbers and tables."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from lamina.format.manifest import StoreIdentity
+
+
+def short_name(name: str) -> str:
+    """A file name with its random part cut, so that it fits: `42_L1.42.3.o.-.9f3c0a5b….lam`."""
+    stem, dot, extension = name.rpartition(".")
+    head, separator, random = stem.rpartition(".") if ".-." in stem else stem.rpartition("_")
+    return f"{head}{separator}{random[:8]}…{dot}{extension}" if len(random) == 32 else name
+
+
+def plain_table(*columns: str) -> Table:
+    """A table; a column that begins with > is aligned to the right."""
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
+    for column in columns:
+        right = column.startswith(">")
+        # text may be folded, numbers never
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    return table
+
+
+def store_name(identity: StoreIdentity) -> str:
+    """A store as people name it: operator, partition, name."""
+    return f"{identity.operator}/{identity.partition}/{identity.name}"
+
+
+def number_text(value: int) -> str:
+    """With thousands apart."""
+    return f"{value:,}"
+
+
+def size_text(count: int) -> str:
+    """Bytes as people read them."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def time_text(ms: int) -> str:
+    """A time in ms since 1970."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+
+
+def duration_text(ms: int) -> str:
+    """How long, in the two largest units."""
+    seconds = max(0, ms) // 1000
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= length:
+            rest = seconds % length // part
+            return f"{seconds // length} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds} s"

@@ -1,0 +1,266 @@
+"""Checks one store: every version that Spark's commit log names, every file that one of them needs, byte by byte.
+
+Only what a retained version needs can be damage. The check runs beside the query: a file that was collected between the
+listing and the reading is none, which shows by Spark's log naming the versions that needed it no more.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from lamina.errors import LaminaError
+from lamina.format.manifest import RUN, StoreIdentity
+from lamina.format.paths import parse_name
+from lamina.storage import Storage, is_temporary
+from lamina.store import chain
+from lamina.store.compaction import entries
+from lamina.store.files import Opened, StoreFiles
+from lamina.store.merge import Merger
+from lamina.store.model import Version
+from lamina.store.retention import kind_of
+from lamina.store.versions import Versions, file_name, is_empty
+
+COUNTS = "state.counts"
+LINEAGE = "state.lineage"
+"""Kinds of problems that no error has: what manifests say does not fit what is there."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Damage: a kind (of `lamina.errors`, `COUNTS` or `LINEAGE`), the versions that it is about, one sentence."""
+
+    kind: str
+    versions: tuple[int, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class StoreCheck:
+    """What was found in one store.
+
+    Args:
+        whole, damaged: the versions in Spark's commit log, by whether all that they need is whole.
+        files, bytes: that were verified.
+        rows: live rows of the newest version, counted; None where nothing was counted.
+        orphans: files that none of the versions needs, by class: number and bytes.
+        collected: versions that left retention while the check ran.
+    """
+
+    identity: StoreIdentity
+    whole: tuple[int, ...]
+    damaged: tuple[int, ...]
+    files: int
+    bytes: int
+    rows: int | None
+    orphans: Mapping[str, tuple[int, int]]
+    collected: tuple[int, ...]
+    problems: tuple[Problem, ...]
+
+
+@dataclass
+class _Found:
+    """What is wrong with a file or a version, before it is known who needs it."""
+
+    error: LaminaError
+    versions: set[int] = field(default_factory=set)
+
+
+class StoreChecker:
+    """The check of one store.
+
+    Args:
+        state: rooted at the directory `state` of the checkpoint.
+        named: the versions in Spark's commit log, with the attempt that it names (None under checkpoint format v1).
+        still_named: the versions that the log names now.
+        read: called with the number of bytes read, and with the number of those that will be.
+        contents: whether files are read whole and rows counted, or only manifests and sizes looked at.
+    """
+
+    def __init__(
+        self,
+        state: Storage,
+        identity: StoreIdentity,
+        named: Mapping[int, str | None],
+        *,
+        still_named: Callable[[], Collection[int]],
+        read: Callable[[int], None],
+        plan: Callable[[int], None],
+        contents: bool,
+    ) -> None:
+        self._identity = identity
+        self._files = StoreFiles(state, identity)
+        self._versions = Versions(self._files)
+        self._named = named
+        self._still_named = still_named
+        self._read = read
+        self._plan = plan
+        self._contents = contents
+        self._broken: dict[str, _Found] = {}
+        self._checked: list[Problem] = []
+
+    def check(self) -> StoreCheck:
+        """Looks at everything; never changes the store.
+
+        Raises:
+            LaminaError: `storage.*`; what is wrong with files is in the answer.
+        """
+        listing = {entry.name: entry for entry in self._files.list()}
+        opened = self._opened()
+        self._check_lineage(opened)
+        needed = self._needed(opened, {name: entry.size for name, entry in listing.items()})
+        self._plan(sum(size for name, size in needed.items() if name not in self._broken))
+        verified = size_verified = 0
+        for name, size in needed.items():
+            if name not in self._broken and self._verify(name, size, opened):
+                verified += 1
+                size_verified += size
+        rows = self._count(opened) if self._contents and not self._broken else None
+        problems, collected = self._confirmed_problems()
+        damaged = {version for problem in problems for version in problem.versions}
+        orphans: dict[str, tuple[int, int]] = {}
+        for name, entry in listing.items():
+            if name not in needed and name not in self._broken and (parse_name(name) or is_temporary(name)):
+                number, total = orphans.get(kind_of(name), (0, 0))
+                orphans[kind_of(name)] = (number + 1, total + entry.size)
+        whole = set(self._named) - damaged - collected
+        return StoreCheck(
+            self._identity,
+            tuple(sorted(whole)),
+            tuple(sorted(damaged)),
+            verified,
+            size_verified,
+            rows,
+            orphans,
+            tuple(sorted(collected)),
+            tuple(problems),
+        )
+
+    def _opened(self) -> dict[int, Opened]:
+        """The manifest of each version that has a file and can be read, newest first."""
+        found: dict[int, Opened] = {}
+        lineage: dict[int, str] = {}
+        for version in sorted(self._named, reverse=True):
+            try:
+                # without ids in the log, a version is the attempt that the newest one stands on
+                attempt = self._named[version] or lineage.get(version) or self._versions.locate(Version(version))
+                if attempt is None or is_empty(attempt):
+                    continue
+                found[version] = self._files.open_commit(attempt)
+                lineage.update((number, name) for name, number in found[version].manifest.lineage)
+            except LaminaError as error:
+                known = self._named[version] or lineage.get(version)
+                self._note(file_name(known) if known else f"version {version}", error, version)
+        return found
+
+    def _note(self, name: str, error: LaminaError, *versions: int) -> None:
+        if not error.kind.startswith(("file.", "state.", "attempt-id.")):
+            raise error
+        self._broken.setdefault(name, _Found(error)).versions.update(versions)
+
+    def _check_lineage(self, opened: Mapping[int, Opened]) -> None:
+        """Each version must stand on the one that Spark committed before it."""
+        for version, newer in opened.items():
+            older = opened.get(version - 1)
+            if older is None or newer.manifest.attempt == older.manifest.attempt:
+                continue
+            stands_on = newer.manifest.lineage[0][0] if newer.manifest.lineage else None
+            base = newer.manifest.base
+            if stands_on != older.manifest.attempt or (base is not None and base.attempt != stands_on):
+                self._checked.append(
+                    Problem(
+                        LINEAGE,
+                        (version,),
+                        f"{self._files.location(newer.name)} stands on {stands_on}, and version {version - 1}, which "
+                        f"Spark committed before it, is {older.manifest.attempt}",
+                    )
+                )
+
+    def _needed(self, opened: Mapping[int, Opened], sizes: Mapping[str, int]) -> dict[str, int]:
+        """The files that the versions need, with the sizes that are referred to; what does not fit is noted."""
+        needed: dict[str, int] = {}
+        for version, found in opened.items():
+            references = found.references()
+            try:
+                chain.check(references, found.manifest.version, self._files.location(found.name))
+            except LaminaError as error:
+                self._note(found.name, error, version)
+            needed[found.name] = found.size
+            for reference in references:
+                name = reference.path or ""
+                if reference.root is not None:
+                    continue  # another store's: checked there
+                needed.setdefault(name, reference.size or 0)
+                where = self._files.location(name)
+                if name in self._broken:
+                    self._broken[name].versions.add(version)
+                elif name not in sizes and not self._files.exists(name):
+                    self._note(name, LaminaError.from_kind("file.missing", f"{where} is not there"), version)
+                elif sizes.get(name, reference.size) != reference.size:
+                    text = f"{where} has {sizes[name]} bytes, and {reference.size} are referred to"
+                    self._note(name, LaminaError.from_kind("file.damaged", text), version)
+        return needed
+
+    def _verify(self, name: str, size: int, opened: Mapping[int, Opened]) -> bool:
+        users = [
+            (version, reference)
+            for version, found in opened.items()
+            for reference in found.references()
+            if reference.path == name and reference.root is None
+        ]
+        versions = {version for version, _ in users} | {v for v, found in opened.items() if found.name == name}
+        try:
+            if not self._contents:
+                self._read(size)
+                return True
+            manifest, _ = self._files.verify(name, self._read)
+        except LaminaError as error:
+            self._note(name, error, *versions)
+            return False
+        sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
+        for version, reference in users:
+            if (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
+                text = f"{self._files.location(name)} does not have the section that version {version} refers to"
+                self._note(name, LaminaError.from_kind("file.damaged", text), version)
+        return name not in self._broken
+
+    def _count(self, opened: Mapping[int, Opened]) -> int | None:
+        """The live rows of the newest version, which its manifest must agree with."""
+        newest = max(self._named, default=None)
+        if newest is None or newest not in opened:
+            return 0
+        found = opened[newest]
+        rows: Counter[int] = Counter()
+        try:
+            with tempfile.TemporaryDirectory(prefix="lamina-fsck-") as directory:
+                inputs = ((one.kind == RUN, entries(self._files, one, directory)) for one in found.references())
+                for batch in Merger(directory).merged(inputs, whole=True):
+                    for family in batch.column(0).value_counts().to_pylist():
+                        rows[family["values"]] += family["counts"]
+        except LaminaError as error:
+            self._note(found.name, error, newest)
+            return None
+        said = {family: count.rows for family, count in found.manifest.counts.items() if count.rows}
+        if dict(rows) != said:
+            text = f"{self._files.location(found.name)} says that it has {_rows(said)}, and has {_rows(rows)}"
+            self._checked.append(Problem(COUNTS, (newest,), text))
+        return sum(rows.values())
+
+    def _confirmed_problems(self) -> tuple[list[Problem], set[int]]:
+        """Problems with versions that are still retained, and the versions that are not any more."""
+        problems = list(self._checked)
+        collected: set[int] = set()
+        now = set(self._still_named()) if self._broken else set(self._named)
+        for found in self._broken.values():
+            kept = found.versions & now
+            if kept or not found.versions:
+                problems.append(Problem(found.error.kind, tuple(sorted(kept)), found.error.message))
+            collected |= found.versions - now
+        return problems, collected
+
+
+def _rows(counts: Mapping[int, int]) -> str:
+    parts = [f"{rows:,} rows in column family {family}" for family, rows in sorted(counts.items())]
+    return " and ".join(parts) or "no rows"

@@ -1,0 +1,59 @@
+"""Finished segments that wait for a commit to refer to them in place of what they were merged from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from lamina.format.manifest import Reference
+from lamina.store import chain
+from lamina.store.chain import Segment
+from lamina.store.files import Opened
+
+Refresh = Callable[[Segment], Segment | None]
+"""A segment that may be referred to now: the same, or one under a new name; None where it is lost."""
+
+
+class WaitingSegments:
+    """The finished segments of one store, in the order in which they were finished. Thread-safe."""
+
+    def __init__(self, refresh: Refresh) -> None:
+        self._refresh = refresh
+        self._lock = threading.Lock()
+        self._segments: list[Segment] = []
+
+    def add(self, segment: Segment) -> None:
+        """Lets the next commit refer to the segment."""
+        with self._lock:
+            self._segments.append(segment)
+
+    def expected(self, base: Opened) -> tuple[Reference, ...]:
+        """What the references of `base` become when a commit on it refers to the segments; forgets those that do not
+        fit, and changes nothing on storage."""
+        references = base.references()
+        with self._lock:
+            for segment in list(self._segments):
+                replaced = chain.adopt(references, segment)
+                if replaced is None:
+                    self._segments.remove(segment)
+                else:
+                    references = replaced
+        return references
+
+    def applied(self, base: Opened) -> tuple[Reference, ...]:
+        """The references of `base` with the segments in place of what they were merged from."""
+        with self._lock:
+            segments = list(self._segments)
+        references = base.references()
+        for segment in segments:
+            fits = chain.adopt(references, segment) is not None
+            fresh = self._refresh(segment) if fits else None
+            replaced = chain.adopt(references, fresh) if fresh else None
+            if replaced is not None:
+                references = replaced
+            with self._lock:
+                if fresh is None or replaced is None:
+                    self._segments = [kept for kept in self._segments if kept is not segment]
+                elif fresh is not segment:
+                    self._segments = [fresh if kept is segment else kept for kept in self._segments]
+        return references

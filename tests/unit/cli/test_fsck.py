@@ -1,0 +1,184 @@
+"""`lamina fsck` finds what was broken, names it and says which versions are whole; a running query is no damage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.format.manifest import StoreIdentity
+from lamina.storage import Backend, Storage
+from lamina.store.check import StoreCheck, StoreChecker
+from lamina.testing import FaultyBackend
+from tests.unit.cli.conftest import Lamina
+from tests.unit.cli.query_on_disk import QueryOnDisk
+
+
+def checked(lamina: Lamina, query: QueryOnDisk, *options: str, code: int = 0) -> dict[str, Any]:
+    outcome = lamina("fsck", query.directory, "--json", *options)
+    assert outcome.code == code, outcome.err
+    found = json.loads(outcome.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def test_a_whole_checkpoint_is_whole(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.run(4)
+    found = checked(lamina, query)
+    assert not found["damaged"]
+    for store in found["stores"]:
+        assert store["whole"] == [1, 2, 3, 4]
+        assert (store["damaged"], store["problems"]) == ([], [])
+        assert (store["files"], store["rows"]) == (4, 40)
+        assert store["bytes"] == sum(
+            query.file(one[store["partition"]], store["partition"]).stat().st_size for one in query.attempts
+        )
+    outcome = lamina("fsck", query.directory)
+    assert outcome.code == 0
+    assert "every retained version is whole" in outcome.out
+
+
+def test_every_flipped_byte_of_a_file_is_found_and_the_file_is_named(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    query.run(2)
+    path = query.file(query.attempts[0][0])
+    whole = path.read_bytes()
+    state = Storage(f"{query.directory}/state")
+    uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
+    for position in range(0, len(whole), 7):
+        flip(path, position)
+        found = check(state, query, uuid)
+        assert found.damaged == (1, 2)
+        assert all(str(path) in problem.message for problem in found.problems)
+    path.write_bytes(whole)
+    assert check(state, query, uuid).problems == ()
+
+
+def check(state: Storage, query: QueryOnDisk, uuid: str, still: set[int] | None = None) -> StoreCheck:
+    named = {number: attempts[0] for number, attempts in enumerate(query.attempts, start=1)}
+    checker = StoreChecker(
+        state,
+        StoreIdentity(uuid, 0, 0, "default"),
+        named,
+        still_named=lambda: named if still is None else still,
+        read=lambda count: None,
+        plan=lambda count: None,
+        contents=True,
+    )
+    return checker.check()
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_missing_file_damages_the_versions_that_need_it(lamina: Lamina, query: QueryOnDisk, quick: bool) -> None:
+    query.run(4)
+    missing = query.file(query.attempts[2][1], 1)
+    missing.unlink()
+    found = checked(lamina, query, *(["--quick"] if quick else []), code=1)
+    first, second = found["stores"]
+    assert first["problems"] == []
+    assert (second["whole"], second["damaged"]) == ([1, 2], [3, 4])
+    assert str(missing) in second["problems"][0]["message"]
+    assert second["problems"][0]["kind"] == "file.missing"
+    outcome = lamina("fsck", query.directory)
+    assert outcome.code == 1
+    assert "versions 3-4" in " ".join(outcome.out.split())
+
+
+def test_a_longer_file_a_foreign_one_and_a_wrong_count_are_found(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.run(2)
+    longer = query.file(query.attempts[0][0])
+    longer.write_bytes(longer.read_bytes() + b"x")
+    other = query.file(query.attempts[1][1], 1)
+    swapped = query.file(query.attempts[0][1], 1)
+    swapped.write_bytes(other.read_bytes())
+    found = checked(lamina, query, code=1)
+    assert {problem["kind"] for problem in found["stores"][0]["problems"]} == {"file.damaged"}
+    assert "file.identity" in {problem["kind"] for problem in found["stores"][1]["problems"]}
+
+
+def test_a_version_with_other_rows_than_it_says_is_found(lamina: Lamina, tmp_path: Path) -> None:
+    class Forgetful(QueryOnDisk):
+        """Says of its second batch that it has the rows of its first."""
+
+        @property
+        def version(self) -> int:
+            return len(self.attempts)
+
+    query = Forgetful(tmp_path / "checkpoint")
+    query.run(1, rows=10)
+    # the writer takes it that every batch before had as many rows
+    query.run(1, rows=20)
+    found = checked(lamina, query, code=1)
+    problem = found["stores"][0]["problems"][0]
+    assert problem["kind"] == "state.counts"
+    assert "40 rows" in problem["message"]
+    assert "30 rows" in problem["message"]
+
+
+def test_a_version_that_does_not_stand_on_the_one_that_spark_committed_is_found(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    query.run(1)
+    query.plan()
+    lost = query.execute()
+    query.finish(query.execute(task_attempt=1))
+    query.run(1)
+    entry = query.directory / "commits" / "1"
+    text = entry.read_text()
+    for won, other in zip(query.attempts[1], lost, strict=True):
+        text = text.replace(won, other)
+    entry.write_text(text)
+    found = checked(lamina, query, code=1)
+    assert {problem["kind"] for store in found["stores"] for problem in store["problems"]} == {"state.lineage"}
+    assert found["stores"][0]["damaged"] == [3]
+
+
+def test_files_that_no_version_needs_are_counted_and_are_no_damage(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.run(2)
+    query.plan()
+    query.execute()
+    flip(next(path for path in (query.directory / "state/0/0").glob("3_*")), 40)
+    (query.directory / "state/0/0/.1_x.lam.12-3.tmp").write_bytes(b"half")
+    found = checked(lamina, query)
+    not_needed = found["stores"][0]["not_needed"]
+    assert not_needed["commit"]["files"] == 1
+    assert not_needed["temporary"] == {"files": 1, "bytes": 4}
+
+
+def test_a_file_that_is_collected_between_listing_and_reading_is_no_damage(tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    query.run(4)
+    state = Storage(f"{query.directory}/state")
+    uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
+    first = query.file(query.attempts[0][0])
+
+    class Collecting(FaultyBackend):
+        """The query goes on as soon as the store was listed: version 1 leaves retention and is collected."""
+
+        def list(self, directory: str) -> Any:
+            found = super().list(directory)
+            first.unlink(missing_ok=True)
+            return found
+
+    backend: Backend = Collecting(state._backend)
+    found = check(Storage(state.url, backend=backend), query, uuid, still={5, 6})
+    assert found.problems == ()
+    assert found.collected == (1, 2, 3, 4)
+    # while Spark's log still names the versions, the same is damage
+    assert check(Storage(state.url, backend=backend), query, uuid).damaged == (1, 2, 3, 4)
+
+
+def test_a_checkpoint_without_lamina_is_refused(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    (query.directory / "state/_lamina/checkpoint").unlink()
+    for command in ("fsck", "gc"):
+        outcome = lamina(command, query.directory)
+        assert outcome.code == 1
+        assert "keeps no state in lamina" in outcome.err

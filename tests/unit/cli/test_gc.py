@@ -1,0 +1,137 @@
+"""`lamina gc` explains each file, deletes by the collector's rules, and nothing above Spark's commit log."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.cli.gc import _collect
+from lamina.cli.inspect_survey import Selection
+from lamina.cli.targets import targets
+from lamina.storage import Storage
+from tests.unit.cli.conftest import Lamina
+from tests.unit.cli.query_on_disk import QueryOnDisk
+
+HOUR_S = 3600
+
+
+def files(query: QueryOnDisk) -> dict[str, Path]:
+    return {path.name: path for path in (query.directory / "state/0/0").iterdir() if path.suffix in (".lam", ".seg")}
+
+
+def age(query: QueryOnDisk, seconds: int = HOUR_S) -> None:
+    """Every file becomes older; their order in time stays."""
+    for path in (query.directory / "state").rglob("*"):
+        if path.is_file():
+            stat = path.stat()
+            os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
+
+
+def collected(lamina: Lamina, query: QueryOnDisk, *options: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    """What gc says about the files of partition 0, by name."""
+    outcome = lamina("gc", query.directory, "--json", *options)
+    assert outcome.code == code, outcome.err
+    (store,) = [store for store in json.loads(outcome.out)["stores"] if store["partition"] == 0]
+    return {file["file"]: file for file in store["files"]}
+
+
+@pytest.fixture
+def lost(query: QueryOnDisk) -> tuple[QueryOnDisk, str]:
+    """Three versions, the second of which has an attempt that lost; and that attempt's file."""
+    query.run(1)
+    query.plan()
+    first = query.execute()
+    query.finish(query.execute(task_attempt=1))
+    query.run(1)
+    return query, query.file(first[0]).name
+
+
+def test_an_attempt_that_lost_goes_after_the_minimum_age_and_the_rest_stays(
+    lamina: Lamina, lost: tuple[QueryOnDisk, str]
+) -> None:
+    query, name = lost
+    before = set(files(query))
+    young = collected(lamina, query)
+    assert young[name]["action"] == "wait"
+    assert set(files(query)) == before
+    age(query)
+    dry = collected(lamina, query, "--dry-run")
+    assert dry[name]["action"] == "delete"
+    assert dry[name]["age_ms"] >= HOUR_S * 1000
+    assert set(files(query)) == before
+    assert collected(lamina, query) == {
+        **dry,
+        name: {**dry[name], "age_ms": pytest.approx(dry[name]["age_ms"], abs=60_000)},
+    } | {other: {**file, "age_ms": pytest.approx(file["age_ms"], abs=60_000)} for other, file in dry.items()}
+    assert set(files(query)) == before - {name}
+    assert lamina("fsck", query.directory).code == 0
+
+
+def test_each_file_is_explained(lamina: Lamina, lost: tuple[QueryOnDisk, str]) -> None:
+    query, name = lost
+    query.plan()
+    above = query.execute()
+    (query.directory / "state/0/0/notes.txt").write_text("mine")
+    age(query)
+    found = collected(lamina, query, "--dry-run")
+    assert found[query.file(above[0]).name]["reason"].startswith("newer than version 3")
+    assert found["notes.txt"]["reason"] == "not a file of lamina"
+    assert found[query.file(query.attempts[0][0]).name]["reason"] == "version 3 needs it"
+    outcome = lamina("gc", query.directory, "--dry-run")
+    assert "2 files" in outcome.out
+    assert "would be deleted; nothing was" in outcome.out
+    assert name.split(".")[-2][:8] in outcome.out
+    assert query.attempts[0][0].split(".")[-1][:8] not in outcome.out
+    assert query.attempts[0][0].split(".")[-1][:8] in lamina("gc", query.directory, "--dry-run", "--details").out
+
+
+def test_nothing_above_the_newest_version_in_sparks_log_goes_however_old_it_is(
+    lamina: Lamina, query: QueryOnDisk
+) -> None:
+    query.run(2)
+    query.plan()
+    query.execute()
+    query.execute(task_attempt=1)
+    age(query, 100 * HOUR_S)
+    before = set(files(query))
+    assert all(file["action"] == "keep" for file in collected(lamina, query).values())
+    assert set(files(query)) == before
+
+
+def test_before_the_first_commit_nothing_goes(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.plan()
+    query.execute()
+    age(query, 100 * HOUR_S)
+    before = set(files(query))
+    outcome = lamina("gc", query.directory)
+    assert outcome.code == 0
+    assert "committed no batch yet" in outcome.out
+    assert set(files(query)) == before
+
+
+def test_a_run_that_starts_meanwhile_stops_it(lost: tuple[QueryOnDisk, str]) -> None:
+    query, name = lost
+    age(query)
+    found = targets(Storage(str(query.directory)), Selection(partition=0))
+    query.restart("run-2")
+    outcome = _collect(found, found.stores[0], dry_run=False)
+    assert outcome.collected is not None
+    assert "newer run" in str(outcome.collected.stopped)
+    assert name in files(query)
+
+
+def test_a_store_whose_lineage_is_damaged_is_left_alone_and_named(
+    lamina: Lamina, lost: tuple[QueryOnDisk, str]
+) -> None:
+    query, name = lost
+    age(query)
+    damaged = query.file(query.attempts[1][0])
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    outcome = lamina("gc", query.directory)
+    assert outcome.code == 1
+    assert str(damaged) in "".join(outcome.out.split())
+    assert name in files(query)

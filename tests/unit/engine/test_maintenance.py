@@ -1,0 +1,155 @@
+"""Maintenance: what the process remembers of many stores, and a queue that goes on whatever happens to the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.components import RandomIds, SystemClock
+from lamina.engine.maintenance import Maintainer
+from lamina.engine.maintenance_queue import Job, MaintenanceQueue
+from lamina.engine.open_stores import OpenArgument
+from lamina.format.entries import PUT
+from lamina.storage import Storage
+from lamina.store import StoreId, Version
+from lamina.store.versions import file_name
+from lamina.testing import ManualClock, SequenceIds
+from tests.unit.store.writing import Query
+
+EMPTY = Version(0)
+MIN_AGE_MS = 600_000
+
+
+def job(
+    directory: Path, partition: int, confirmed: Version, *, run: str = "run", collect: bool = True
+) -> dict[str, Any]:
+    argument = OpenArgument(StoreId(str(directory), 0, partition, "default"), {}, {}, run, False, 2, "4.3.0", 3)
+    return {
+        "open": argument.to_json(),
+        "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
+        "collect": collect,
+    }
+
+
+def idle(query: Query, partition: int) -> Version:
+    """Version 9 of a store that has changed nothing since version 2; no file says when version 1 left retention."""
+    store = query.open(partition)
+    first = query.commit(store, EMPTY, {b"k": (PUT, b"x")}, force_snapshot=True)
+    second = query.commit(store, first, {b"k": (PUT, b"y")}, force_snapshot=True)
+    return Version(9, second.attempt)
+
+
+def test_a_hundred_idle_stores_are_collected_in_turn(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    versions = [idle(query, partition) for partition in range(100)]
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer = Maintainer(clock, SequenceIds())
+
+    def round_of_jobs() -> list[int]:
+        reports = [maintainer.work(job(tmp_path, partition, version)) for partition, version in enumerate(versions)]
+        assert all(report["ok"] for report in reports)
+        return [report["collected"].get("delete_files", 0) for report in reports]
+
+    assert round_of_jobs() == [0] * 100
+    clock.advance(MIN_AGE_MS)
+    assert round_of_jobs() == [1] * 100
+    assert all(not kept.store._versions._manifests for kept in maintainer._kept.values())
+
+
+def test_what_is_kept_of_a_store_goes_with_a_newer_run_or_after_an_hour_without_a_job(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    versions = [idle(query, partition) for partition in range(3)]
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer = Maintainer(clock, SequenceIds())
+    for partition, version in enumerate(versions):
+        maintainer.work(job(tmp_path, partition, version))
+    maintainer.work(job(tmp_path, 1, versions[1], run="newer"))
+    assert len(maintainer._kept) == 3
+    clock.advance(3_600_001)
+    maintainer.work(job(tmp_path, 2, versions[2]))
+    assert [store.partition for store in maintainer._kept] == [2]
+
+
+def test_a_segment_that_no_commit_refers_to_yet_is_not_merged_again(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)))
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 12)
+    maintainer = Maintainer(SystemClock(), RandomIds())
+    first = maintainer.work(job(tmp_path, 0, versions[-2], collect=False))["segment"]
+    assert first is not None
+    # the engine has not heard of it when the next version is committed, and asks again
+    second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False))["segment"]
+    assert second is None
+
+
+class Reports:
+    """What a queue's jobs reported."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, report: dict[str, Any]) -> None:
+        with self._changed:
+            self.all.append(report)
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.all) >= count, timeout=60)
+
+
+@pytest.fixture
+def queues() -> Iterator[list[MaintenanceQueue]]:
+    started: list[MaintenanceQueue] = []
+    yield started
+    for queue in started:
+        queue.close()
+
+
+def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(
+    tmp_path: Path, queues: list[MaintenanceQueue]
+) -> None:
+    query = Query(Storage(str(tmp_path)))
+    versions = [query.run_batches(query.open(partition), EMPTY, 6)[-1] for partition in range(2)]
+    assert versions[0].attempt is not None
+    # whoever opens this file waits for a writer for ever, as on a network file system whose server is gone
+    path = tmp_path / "0" / "0" / file_name(versions[0].attempt)
+    path.unlink()
+    os.mkfifo(path)
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=2)
+    queues.append(queue)
+    queue.start()
+    reports = Reports()
+    for partition, version in enumerate(versions):
+        queue.submit(partition, Job(job(tmp_path, partition, version), reports))
+    reports.wait_for(2)
+    assert reports.all[0]["error"]["kind"] == "engine.deadline"
+    assert reports.all[1]["ok"]
+    assert queue.stats()["starts"] == 2
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(
+    tmp_path: Path, queues: list[MaintenanceQueue]
+) -> None:
+    query = Query(Storage(str(tmp_path / "state")))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    directory = tmp_path / "not there yet"
+    queue = MaintenanceQueue(SystemClock(), str(directory), silence_s=60)
+    queues.append(queue)
+    queue.start()
+    assert queue.pid is None
+    reports = Reports()
+    queue.submit(1, Job(job(tmp_path / "state", 0, version), reports))
+    while (queue.stats()["last_error"] or {}).get("kind") != "engine.start":
+        time.sleep(0)
+    directory.mkdir()
+    reports.wait_for(1)
+    assert reports.all[0]["ok"]
+    assert queue.stats()["alive"]

@@ -1,0 +1,152 @@
+"""Recovery: a broken file is named, and another way to the same state is taken where there is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from lamina.format.entries import PUT
+from lamina.store import Segment, Version
+from lamina.store.versions import file_name
+from lamina.testing.expect import fails_with
+from tests.unit.store.writing import Query, damage, rows_of
+
+EMPTY = Version(0)
+
+
+def path(version: Version) -> str:
+    assert version.attempt is not None
+    return f"0/0/{file_name(version.attempt)}"
+
+
+def compacted(query: Query, version: Version) -> Segment:
+    """A segment as another executor makes it."""
+    store = query.open()
+    store.confirm(version)
+    found = store.compact()
+    assert found is not None
+    return found.segment
+
+
+def segment_path(segment: Segment) -> str:
+    return f"0/0/{segment.name}"
+
+
+def break_file(query: Query, path: str, how: str) -> None:
+    if how == "damaged":
+        damage(query.storage, path, 40)
+    else:
+        query.storage.delete_many([path])
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_broken_segment_is_replaced_by_another_one_that_was_merged_from_the_same_files(how: str) -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    used, spare = compacted(query, versions[-1]), compacted(query, versions[-1])
+    store.adopt(used)
+    versions += query.run_batches(store, versions[-1], 2)
+    break_file(query, segment_path(used), how)
+    # the increments that both were merged from are gone, but for the manifest that lists them
+    merged = [f"0/0/{reference.path}" for reference in used.manifest.inputs]
+    assert path(versions[5]) == merged[0]
+    query.storage.delete_many(merged[1:])
+    for version in versions[6:]:
+        query.assert_restores(query.open(), version)
+    query.storage.delete_many([segment_path(spare)])
+    with fails_with("file.damaged", "file.missing") as caught:
+        rows_of(query.open().load(versions[-1], have=None, read_only=True))
+    assert segment_path(used) in caught.error.message
+
+
+def test_an_increment_that_broke_after_it_was_merged_is_replaced_by_the_segment_when_the_task_is_tried_again() -> None:
+    """The segment holds newer changes too, and those were handed out already when the increment turned out broken."""
+    query = Query()
+    versions = query.run_batches(query.open(), EMPTY, 6)
+    compacted(query, versions[-1])
+    damage(query.storage, path(versions[4]), 40)
+    store = query.open()
+    with fails_with("file.damaged"):
+        rows_of(store.load(versions[-1], have=None, read_only=True))
+    query.assert_restores(store, versions[-1])
+    # no segment ends at version 5
+    for _ in range(2):
+        with fails_with("file.damaged"):
+            rows_of(store.load(versions[4], have=None, read_only=True))
+
+
+def test_a_segment_of_another_lineage_does_not_replace_what_is_broken() -> None:
+    """It covers the same versions, and holds other rows."""
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 3)[-1]
+    lost = query.run_batches(store, query.commit(store, base, {b"lost": (PUT, b"1")}), 2)[-1]
+    compacted(query, lost)
+    won = query.run_batches(store, query.commit(store, base, {b"won": (PUT, b"1")}), 2)
+    damage(query.storage, path(won[-1]), 40)
+    with fails_with("file.damaged") as caught:
+        rows_of(query.open().load(won[-1], have=None, read_only=True))
+    assert path(won[-1]) in caught.error.message
+
+
+def test_older_segments_with_the_increments_after_them_stand_in_for_a_newer_one() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    store.adopt(compacted(query, versions[-1]))
+    base = query.commit(store, versions[-1], {b"large": (PUT, bytes(range(256)) * 40)})
+    versions.append(base)
+    versions += query.run_batches(store, base, 12)
+    newer = compacted(query, versions[-1])
+    store.adopt(newer)
+    versions += query.run_batches(store, versions[-1], 1)
+    damage(query.storage, segment_path(newer), 40)
+    query.storage.delete_many([path(version) for version in versions[:5]])
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_a_compaction_that_meets_a_broken_file_makes_the_next_version_do_without_it() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    used = compacted(query, versions[-1])
+    store.adopt(used)
+    versions += query.run_batches(store, versions[-1], 12)
+    damage(query.storage, segment_path(used), 40)
+    mended = compacted(query, versions[-1])
+    assert (mended.manifest.start, mended.manifest.end) == (0, versions[-1].version)
+    store.adopt(mended)
+    versions += query.run_batches(store, versions[-1], 1)
+    query.storage.delete_many([segment_path(used), *(path(version) for version in versions[:-1])])
+    query.assert_restores(query.open(), versions[-1])
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+@pytest.mark.parametrize("which", [1, 3])
+def test_a_broken_file_without_another_way_says_what_to_do(how: str, which: int) -> None:
+    query = Query()
+    versions = query.run_batches(query.open(), EMPTY, 4)
+    broken = path(versions[which])
+    if how == "damaged":
+        data = bytes(query.storage.read(broken))
+        query.storage.publish(broken, data[:-1])
+    else:
+        query.storage.delete_many([broken])
+    with fails_with(f"file.{how}") as caught:
+        rows_of(query.open().load(versions[-1], have=None, read_only=True))
+    assert broken in caught.error.message
+    assert "restart the query from an older batch" in caught.error.message
+    assert "lamina fsck" in caught.error.message
+
+
+def test_a_caller_that_has_the_rows_needs_no_broken_file_and_its_next_commit_brings_a_snapshot() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 4)
+    damage(query.storage, path(versions[-1]), 40)
+    query.storage.publish(path(versions[-1]), bytes(query.storage.read(path(versions[-1])))[:-1])
+    again = query.open()
+    begun = query.begin(again, versions[-1], have=True)
+    assert begun.snapshot
+    mended = query.commit(again, versions[-1], {b"k": (PUT, b"v")}, begun=begun)
+    query.assert_restores(query.open(), mended)
