@@ -16,6 +16,7 @@ from moto.server import ThreadedMotoServer
 
 from lamina.storage import Storage
 
+_AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request"
 _HOP_BY_HOP = {"connection", "transfer-encoding", "expect", "keep-alive"}
 _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>injected</Message></Error>'
 
@@ -222,9 +223,17 @@ class S3Server:
         """The body of an answer of the server itself, past the proxy."""
         connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port)
         try:
-            authorization = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request"
-            connection.request(method, path, headers={"Authorization": authorization})
+            connection.request(method, path, headers={"Authorization": _AUTHORIZATION})
             return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    def headers(self, path: str) -> dict[str, str]:
+        """The headers of the server's own answer to HEAD, past the proxy."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port)
+        try:
+            connection.request("HEAD", path, headers={"Authorization": _AUTHORIZATION})
+            return {name.lower(): value for name, value in connection.getresponse().getheaders()}
         finally:
             connection.close()
 

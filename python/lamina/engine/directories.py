@@ -2,6 +2,7 @@
 
     <directory of the JVM>/     made by the shim, mode 0700
         data.sock               the socket; a symbolic link to the one below where this path is too long for a socket
+        hadoop.sock             the JVM's, for Hadoop files; in a directory of its own where this path is too long
     /tmp/lamina-…/              made by the engine in that case, mode 0700
         data.sock
 
@@ -30,7 +31,7 @@ _MAX_SOCKET_PATH = 100
 class Directories:
     """The private directories of this engine."""
 
-    def __init__(self, given: str) -> None:
+    def __init__(self, given: str, hadoop_socket: str | None = None) -> None:
         self._locks: list[int] = []
         self._paths: list[Path] = []
         self._hold(Path(given))
@@ -41,6 +42,9 @@ class Directories:
             socket = short / _SOCKET
             (Path(given) / _SOCKET).symlink_to(socket)
         self.socket_path = str(socket)
+        # the JVM's own second directory: the engine outlives a JVM that is killed
+        if hadoop_socket is not None and Path(hadoop_socket).parent != Path(given):
+            self._hold(Path(hadoop_socket).parent)
 
     def sweep(self) -> list[Path]:
         """Removes what killed engines left beside our directories and in `/tmp`; returns what was removed."""

@@ -1,8 +1,8 @@
 """`python -m lamina.engine.maintenance`: the second process, which compacts and collects at low priority.
 
-One JSON object per line: jobs come in on standard input, one at a time, and each is answered on standard output, after
-any number of lines `{"progress": rows}` that say that it is going on. The end of standard input ends the process at
-once, in the middle of a job too: files are published whole or not at all.
+One JSON object per line: on standard input comes first where the JVM's Hadoop files are, then jobs, one at a time; each
+is answered on standard output, after any number of lines `{"progress": rows}` that say that it is going on. The end of
+standard input ends the process at once, in the middle of a job too: files are published whole or not at all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_to_json
 from lamina.errors import LaminaError
 from lamina.settings import Settings
+from lamina.storage import Jvm
 from lamina.store import HeapStore, StoreId, Version
 
 log = logging.getLogger(__name__)
@@ -58,9 +59,9 @@ class Maintainer:
     of stores that this executor works on, and an open by a new run of the query replaces that of the run before it.
     """
 
-    def __init__(self, clock: Clock, ids: Ids) -> None:
+    def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
         self._clock = clock
-        self._stores = OpenStores(Settings.parse, clock, ids)
+        self._stores = OpenStores(Settings.parse, clock, ids, jvm)
         self._kept: dict[StoreId, _Kept] = {}
 
     def work(self, job: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
@@ -123,7 +124,8 @@ def main() -> None:
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), name="lamina-jobs", daemon=True).start()
     clock = SystemClock()
-    maintainer = Maintainer(clock, RandomIds())
+    jvm = jobs.get()["jvm"]
+    maintainer = Maintainer(clock, RandomIds(), None if jvm is None else Jvm(**jvm))
     told = clock.monotonic()
 
     def tell(report: Mapping[str, Any]) -> None:

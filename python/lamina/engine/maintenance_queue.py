@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.components import Clock
+from lamina.storage import Jvm
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +45,10 @@ class MaintenanceQueue:
     5. A process that cannot be started is tried again; jobs wait meanwhile.
     """
 
-    def __init__(self, clock: Clock, directory: str, silence_s: float) -> None:
+    def __init__(self, clock: Clock, directory: str, silence_s: float, jvm: Jvm | None = None) -> None:
         self._clock = clock
         self._silence_s = silence_s
+        self._jvm = jvm
         self._directory = directory
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int, Job] = OrderedDict()
@@ -139,6 +142,11 @@ class MaintenanceQueue:
             return
         self._alive = True
         self._starts += 1
+        start = {"jvm": None if self._jvm is None else {"socket": self._jvm.socket, "token": self._jvm.token}}
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it died; `_hear` sees that too
+            self._process.stdin.write(json.dumps(start).encode() + b"\n")
+            self._process.stdin.flush()
         threading.Thread(
             target=self._hear, args=(self._process,), name="lamina-maintenance-reports", daemon=True
         ).start()

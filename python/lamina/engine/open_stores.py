@@ -12,7 +12,7 @@ from lamina.components import Clock, Ids
 from lamina.errors import EngineError
 from lamina.format import paths
 from lamina.settings import Settings
-from lamina.storage import LocalCache, Storage
+from lamina.storage import Jvm, LocalCache, Storage
 from lamina.store import CheckpointState, HeapStore, StoreId
 
 _UNUSED_CHECKPOINTS = 16
@@ -79,12 +79,16 @@ class OpenStores:
     """Opens stores; those of one checkpoint, run and set of credentials share what is known of the checkpoint.
 
     Nothing here is global: another query, session or set of credentials is another key. `settings_of` reads the
-    settings of an open. A writer's checkpoint is remembered for a while after its last store was closed, since with
-    `unloadOnCommit` all stores close after each batch; a reader's is not, since it may come to one that was made anew.
+    settings of an open; `jvm` has file systems for URLs that Python has none for. A writer's checkpoint is remembered
+    for a while after its last store was closed, since with `unloadOnCommit` all stores close after each batch; a
+    reader's is not, since it may come to one that was made anew.
     """
 
-    def __init__(self, settings_of: Callable[[Mapping[str, str]], Settings], clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, settings_of: Callable[[Mapping[str, str]], Settings], clock: Clock, ids: Ids, jvm: Jvm | None = None
+    ) -> None:
         self._settings_of = settings_of
+        self._jvm = jvm
         self._clock = clock
         self._ids = ids
         self._lock = threading.Lock()
@@ -146,6 +150,7 @@ class OpenStores:
                     argument.hadoop,
                     settings.storage_fsync_enabled,
                     cache=self._local_cache(settings),
+                    jvm=self._jvm,
                 ),
                 run_id=argument.run_id,
                 read_only=argument.read_only,

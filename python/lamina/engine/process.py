@@ -27,6 +27,7 @@ from lamina.engine.requests import Requests
 from lamina.engine.sessions import Sessions
 from lamina.errors import EngineError
 from lamina.settings import Settings
+from lamina.storage import Jvm
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +53,15 @@ class EngineProcess:
         # The shim forwards these lines to Spark's log at the level that they start with.
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        self._directories = Directories(directory)
+        socket = start.get("hadoop_socket")
+        jvm = Jvm(socket, token) if isinstance(socket, str) else None
+        self._directories = Directories(directory, None if jvm is None else jvm.socket)
         self._end, self._ending = os.pipe()
         try:
             self._requests = Requests(clock.monotonic)
-            self._maintenance = MaintenanceQueue(clock, directory, settings.engine_request_timeout_ms / 1000)
-            self._sessions = Sessions(settings, self._maintenance, clock, ids)
+            silence_s = settings.engine_request_timeout_ms / 1000
+            self._maintenance = MaintenanceQueue(clock, directory, silence_s, jvm)
+            self._sessions = Sessions(settings, self._maintenance, clock, ids, jvm)
             self._data = DataServer(
                 self._directories.socket_path,
                 token,

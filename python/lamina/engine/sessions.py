@@ -16,6 +16,7 @@ from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_from_json
 from lamina.errors import EngineError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
+from lamina.storage import Jvm
 from lamina.store import CommitRequest, HeapStore, Version
 
 
@@ -115,8 +116,10 @@ class OpenStore:
 class Sessions:
     """All open handles of this engine."""
 
-    def __init__(self, fixed: Settings, maintenance: MaintenanceQueue, clock: Clock, ids: Ids) -> None:
-        self._stores = OpenStores(lambda conf: join_process(fixed, conf), clock, ids)
+    def __init__(
+        self, fixed: Settings, maintenance: MaintenanceQueue, clock: Clock, ids: Ids, jvm: Jvm | None = None
+    ) -> None:
+        self._stores = OpenStores(lambda conf: join_process(fixed, conf), clock, ids, jvm)
         self._maintenance = maintenance
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)

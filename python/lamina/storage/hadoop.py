@@ -16,6 +16,9 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d)?")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
+_S3_ENCRYPTION = {"AES256": "AES256", "SSE-S3": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
+"""S3A's names of encryption by the storage, and the storage's own."""
+
 _S3_TRIES = 5
 """Of one request, the first one included; S3A's own default."""
 
@@ -117,6 +120,11 @@ def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
     options["config_kwargs"] = config
     if client:
         options["client_kwargs"] = client
+    algorithm = get("encryption.algorithm") or get("server-side-encryption-algorithm")
+    if algorithm in _S3_ENCRYPTION:
+        options["s3_additional_kwargs"] = {"ServerSideEncryption": _S3_ENCRYPTION[algorithm]}
+        if key := get("encryption.key") or get("server-side-encryption.key"):
+            options["s3_additional_kwargs"]["SSEKMSKeyId"] = key
     if "AnonymousAWSCredentialsProvider" in (get("aws.credentials.provider") or ""):
         options["anon"] = True
     return options

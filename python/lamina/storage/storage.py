@@ -16,6 +16,7 @@ from lamina.errors import LaminaError
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.cache import CachingBackend, LocalCache
 from lamina.storage.hadoop import PACKAGES, translate
+from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
 from lamina.storage.remote import FsspecBackend
 from lamina.storage.renaming import RENAMING, RenamingBackend
@@ -32,6 +33,7 @@ class Storage:
         hadoop: Hadoop configuration keys; those for access are used.
         fsync: whether local files are flushed to the disk before they count as written.
         cache: local copies of what is in a remote storage; local files and memory need none.
+        jvm: a JVM whose Hadoop file systems are used where fsspec has none.
         backend: used in place of the file system that `url` names (tests).
     Raises:
         LaminaError: `storage.scheme` where no file system for the URL is installed.
@@ -44,13 +46,15 @@ class Storage:
         fsync: bool = False,
         *,
         cache: LocalCache | None = None,
+        jvm: Jvm | None = None,
         backend: Backend | None = None,
     ) -> None:
         self.url = url.rstrip("/") or "/"
         self._hadoop = dict(hadoop or {})
         self._fsync = fsync
         self._cache = cache
-        self._backend = backend or open_backend(self.url, self._hadoop, fsync)
+        self._jvm = jvm
+        self._backend = backend or open_backend(self.url, self._hadoop, fsync, jvm)
         if cache is not None and self._backend.remote:
             self._backend = CachingBackend(self._backend, cache, self.url)
 
@@ -109,7 +113,7 @@ class Storage:
 
     def at(self, url: str) -> Storage:
         """Another root with the same access."""
-        return Storage(url, self._hadoop, self._fsync, cache=self._cache)
+        return Storage(url, self._hadoop, self._fsync, cache=self._cache, jvm=self._jvm)
 
     def _call(self, verb: str, path: str, operation: Callable[[], _Result]) -> _Result:
         try:
@@ -159,16 +163,21 @@ class _Source:
             raise
 
 
-def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool) -> Backend:
-    """The backend for `url`."""
+def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | None = None) -> Backend:
+    """The backend for `url`: fsspec's where it has one, else the JVM's."""
     location = translate(url, hadoop)
     if location.protocol == "file":
         return LocalBackend(os.path.abspath(location.root), fsync=fsync)
+    if jvm is not None and location.protocol == "hdfs":
+        # libhdfs would start a second JVM in this process, and is seldom there
+        return _through_jvm(jvm, url, hadoop)
     try:
         filesystem = fsspec.filesystem(
             location.protocol, **dict(location.options), **({} if location.protocol == "memory" else _UNCACHED)
         )
     except (ImportError, ValueError) as error:
+        if jvm is not None:
+            return _through_jvm(jvm, url, hadoop)
         package = PACKAGES.get(location.protocol)
         what = (
             f"install it with: pip install {package}" if package else "use a scheme for which fsspec has a file system"
@@ -180,6 +189,13 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool) -> Backend:
         raise LaminaError.from_kind("storage.failed", f"could not open {url}: {error}") from error
     backend = {"s3": S3Backend, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
     return backend(filesystem, location.root)
+
+
+def _through_jvm(jvm: Jvm, url: str, hadoop: Mapping[str, str]) -> Backend:
+    try:
+        return JvmBackend(jvm, url, hadoop)
+    except OSError as error:
+        raise LaminaError.from_kind("storage.failed", f"could not open {url} through the JVM: {error}") from error
 
 
 _UNCACHED = {"use_listings_cache": False}

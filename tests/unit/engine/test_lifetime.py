@@ -49,6 +49,17 @@ def test_end_of_standard_input_ends_engine_and_maintenance_and_removes_the_direc
     assert not engine.directory.exists()
 
 
+def test_a_directory_that_the_jvm_made_for_its_socket_goes_with_the_engine(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    own = tmp_path / "lamina-of-the-jvm"
+    own.mkdir()
+    (own / "hadoop.sock").touch()
+    engine = start_engine(start={"hadoop_socket": str(own / "hadoop.sock")})
+    assert engine.end() == 0
+    assert not own.exists()
+
+
 def test_nothing_stays_when_the_parent_is_killed(start_engine: Starter) -> None:
     parent = start_engine(arguments=("-c", PARENT))
     hello = parent.call("hello", {})

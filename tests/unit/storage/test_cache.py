@@ -93,6 +93,7 @@ def test_objects_that_change_are_never_copied(directory: Path) -> None:
     assert bytes(counted.storage.read("mutable/f")) == b"old"
     Storage(counted.url).publish("mutable/f", b"new")
     assert bytes(counted.storage.read("mutable/f")) == b"new"
+    assert not directory.exists()
     assert is_immutable("0/1/7_L1.7.1.o.-.00000000000000000000000000000001.lam")
     assert is_immutable("0/1/left/0-4_00000000000000000000000000000001.seg")
     assert not is_immutable("_lamina/checkpoint")

@@ -81,6 +81,19 @@ def test_a_key_of_one_bucket_wins_over_the_general_one() -> None:
     assert translate("s3a://other/a", hadoop).options["key"] == "general"
 
 
+def test_encryption_by_the_storage_is_asked_for_as_s3a_does() -> None:
+    def asked(**keys: str) -> object:
+        hadoop = {f"fs.s3a.{name.replace('_', '.')}": value for name, value in keys.items()}
+        return translate("s3a://b/a", hadoop).options.get("s3_additional_kwargs")
+
+    assert asked() is None
+    assert asked(encryption_algorithm="SSE-S3") == {"ServerSideEncryption": "AES256"}
+    assert asked(encryption_algorithm="SSE-KMS", encryption_key="k") == {
+        "ServerSideEncryption": "aws:kms",
+        "SSEKMSKeyId": "k",
+    }
+
+
 def test_an_endpoint_keeps_its_own_scheme_and_is_secure_by_default() -> None:
     for endpoint in ("https://e", "e"):
         assert translate("s3a://b/a", {"fs.s3a.endpoint": endpoint}).options["endpoint_url"] == "https://e"

@@ -28,6 +28,7 @@ private[wire] final class EngineProcess private (
     directory: PrivateDirectory,
     process: Process,
     val token: String,
+    hadoop: HadoopFiles,
     generation: Long
 ) extends Logging {
   import EngineProcess._
@@ -62,6 +63,7 @@ private[wire] final class EngineProcess private (
         "shim_version" -> JString(Protocol.shimVersion),
         "protocol" -> JInt(Protocol.Version),
         "jvm_pid" -> JInt(ProcessHandle.current.pid),
+        "hadoop_socket" -> JString(hadoop.socket.toString),
         "process" -> JObject(settings.raw.toList.sorted.map { case (key, value) => key -> JString(value) })
       )
       process.getOutputStream.write((Protocol.text(hello) + "\n").getBytes(UTF_8))
@@ -161,6 +163,7 @@ private[wire] final class EngineProcess private (
   private def cleanUp(): Unit = {
     try process.getOutputStream.close()
     catch { case _: IOException => () }
+    hadoop.close()
     directory.delete(socket)
     cleaned.complete(())
     ()
@@ -211,10 +214,15 @@ private[wire] object EngineProcess extends Logging {
   /** Starts an engine and shakes hands. */
   def start(settings: ProcessSettings, generation: Long): (EngineProcess, Greeting) = {
     val directory = PrivateDirectory.create(settings.tempDir)
+    val token = newToken()
+    val hadoop =
+      try HadoopFiles.listen(directory, token, s"lamina-engine-$generation")
+      catch { case error: Throwable => directory.delete(None); throw error }
     val process =
       try builder(settings, directory.path).start()
       catch {
         case error: IOException =>
+          hadoop.close()
           directory.delete(None)
           throw new LaminaError(
             LaminaError.EngineStart,
@@ -223,7 +231,7 @@ private[wire] object EngineProcess extends Logging {
             error
           )
       }
-    val engine = new EngineProcess(settings, directory, process, newToken(), generation)
+    val engine = new EngineProcess(settings, directory, process, token, hadoop, generation)
     engine.watch()
     try {
       val greeting = engine.handshake()

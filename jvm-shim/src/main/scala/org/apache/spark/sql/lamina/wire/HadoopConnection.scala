@@ -1,0 +1,286 @@
+package org.apache.spark.sql.lamina.wire
+
+import java.io.{DataInputStream, EOFException, FileNotFoundException, InputStream, OutputStream}
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.channels.{Channels, SocketChannel}
+import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
+import java.security.{MessageDigest, PrivilegedExceptionAction}
+
+import scala.util.control.NonFatal
+
+import org.json4s.{JArray, JObject, JValue}
+import org.json4s.JsonAST.{JBool, JInt, JString}
+
+import org.apache.hadoop.fs.{FileAlreadyExistsException, FileSystem, Path}
+import org.apache.hadoop.security.{AccessControlException, UserGroupInformation}
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+
+/**
+ * One connection of the engine for Hadoop files: its requests follow one another, all on one directory.
+ *
+ * A publication is written under a temporary name and renamed without replacing anything. How strong that is, is the
+ * file system's: HDFS does it in one step.
+ */
+private[wire] final class HadoopConnection(
+    channel: SocketChannel,
+    token: String,
+    systems: HadoopSystems,
+    user: UserGroupInformation
+) {
+  import HadoopConnection._
+
+  private val in = new DataInputStream(Channels.newInputStream(channel))
+  private val out = Channels.newOutputStream(channel)
+  private var system: FileSystem = _
+  private var root: Path = _
+
+  /** Answers requests until the engine closes the connection. */
+  def serve(): Unit = if (greeted()) {
+    while (true) {
+      val header =
+        try readHeader()
+        catch { case _: EOFException => return }
+      user.doAs(new PrivilegedExceptionAction[Unit] { override def run(): Unit = answer(header) })
+    }
+  }
+
+  private def greeted(): Boolean = {
+    val expected = Protocol.greeting()
+    val offered = new Array[Byte](expected.remaining + token.length)
+    in.readFully(offered)
+    val known = ByteBuffer.allocate(offered.length).put(Protocol.greeting()).put(token.getBytes(US_ASCII)).array
+    val accepted = MessageDigest.isEqual(offered, known)
+    if (accepted) write(expected)
+    accepted
+  }
+
+  private def answer(header: JValue): Unit = {
+    val body = if (isPublication(header)) new Body(in) else NoBody
+    try {
+      text(header, "op") match {
+        case "open" => open(header)
+        case "publish" => publish(header, body)
+        case "publish_if_absent" => publishIfAbsent(header, body)
+        case "read" => read(header)
+        case "list" => list(header)
+        case "delete" => delete(header)
+        case "size" => size(header)
+        case other => throw new LaminaError(LaminaError.EngineProtocol, s"no request for Hadoop files is named '$other'")
+      }
+    } catch {
+      case error: Broken => throw error
+      case NonFatal(error) =>
+        body.skip()
+        send("ok" -> JBool(false), "error" -> JObject("kind" -> JString(kind(error)), "message" -> JString(said(error))))
+    }
+  }
+
+  private def open(header: JValue): Unit = {
+    root = new Path(text(header, "url"))
+    val keys = header \ "conf" match {
+      case JObject(fields) => fields.collect { case (name, JString(value)) => name -> value }.toMap
+      case _ => Map.empty[String, String]
+    }
+    system = systems.get(root, keys)
+    root = system.makeQualified(root)
+    send("ok" -> JBool(true))
+  }
+
+  private def publish(header: JValue, body: Body): Unit = {
+    val target = path(header)
+    whole(header, target, body) { temporary =>
+      if (!rename(temporary, target)) {
+        // the name is its writer's alone: what is in the way is an earlier try of the same
+        system.delete(target, false)
+        if (!rename(temporary, target))
+          throw new FileAlreadyExistsException(s"$target was written by somebody else at the same time")
+      }
+    }
+    send("ok" -> JBool(true), "size" -> JInt(body.size))
+  }
+
+  private def publishIfAbsent(header: JValue, body: Body): Unit = {
+    val target = path(header)
+    val written = whole(header, target, body)(temporary => rename(temporary, target))
+    send("ok" -> JBool(true), "written" -> JBool(written.getOrElse(false)))
+  }
+
+  /** Writes the body under the temporary name and lets `name` give it its own; none where the engine gave it up. */
+  private def whole[A](header: JValue, target: Path, body: Body)(name: Path => A): Option[A] = {
+    val temporary = new Path(target.getParent, text(header, "temporary"))
+    try {
+      val file = system.create(temporary, true)
+      try body.copyTo(file)
+      finally file.close()
+      if (body.complete) Some(name(temporary)) else None
+    } finally {
+      try { system.delete(temporary, false); () }
+      catch { case NonFatal(_) => () }
+    }
+  }
+
+  /** Renames unless the target is there; whether it did. One at a time, since some file systems replace the target. */
+  private def rename(temporary: Path, target: Path): Boolean = renaming.synchronized {
+    if (system.exists(target)) false
+    else
+      try system.rename(temporary, target) || {
+          if (system.exists(target)) false else throw new java.io.IOException(s"$temporary was not renamed to $target")
+        }
+      catch { case _: FileAlreadyExistsException => false }
+  }
+
+  private def read(header: JValue): Unit = {
+    val file = path(header)
+    val status = system.getFileStatus(file)
+    if (status.isDirectory) throw new FileNotFoundException(s"$file is a directory")
+    val size = status.getLen
+    val offset = number(header, "offset")
+    val start = if (offset < 0) math.max(0L, size + offset) else offset
+    val count = math.max(0L, math.min(number(header, "length"), size - start))
+    val stream = system.open(file)
+    try {
+      send("ok" -> JBool(true), "length" -> JInt(count), "size" -> JInt(size))
+      val buffer = new Array[Byte](math.min(count, BufferBytes.toLong).toInt)
+      var at = 0L
+      while (at < count) {
+        val part = math.min(count - at, buffer.length.toLong).toInt
+        stream.readFully(start + at, buffer, 0, part)
+        out.write(buffer, 0, part)
+        at += part
+      }
+    } catch { case NonFatal(error) => throw new Broken(error) /* a part of the answer may have been sent */ }
+    finally stream.close()
+  }
+
+  private def list(header: JValue): Unit = {
+    val entries =
+      try system.listStatus(path(header)).toList.filter(_.isFile)
+      catch { case _: FileNotFoundException => Nil }
+    send(
+      "ok" -> JBool(true),
+      "entries" -> JArray(entries.map { entry =>
+        JArray(List(JString(entry.getPath.getName), JInt(entry.getLen), JInt(entry.getModificationTime)))
+      })
+    )
+  }
+
+  private def delete(header: JValue): Unit = {
+    val paths = header \ "paths" match {
+      case JArray(values) => values.collect { case JString(path) => under(path) }
+      case _ => Nil
+    }
+    paths.foreach { path =>
+      // false says that it was not there, and nothing else
+      if (!system.delete(path, false) && system.exists(path)) throw new java.io.IOException(s"$path was not deleted")
+    }
+    send("ok" -> JBool(true))
+  }
+
+  private def size(header: JValue): Unit = {
+    val status = system.getFileStatus(path(header))
+    if (status.isDirectory) throw new FileNotFoundException(s"${status.getPath} is a directory")
+    send("ok" -> JBool(true), "size" -> JInt(status.getLen))
+  }
+
+  private def path(header: JValue): Path = under(text(header, "path"))
+
+  private def under(relative: String): Path = {
+    if (root == null) throw new LaminaError(LaminaError.EngineProtocol, "a request for Hadoop files before open")
+    if (relative.isEmpty) root else new Path(root, relative)
+  }
+
+  private def readHeader(): JValue = {
+    val length = littleEndian(in)
+    if (length < 0 || length > Protocol.MaxHeaderBytes)
+      throw new EOFException(s"a header of $length bytes for Hadoop files")
+    val json = new Array[Byte](length)
+    in.readFully(json)
+    Protocol.parse(new String(json, UTF_8))
+  }
+
+  private def send(fields: (String, JValue)*): Unit = write(Protocol.frame(JObject(fields.toList)))
+
+  private def write(bytes: ByteBuffer): Unit = while (bytes.hasRemaining) { channel.write(bytes); () }
+}
+
+private[wire] object HadoopConnection {
+  private val BufferBytes = 1 << 20
+
+  /** Renames of this JVM, one after the other. */
+  private val renaming = new Object
+
+  /** The connection cannot go on: the engine would take what follows for something else. */
+  private final class Broken(cause: Throwable) extends java.io.IOException(cause)
+
+  private def isPublication(header: JValue): Boolean = header \ "op" match {
+    case JString("publish") | JString("publish_if_absent") => true
+    case _ => false
+  }
+
+  private def text(header: JValue, name: String): String = header \ name match {
+    case JString(value) => value
+    case other => throw new LaminaError(LaminaError.EngineProtocol, s"a request for Hadoop files with $name = $other")
+  }
+
+  private def number(header: JValue, name: String): Long = header \ name match {
+    case JInt(value) => value.toLong
+    case other => throw new LaminaError(LaminaError.EngineProtocol, s"a request for Hadoop files with $name = $other")
+  }
+
+  private def kind(error: Throwable): String = error match {
+    case ours: LaminaError => ours.kind
+    case _: FileNotFoundException => LaminaError.FileMissing
+    case _: AccessControlException | _: java.nio.file.AccessDeniedException | _: SecurityException =>
+      LaminaError.StorageDenied
+    case _ => LaminaError.StorageFailed
+  }
+
+  private def said(error: Throwable): String = error match {
+    case ours: LaminaError => ours.getMessage.stripPrefix(s"[${ours.kind}] ")
+    case other => s"${other.getClass.getName}: ${other.getMessage}"
+  }
+
+  private def littleEndian(in: DataInputStream): Int = {
+    val bytes = new Array[Byte](4)
+    in.readFully(bytes)
+    ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).getInt
+  }
+
+  /** What follows the header of a publication: pieces with their length, up to one of length 0, or of -1: given up. */
+  private class Body(in: DataInputStream) {
+    private var ended = false
+    private var left = 0
+    var complete = false
+    var size = 0L
+
+    def copyTo(file: OutputStream): Unit = pieces((buffer, count) => file.write(buffer, 0, count))
+
+    /** Reads what is left of it. */
+    def skip(): Unit = pieces((_, _) => ())
+
+    private def pieces(take: (Array[Byte], Int) => Unit): Unit = {
+      val buffer = new Array[Byte](if (ended) 0 else BufferBytes)
+      while (!ended) {
+        if (left == 0) {
+          left = littleEndian(in)
+          if (left <= 0) {
+            ended = true
+            complete = left == 0
+          }
+        }
+        if (!ended) {
+          val count = math.min(left, buffer.length)
+          in.readFully(buffer, 0, count)
+          left -= count
+          size += count
+          take(buffer, count)
+        }
+      }
+    }
+  }
+
+  private object NoBody extends Body(new DataInputStream(InputStream.nullInputStream)) {
+    override def skip(): Unit = ()
+  }
+}

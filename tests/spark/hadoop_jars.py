@@ -1,0 +1,40 @@
+"""Jars that only some tests need: Hadoop's S3A from Maven Central, and a file system of the tests' own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from benchmarks.scala import compile_jar, java, pyspark_jars
+from tests.spark.conftest import shim_jar
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+TEST_SOURCES = ROOT / "jvm-shim" / "src" / "test" / "scala" / "org" / "apache" / "spark" / "sql" / "lamina" / "wire"
+
+
+def hadoop_aws_jars() -> list[Path]:
+    """hadoop-aws of the Hadoop inside pyspark, and what it needs; fetched once, 690 MB."""
+    (client,) = pyspark_jars().glob("hadoop-client-api-*.jar")
+    version = client.stem.rsplit("-", 1)[1]
+    target = BUILD / f"hadoop-aws-{version}"
+    if not target.is_dir():
+        BUILD.mkdir(exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=BUILD))
+        try:
+            command = [java(), "-cp", f"{pyspark_jars()}/*", "org.apache.ivy.Main", "-warn", "-types", "jar"]
+            command += ["-dependency", "org.apache.hadoop", "hadoop-aws", version, "-confs", "default"]
+            command += ["-cache", f"{partial}/cache", "-retrieve", f"{partial}/jars/[artifact]-[revision].[ext]"]
+            # where there is no ivy file Ivy looks for one in the directory it runs in
+            subprocess.run(command, check=True, cwd=partial, stdin=subprocess.DEVNULL)
+            (partial / "jars").rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return sorted(target.glob("*.jar"))
+
+
+def odd_file_system_jar() -> Path:
+    """The file system with the scheme `odd`, and a server of Hadoop files without a query."""
+    return compile_jar("odd-file-system", [TEST_SOURCES / "OddFileSystem.scala"], [Path(shim_jar())])

@@ -1,0 +1,176 @@
+"""Queries whose checkpoint is not on local files: S3A, and a file system that only Hadoop has."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.scala import java, pyspark_jars
+from lamina.storage import Jvm, Storage
+from lamina.storage.jvm import JvmBackend
+from lamina.testing.expect import fails_with
+from lamina.testing.storage_conformance import StorageConformance
+from tests.s3_server import S3Server
+from tests.spark.conftest import shim_jar
+from tests.spark.hadoop_jars import hadoop_aws_jars, odd_file_system_jar
+
+ODD = "org.apache.spark.sql.lamina.wire.OddFileSystem"
+KEYS = 7
+
+
+def feed(folder: Path, batches: range) -> None:
+    folder.mkdir(exist_ok=True)
+    for batch in batches:
+        lines = (json.dumps({"k": f"key {n % KEYS}", "v": n}) for n in range(batch * 20, batch * 20 + 20))
+        path = folder / f"{batch:05d}.json"
+        path.write_text("\n".join(lines))
+        os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
+
+
+def expected(batches: int) -> dict[str, list[int]]:
+    result: dict[str, list[int]] = {}
+    for n in range(batches * 20):
+        count, total = result.get(f"key {n % KEYS}", (0, 0))
+        result[f"key {n % KEYS}"] = [count + 1, total + n]
+    return result
+
+
+def run(
+    folder: Path, checkpoint: str, jars: list[Path], conf: dict[str, str], await_segment: bool = False
+) -> dict[str, Any]:
+    """Runs the query over what was fed since its last run, in a JVM and an engine of their own."""
+    argument = {
+        "input": str(folder),
+        "checkpoint": checkpoint,
+        "await_segment": await_segment,
+        "conf": {"spark.jars": ",".join(map(str, [shim_jar(), *jars])), **conf},
+    }
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "storage_query.py"), json.dumps(argument)],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=400,
+        check=True,
+        cwd=folder.parent,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": ""},
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def check(result: dict[str, Any], batches: range) -> None:
+    assert sorted(map(int, result["answers"])) == list(batches)
+    for batch in batches:
+        assert result["answers"][str(batch)] == expected(batch + 1), batch
+
+
+def test_a_query_on_s3a_keeps_its_state_beside_sparks_own_logs_and_restarts(tmp_path: Path) -> None:
+    folder, jars = tmp_path / "in", hadoop_aws_jars()
+    with S3Server() as server:
+        checkpoint = f"s3a://{server.bucket}/queries/totals"
+        conf = {f"spark.hadoop.{key}": value for key, value in server.hadoop.items()}
+        conf["spark.sql.streaming.stateStore.lamina.storage.cache.directory"] = str(tmp_path / "cache")
+        feed(folder, range(3))
+        check(run(folder, checkpoint, jars, conf), range(3))
+        feed(folder, range(3, 5))
+        server.proxy.forget()
+        result = run(folder, checkpoint, jars, conf)
+        check(result, range(3, 5))
+        # lamina's files lie beside Spark's, in one bucket
+        assert {"metadata", "checkpoint", "0", "4"} <= set(result["files"])
+        assert sum(name.endswith(".lam") for name in result["files"]) == 10
+        # and the restart read its state from the local copies
+        read = [r for r in server.proxy.requests if r.method == "GET" and r.path.endswith((".lam", ".seg"))]
+        assert read == []
+        for name in list((tmp_path / "cache").iterdir()):
+            name.unlink()
+        feed(folder, range(5, 6))
+        server.proxy.forget()
+        check(run(folder, checkpoint, jars, conf), range(5, 6))
+        assert sum(r.sent for r in server.proxy.requests if r.method == "GET" and r.path.endswith(".lam")) > 0
+
+
+def test_a_query_on_a_file_system_that_only_hadoop_has_keeps_its_state_and_restarts(tmp_path: Path) -> None:
+    folder, jars = tmp_path / "in", [odd_file_system_jar()]
+    checkpoint = f"odd:{tmp_path}/checkpoint"
+    conf = {
+        "spark.hadoop.fs.odd.impl": ODD,
+        "spark.sql.streaming.stateStore.lamina.storage.cache.maxBytes": "0",
+    }
+    feed(folder, range(9))
+    # more commits than the maintenance process waits for: it writes a segment, through the JVM too
+    check(run(folder, checkpoint, jars, conf, await_segment=True), range(9))
+    feed(folder, range(9, 11))
+    result = run(folder, checkpoint, jars, conf)
+    check(result, range(9, 11))
+    assert not [name for name in result["files"] if name.endswith(".tmp")]
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Jvm]:
+    """A JVM that serves Hadoop files, without Spark around it."""
+    token = secrets.token_hex(32)
+    classes = os.pathsep.join([f"{pyspark_jars()}/*", shim_jar(), str(odd_file_system_jar())])
+    process = subprocess.Popen(
+        [java(), "-Xmx512m", "-cp", classes, "org.apache.spark.sql.lamina.wire.HadoopFilesServer", token],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Jvm(process.stdout.readline().strip(), token)
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()
+
+
+class TestHadoopFiles(StorageConformance):
+    """The conformance suite through the JVM's Hadoop."""
+
+    @pytest.fixture(autouse=True)
+    def _storage(self, jvm: Jvm) -> Iterator[None]:
+        with tempfile.TemporaryDirectory() as directory:
+            self.storage = Storage(f"odd:{directory}/{uuid.uuid4()}", {"fs.odd.impl": ODD}, jvm=jvm)
+            yield
+
+    def setup_method(self) -> None:
+        """The storage is made by the fixture, which has the JVM."""
+
+
+def test_a_scheme_that_neither_python_nor_hadoop_knows_is_named(jvm: Jvm) -> None:
+    with fails_with("storage.scheme") as caught:
+        Storage("unheardof://a/b", jvm=jvm)
+    assert "neither Python nor Hadoop" in caught.error.message
+    assert "unheardof" in caught.error.message
+
+
+def test_hdfs_is_left_to_hadoop_where_there_is_a_jvm(jvm: Jvm) -> None:
+    """Nobody listens there; but it is Hadoop that says so, not a library that Python lacks."""
+    storage = Storage("hdfs://127.0.0.1:1/a", {"ipc.client.connect.max.retries": "0"}, jvm=jvm)
+    with fails_with("storage.failed") as caught:
+        storage.read("f")
+    assert "java.net.ConnectException" in caught.error.message
+
+
+def test_a_caller_without_the_token_is_turned_away(jvm: Jvm) -> None:
+    with pytest.raises(ConnectionError):
+        JvmBackend(Jvm(jvm.socket, "0" * 64), "odd:/tmp", {"fs.odd.impl": ODD})
+
+
+def test_queries_with_other_keys_get_other_file_systems(jvm: Jvm, tmp_path: Path) -> None:
+    Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD}, jvm=jvm).publish("f", b"x")
+    with fails_with("storage.failed", "storage.scheme"):
+        Storage(f"odd:{tmp_path}", {"fs.odd.impl": "no.such.Class"}, jvm=jvm).read("f")
