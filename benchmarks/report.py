@@ -243,8 +243,8 @@ def compaction_section(result: dict[str, Any]) -> str:
     parts = ["## Compaction\n", header(result)]
     parts.append(
         f"One store without Spark: {result['keys']:,} keys, {result['rows']:,} random rows a version, "
-        f"{result['versions']} versions, {result['retained']} of them retained; {result['rounds']} rounds. *Commits* and "
-        "*segments* are bytes written by the one and by the other; the factor is both to the bytes of the increments.\n"
+        f"{result['versions']} versions, {result['retained']} of them retained; {result['rounds']} rounds. *Commits* "
+        "and *segments* are bytes written by the one and by the other; the factor is both to the bytes of increments.\n"
     )
     parts.append("![files per version](benchmarks/compaction.png)\n")
     rows = [

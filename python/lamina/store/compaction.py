@@ -147,7 +147,8 @@ class Compaction:
         try:
             return self._publish(manifest.start, manifest.end, manifest.inputs, found)
         except LaminaError as error:
-            if error.kind.startswith("file."):
+            # the commit does without it, whether the segment is lost or cannot be written anew
+            if error.kind.startswith(("file.", "storage.")):
                 return None
             raise
 

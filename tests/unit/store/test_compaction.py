@@ -15,7 +15,7 @@ from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
 from lamina.store import Compacted, HeapStore, Segment, Version, chain
 from lamina.store.compaction import entries, pick
-from lamina.testing import ManualClock
+from lamina.testing import Fault, ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, names, rows_of, triples
 
@@ -231,6 +231,19 @@ def test_a_segment_that_was_lost_while_it_waited_is_not_referred_to() -> None:
     query.storage.delete_many([f"0/0/{segment.name}"])
     assert isinstance(query.clock, ManualClock)
     query.clock.advance(query.settings.retention_min_age_ms)
+    version = query.run_batches(store, base, 1)[-1]
+    assert len(references(store, version)) == 5
+    query.assert_restores(query.open(), version)
+
+
+def test_a_segment_that_cannot_be_published_anew_costs_the_segment_and_not_the_commit() -> None:
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 4)[-1]
+    store.adopt(compact(store, base).segment)
+    assert isinstance(query.clock, ManualClock)
+    query.clock.advance(query.settings.retention_min_age_ms)
+    query.faults.inject(Fault("publish", ".seg"))
     version = query.run_batches(store, base, 1)[-1]
     assert len(references(store, version)) == 5
     query.assert_restores(query.open(), version)
