@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import aggregation, memory, micro, restore
+from benchmarks import aggregation, compaction, memory, micro, restore
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
 from benchmarks.statistics import Spread
@@ -27,6 +27,7 @@ python -m benchmarks.aggregation      # --quick: small cells, about three minute
 python -m benchmarks.micro
 python -m benchmarks.restore
 python -m benchmarks.memory
+python -m benchmarks.compaction
 python -m benchmarks.report
 ```
 
@@ -240,11 +241,43 @@ def _target(name: str, bar: float, value: float, unit: str) -> list[str]:
     return [name, f"≤ {bar} {unit}", f"{value:.1f} {unit}", verdict(value <= bar)]
 
 
+def compaction_section(result: dict[str, Any]) -> str:
+    """What each mode writes, and how its versions restore."""
+    parts = ["## Compaction\n", header(result)]
+    parts.append(
+        f"One store without Spark: {result['keys']:,} keys, {result['rows']:,} random rows a version, "
+        f"{result['versions']} versions, {result['retained']} of them retained; {result['rounds']} rounds. *Commits* "
+        "and *segments* are bytes written by the one and by the other; the factor is both to the bytes of increments.\n"
+    )
+    parts.append("![files per version](benchmarks/compaction.png)\n")
+    rows = [
+        [
+            compaction.MODES[mode],
+            f"{found['commit_bytes'] / 1e6:.1f}",
+            f"{found['segment_bytes'] / 1e6:.1f}",
+            f"{found['write_amplification']:.2f}",
+            f"{found['files_median']:.0f} / {found['files_most']}",
+            f"{found['stored_bytes'] / 1e6:.1f}",
+            around(found["commit_ms"]),
+            around(found["commit_ms_p99"]),
+            around(found["restore_s"], 3),
+        ]
+        for mode, found in result["modes"].items()
+    ]
+    heads = ["mode", "commits MB", "segments MB", "factor", "files, median / most", "stored MB"]
+    parts.append(table([*heads, "commit ms", "p99", "restore s"], rows))
+    targets = [[name, bar, value, verdict(met)] for name, bar, value, met in compaction.bars(result)]
+    parts.append(table(["target for background", "bar", "measured", ""], targets))
+    same = "The state is the same in all modes.\n" if result["same_state"] else "**The states differ.**\n"
+    return "\n".join([*parts, same])
+
+
 SECTIONS = {
     "aggregation": aggregation_section,
     "micro": micro_section,
     "restore": restore_section,
     "memory": memory_section,
+    "compaction": compaction_section,
 }
 
 

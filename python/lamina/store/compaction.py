@@ -61,7 +61,7 @@ class Compacted:
 
 def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]:
     """The newest references that are worth a merge; empty where none are."""
-    if len(references) > 1 and sum(reference.rows for reference in references) > 2 * max(live_rows, 1):
+    if len(references) > 1 and _mostly_dead(references, max(live_rows, 1)):
         return references
     if len(references) < 2 or len(references) <= most_files(references[0].end):
         return ()
@@ -74,6 +74,19 @@ def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]
     if merged > _CHEAP_BYTES and len(references) <= _FEW:
         return ()
     return references[:count]
+
+
+def _mostly_dead(references: Sequence[Reference], live_rows: int) -> bool:
+    """Whether most rows are dead, so that merging all writes no more than was written since the last time.
+
+    Rows that append to lists are not dead, however often their keys come: so what is newer than the oldest reference
+    must be as large as it, unless the oldest alone has too many rows.
+    """
+    oldest, newer = references[-1], references[:-1]
+    if oldest.start == 0 and oldest.rows > 2 * live_rows:
+        return True
+    rows = sum(reference.rows for reference in references)
+    return rows > 2 * live_rows and sum(reference.length for reference in newer) >= oldest.length
 
 
 def live_rows(manifest: CommitManifest) -> int:
@@ -147,7 +160,8 @@ class Compaction:
         try:
             return self._publish(manifest.start, manifest.end, manifest.inputs, found)
         except LaminaError as error:
-            if error.kind.startswith("file."):
+            # the commit does without it, whether the segment is lost or cannot be written anew
+            if error.kind.startswith(("file.", "storage.")):
                 return None
             raise
 

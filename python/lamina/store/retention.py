@@ -155,7 +155,7 @@ class Collector:
             # of the lineage's own versions the registry knows what they need, and until when
             if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
                 for other in self._needed_by(name):
-                    if other in verdicts and verdicts[other].action != KEEP:
+                    if other != name and other in verdicts and verdicts[other].action != KEEP:
                         verdicts[other] = _because(verdicts[other], verdict, name)
         return list(verdicts.values())
 

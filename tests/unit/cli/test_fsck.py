@@ -56,7 +56,7 @@ def test_every_flipped_byte_of_a_file_is_found_and_the_file_is_named(lamina: Lam
     for position in range(0, len(whole), 7):
         flip(path, position)
         found = check(state, query, uuid)
-        assert found.damaged == (1, 2)
+        assert (found.damaged, found.files) == ((1, 2), 1)
         assert all(str(path) in problem.message for problem in found.problems)
     path.write_bytes(whole)
     assert check(state, query, uuid).problems == ()

@@ -57,6 +57,7 @@ def test_an_attempt_that_lost_goes_after_the_minimum_age_and_the_rest_stays(
     before = set(files(query))
     young = collected(lamina, query)
     assert young[name]["action"] == "wait"
+    assert young[name]["reason"].startswith("no retained version needs it")
     assert set(files(query)) == before
     age(query)
     dry = collected(lamina, query, "--dry-run")

@@ -15,7 +15,7 @@ from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
 from lamina.store import Compacted, HeapStore, Segment, Version, chain
 from lamina.store.compaction import entries, pick
-from lamina.testing import ManualClock
+from lamina.testing import Fault, ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, names, rows_of, triples
 
@@ -40,16 +40,18 @@ def references(store: HeapStore, version: Version) -> list[tuple[int, int]]:
     return [(one.start, one.end) for one in manifest.references]
 
 
-def merged(lengths: Iterable[int], *, rewritten: list[int] | None = None) -> Iterator[list[Reference]]:
+def merged(
+    lengths: Iterable[int], *, rewritten: list[int] | None = None, rows: int = 0, live: int = 1
+) -> Iterator[list[Reference]]:
     """The references of each version whose increments have these lengths, merged as the policy says, before merging."""
     found: list[Reference] = []
     for version, length in enumerate(lengths, start=1):
-        found.insert(0, reference(version - 1, version, length))
+        found.insert(0, reference(version - 1, version, length, rows))
         yield list(found)
-        picked = pick(found, 1)
+        picked = pick(found, live)
         if picked:
             total = sum(one.length for one in picked)
-            found[: len(picked)] = [reference(picked[-1].start, version, total)]
+            found[: len(picked)] = [reference(picked[-1].start, version, total, rows)]
             if rewritten is not None:
                 rewritten.append(total)
 
@@ -69,6 +71,13 @@ def test_entries_are_rewritten_less_often_than_the_logarithm_of_the_versions() -
         rewritten: list[int] = []
         list(merged([100] * versions, rewritten=rewritten))
         assert sum(rewritten) <= 100 * versions * 0.6 * math.log2(versions)
+
+
+def test_lists_that_grow_every_version_are_rewritten_no_more_often_than_other_entries() -> None:
+    """Every version appends to the same keys: more rows than live ones, and none of them is dead."""
+    rewritten: list[int] = []
+    list(merged([100] * 500, rewritten=rewritten, rows=1000, live=1000))
+    assert sum(rewritten) <= 100 * 500 * math.log2(500)
 
 
 def test_the_large_increments_of_a_preload_are_left_alone_until_as_much_was_written_after_them() -> None:
@@ -231,6 +240,19 @@ def test_a_segment_that_was_lost_while_it_waited_is_not_referred_to() -> None:
     query.storage.delete_many([f"0/0/{segment.name}"])
     assert isinstance(query.clock, ManualClock)
     query.clock.advance(query.settings.retention_min_age_ms)
+    version = query.run_batches(store, base, 1)[-1]
+    assert len(references(store, version)) == 5
+    query.assert_restores(query.open(), version)
+
+
+def test_a_segment_that_cannot_be_published_anew_costs_the_segment_and_not_the_commit() -> None:
+    query = Query()
+    store = query.open()
+    base = query.run_batches(store, EMPTY, 4)[-1]
+    store.adopt(compact(store, base).segment)
+    assert isinstance(query.clock, ManualClock)
+    query.clock.advance(query.settings.retention_min_age_ms)
+    query.faults.inject(Fault("publish", ".seg"))
     version = query.run_batches(store, base, 1)[-1]
     assert len(references(store, version)) == 5
     query.assert_restores(query.open(), version)

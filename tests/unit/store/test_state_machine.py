@@ -121,12 +121,20 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(after=st.booleans())
     def commit_through_a_failing_storage(self, after: bool) -> None:
         """Before it was applied nothing is committed; after it the lost answer is looked up."""
-        self.faults.inject(Fault("publish", after=after))
+        self.faults.inject(Fault("publish", ".lam", after=after))
         if after:
             self._committed(self.store.commit())
         else:
             with fails_with("storage.failed"):
                 self.store.commit()
+        self.faults.heal()
+
+    @rule(after=st.booleans())
+    def commit_while_segments_cannot_be_written(self, after: bool) -> None:
+        """One that waited long is published anew before it is named: that it cannot be costs the segment only."""
+        self.faults.inject(Fault("publish", ".seg", after=after, times=1_000_000))
+        self.clock.advance(1000)
+        self._committed(self.store.commit())
         self.faults.heal()
 
     @rule()

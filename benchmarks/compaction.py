@@ -1,0 +1,198 @@
+"""What compaction costs and gives: `python -m benchmarks.compaction`.
+
+One store of the engine's own classes, without Spark, over many versions: compaction in the background, in full every
+few versions, and none. Per mode: bytes of commits and bytes of segments apart, files that a version consists of, bytes
+on storage beside the live state, time of a commit, time to restore the newest version. Background compaction runs in a
+process of its own, as it does beside a query. Then the resident memory of that process while it merges a large state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import statistics
+import tempfile
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import figure, machine
+from benchmarks.rounds import RESULTS, progress, run_child, turns, write_result
+from benchmarks.statistics import median_interval, ratios
+
+CHILD = "benchmarks.compaction_child"
+BACKGROUND, FULL, NONE = "background", "full", "none"
+MODES = {BACKGROUND: "background", FULL: "full, every 10 versions", NONE: "no compaction"}
+BYTES_BAR, MEMORY_BAR_MIB, COMMIT_BAR = 2.5, 256, 1.1
+
+
+@dataclass(frozen=True)
+class Load:
+    """A store's life: keys there are, rows changed by a version, versions, and those of them that are retained."""
+
+    keys: int
+    rows: int
+    versions: int
+    retained: int = 100
+
+
+def run(load: Load, memory_keys: int, rounds: int) -> dict[str, Any]:
+    """Every mode in turn, in a fresh process, then the memory of merging."""
+    answers: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
+    for number, mode in turns(list(MODES), rounds):
+        with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as directory:
+            request = {"action": "life", "mode": mode, "directory": directory, **asdict(load)}
+            answers[mode].append(run_child(CHILD, request, timeout=1800))
+        progress(f"round {number + 1}: {MODES[mode]}: {answers[mode][-1]['commit_ms_median']:.1f} ms a commit")
+    with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as directory:
+        memory = run_child(CHILD, {"action": "memory", "keys": memory_keys, "directory": directory}, timeout=1800)
+    return {
+        "benchmark": "compaction",
+        "date": datetime.date.today().isoformat(),
+        "machine": machine.describe(),
+        "rounds": rounds,
+        **asdict(load),
+        "modes": {mode: _summary(found, load) for mode, found in answers.items()},
+        "commit_p99_to_none": ratios(
+            [answer["commit_ms_p99"] for answer in answers[BACKGROUND]],
+            [answer["commit_ms_p99"] for answer in answers[NONE]],
+        ),
+        "memory": {**memory, "keys": memory_keys},
+        "same_state": len({answer["digest"] for found in answers.values() for answer in found}) == 1,
+    }
+
+
+def _summary(answers: list[dict[str, Any]], load: Load) -> dict[str, Any]:
+    """The figures of one mode; counts are the same in every round but for when the background process was ready."""
+    last = answers[-1]
+    files = last["files_per_version"]
+    return {
+        "commit_bytes": last["commit_bytes"],
+        "segment_bytes": last["segment_bytes"],
+        "segments": last["segments"],
+        "write_amplification": (last["commit_bytes"] + last["segment_bytes"]) / last["increment_bytes"],
+        "entries_rewritten": last["segment_rows"] / (load.versions * load.rows),
+        "files_median": statistics.median(files),
+        "files_most": max(files),
+        "files_last": files[-1],
+        "files_over_bar": sum(count > 2 + math.log2(version) for version, count in enumerate(files, start=1)),
+        "files_curve": files,
+        "chain_bytes": last["chain_bytes"],
+        "stored_bytes": last["stored_bytes"],
+        "retained_increment_bytes": last["retained_increment_bytes"],
+        "live_bytes": last["live_bytes"],
+        "commit_ms": median_interval([answer["commit_ms_median"] for answer in answers]),
+        "commit_ms_p99": median_interval([answer["commit_ms_p99"] for answer in answers]),
+        "restore_s": median_interval([answer["restore_s"] for answer in answers]),
+    }
+
+
+def bars(result: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
+    """Each bar for `background`, what was measured, and whether it is met."""
+    found = result["modes"][BACKGROUND]
+    versions = result["versions"]
+    restored = found["chain_bytes"] / found["live_bytes"]
+    most = 2 + math.log2(versions)
+    stored = found["stored_bytes"] - found["retained_increment_bytes"]
+    share = stored / found["live_bytes"]
+    p99 = result["commit_p99_to_none"]["median"]
+    memory = result["memory"]["peak_bytes"] / 2**20
+    rewritten = found["entries_rewritten"]
+    return [
+        ("files of the newest version", f"≤ {most:.1f}", f"{found['files_last']}", found["files_last"] <= most),
+        (
+            "versions with more files than 2 + log2(version)",
+            "0",
+            f"{found['files_over_bar']} of {versions}",
+            found["files_over_bar"] == 0,
+        ),
+        (
+            "bytes to restore the newest version, to live state",
+            f"≤ {BYTES_BAR}",
+            f"{restored:.2f}",
+            restored <= BYTES_BAR,
+        ),
+        (
+            "bytes on storage beside retained increments, to live state",
+            f"≤ {BYTES_BAR}",
+            f"{share:.2f}",
+            share <= BYTES_BAR,
+        ),
+        (
+            "times an entry is rewritten",
+            f"≤ {math.log2(versions):.1f}",
+            f"{rewritten:.2f}",
+            rewritten <= math.log2(versions),
+        ),
+        ("commit p99 to none", f"≤ {COMMIT_BAR}", f"{p99:.2f}", p99 <= COMMIT_BAR),
+        (
+            f"memory of the maintenance process, {result['memory']['keys']:,} keys",
+            f"≤ {MEMORY_BAR_MIB} MiB",
+            f"{memory:.0f} MiB",
+            memory <= MEMORY_BAR_MIB,
+        ),
+    ]
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print the tables."""
+    table = Table(
+        title=f"{result['keys']:,} keys, {result['rows']:,} rows a version, {result['versions']} versions, "
+        f"{result['retained']} retained; {result['rounds']} rounds"
+    )
+    heads = (
+        "",
+        "MB commits",
+        "MB segments",
+        "written/changes",
+        "files median",
+        "most",
+        "commit ms",
+        "p99",
+        "restore s",
+    )
+    for heading in heads:
+        table.add_column(heading, justify="right" if heading else "left")
+    for mode, found in result["modes"].items():
+        table.add_row(
+            MODES[mode],
+            f"{found['commit_bytes'] / 1e6:.1f}",
+            f"{found['segment_bytes'] / 1e6:.1f}",
+            f"{found['write_amplification']:.2f}",
+            f"{found['files_median']:.0f}",
+            f"{found['files_most']}",
+            f"{found['commit_ms']['median']:.2f}",
+            f"{found['commit_ms_p99']['median']:.2f}",
+            f"{found['restore_s']['median']:.3f}",
+        )
+    console.print(table)
+    table = Table(title="bars for background")
+    for heading in ("", "bar", "measured", ""):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, bar, value, met in bars(result):
+        table.add_row(name, bar, value, "met" if met else "NOT met")
+    console.print(table)
+    console.print("The state is the same in all modes." if result["same_state"] else "The STATES DIFFER.")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="120 versions, one round, 400,000 keys for the memory")
+    given = parser.parse_args()
+    load = Load(20_000, 500, 120) if given.quick else Load(100_000, 2_000, 500)
+    result = run(load, 400_000 if given.quick else 4_000_000, 1 if given.quick else 3)
+    name = "compaction-quick" if given.quick else "compaction"
+    write_result(name, result)
+    versions = list(range(1, load.versions + 1))
+    series = {MODES[mode]: (versions, found["files_curve"]) for mode, found in result["modes"].items()}
+    title = f"Files that a version consists of ({load.rows:,} of {load.keys:,} keys change a version)"
+    figure.lines(RESULTS / f"{name}.png", series, title=title, x="version", y="files")
+    show(result, Console(width=130))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""One run of `benchmarks.compaction` in a process of its own: a store's life in one mode, or one large merge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.machine import peak_resident_bytes
+from benchmarks.rounds import print_result
+from lamina.components import RandomIds, SystemClock
+from lamina.engine.maintenance_queue import Job, MaintenanceQueue
+from lamina.engine.open_stores import OpenArgument, OpenStores
+from lamina.engine.reports import segment_from_json
+from lamina.format import PUT, SCHEMA, ColumnFamily, Count
+from lamina.settings import PREFIX, Settings
+from lamina.store import CommitRequest, HeapStore, StoreId, Version
+
+KEY, VALUE = 40, 56
+FAMILY = ColumnFamily(0, "default", {"multi_value": False})
+SETTINGS = {
+    "background": {},
+    "full": {"compaction.mode": "full", "compaction.fullInterval": "10"},
+    "none": {"compaction.mode": "full", "compaction.fullInterval": "1000000", "compaction.maxChain": "900"},
+}
+INTERVAL_S = 0.05
+WARM_UP = 10
+"""Versions whose commits are not timed: the first ones load and compile what the later ones use."""
+
+NO_READERS = {"retention.minAgeMs": "0"}
+"""What is stored at the end is then what is retained, not what waits for readers."""
+
+
+class Life:
+    """A store, the rows that a query would have in its table, and the maintenance process beside it."""
+
+    def __init__(self, directory: str, mode: str, retained: int) -> None:
+        settings = {PREFIX + key: value for key, value in {**SETTINGS[mode], **NO_READERS}.items()}
+        self.argument = OpenArgument(
+            StoreId(directory, 0, 0, "default"), settings, {}, "benchmark", False, 2, "none", retained
+        )
+        self.store, _, _ = OpenStores(Settings.parse, SystemClock(), RandomIds()).open(self.argument)
+        self.background = mode == "background"
+        self.rows: dict[bytes, bytes] = {}
+        self.version = Version(0)
+        self.segments: list[Any] = []
+        self.queue = MaintenanceQueue(SystemClock(), directory, silence_s=600)
+        self.idle = threading.Event()
+        self.idle.set()
+        self.collected: dict[str, int] = {}
+        if self.background:
+            self.queue.start()
+
+    def commit(self, changes: Mapping[bytes, bytes]) -> tuple[float, bool]:
+        """One version; milliseconds from its begin to its end, and whether a compaction is due."""
+        self.rows.update(changes)
+        started = time.perf_counter()
+        begun = self.store.begin(self.version, task_attempt=0, load_empty=False, force_snapshot=False, have=True)
+        sections = {"increment": batches(changes)}
+        if begun.snapshot:
+            sections["snapshot"] = batches(self.rows)
+        counts = {0: Count(len(self.rows), len(self.rows) * (KEY + VALUE))}
+        request = CommitRequest(
+            begun.attempt, self.version.version + 1, self.version, "0" * 32, counts, (FAMILY,), 1, 0
+        )
+        committed = self.store.commit(request, sections)
+        took = (time.perf_counter() - started) * 1000
+        self.version = Version(self.version.version + 1, begun.attempt)
+        return took, committed.compaction_due
+
+    def maintain(self, *, collect: bool = False) -> None:
+        """Asks the maintenance process to look at the store, as the engine does."""
+        self.idle.clear()
+        confirmed = {"version": self.version.version, "attempt": self.version.attempt}
+        job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": collect}
+        self.queue.submit(1, Job(job, self._report))
+
+    def _report(self, report: dict[str, Any]) -> None:
+        if not report["ok"]:
+            print(report, file=sys.stderr)
+        if report.get("segment") is not None:
+            segment = segment_from_json(report["segment"])
+            self.segments.append(segment)
+            self.store.adopt(segment)
+        self.idle.set()
+
+
+def batches(rows: Mapping[bytes, bytes]) -> Iterator[pa.RecordBatch]:
+    """Rows as the shim sends them."""
+    items = list(rows.items())
+    for start in range(0, len(items), 32_768):
+        part = items[start : start + 32_768]
+        columns = (
+            pa.array([0] * len(part), pa.uint16()),
+            pa.array([PUT] * len(part), pa.uint8()),
+            pa.array([key for key, _ in part], pa.binary()),
+            pa.array([value for _, value in part], pa.binary()),
+        )
+        yield pa.RecordBatch.from_arrays(list(columns), schema=SCHEMA)
+
+
+def key(number: int) -> bytes:
+    """A key of 40 bytes."""
+    return b"%040d" % number
+
+
+def life(request: Mapping[str, Any]) -> dict[str, Any]:
+    """All versions of a store, then what is on storage and a restore."""
+    source = random.Random(1)
+    found = Life(request["directory"], request["mode"], request["retained"])
+    times: list[float] = []
+    files: list[int] = []
+    increments: list[int] = []
+    commit_bytes = 0
+    began = time.perf_counter()
+    for number in range(request["versions"]):
+        # versions come at the pace of a query's batches, whatever the maintenance process does meanwhile
+        time.sleep(max(0.0, began + number * INTERVAL_S - time.perf_counter()))
+        changes = {key(source.randrange(request["keys"])): source.randbytes(VALUE) for _ in range(request["rows"])}
+        took, due = found.commit(changes)
+        manifest = found.store.manifest(found.version)
+        assert manifest is not None
+        files.append(len(manifest.references))
+        section = manifest.section("increment")
+        assert section is not None
+        increments.append(section.length)
+        commit_bytes += _size(found)
+        times.append(took)
+        if found.background and due:
+            found.maintain()
+    if found.background:
+        found.idle.wait(60)
+        found.maintain(collect=True)
+        found.idle.wait(60)
+    else:
+        found.store.collect(found.version, dry_run=False)
+    manifest = found.store.manifest(found.version)
+    assert manifest is not None
+    stored = _stored(request["directory"])
+    present = {info.version for info in found.store.versions()}
+    started = time.perf_counter()
+    load = _opened(found).load(found.version, have=None, read_only=True)
+    seen = sum(batch.num_rows for batch in load.batches)
+    restore_s = time.perf_counter() - started
+    ordered = sorted(times[WARM_UP:])
+    result = {
+        "commit_bytes": commit_bytes,
+        "increment_bytes": sum(increments),
+        "segment_bytes": sum(segment.size for segment in found.segments),
+        "segment_rows": sum(segment.manifest.sections[0].rows for segment in found.segments),
+        "segments": len(found.segments),
+        "files_per_version": files,
+        "chain_bytes": sum(reference.length for reference in manifest.references),
+        "stored_bytes": stored,
+        "retained_increment_bytes": sum(
+            length for number, length in enumerate(increments, start=1) if number in present
+        ),
+        "live_bytes": _live_bytes(found),
+        "commit_ms_median": statistics.median(ordered),
+        "commit_ms_p99": ordered[int(len(ordered) * 0.99)],
+        "restore_s": restore_s,
+        "rows_restored": seen,
+        "digest": hashlib.sha256(b"".join(sorted(k + v for k, v in found.rows.items()))).hexdigest(),
+    }
+    found.queue.close()
+    return result
+
+
+def _size(found: Life) -> int:
+    from lamina.store.versions import file_name
+
+    assert found.version.attempt is not None
+    return os.path.getsize(Path(found.argument.store.checkpoint_url) / "0" / "0" / file_name(found.version.attempt))
+
+
+def _stored(directory: str) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(Path(directory) / "0" / "0"))
+
+
+def _opened(found: Life) -> HeapStore:
+    return OpenStores(Settings.parse, SystemClock(), RandomIds()).open(found.argument)[0]
+
+
+def _live_bytes(found: Life) -> int:
+    """The live state as one snapshot stores it."""
+    from lamina.format.container import SEGMENT, ContainerWriter
+    from lamina.format.entries import Compression
+
+    writer = ContainerWriter(SEGMENT, Compression())
+    ordered = dict(sorted(found.rows.items()))
+    for _ in writer.chunks([("run", batches(ordered))], lambda sections, crc: {}):
+        pass
+    return writer.size
+
+
+def memory(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The maintenance process's greatest resident memory while it merges many keys that were written thrice."""
+    directory, keys = request["directory"], request["keys"]
+    writer = multiprocessing.get_context("spawn").Process(target=_write, args=(directory, keys))
+    writer.start()
+    writer.join()
+    if writer.exitcode:
+        raise SystemExit(f"the writer ended with {writer.exitcode}")
+    confirmed = json.loads((Path(directory) / "confirmed").read_text())
+    found = Life(directory, "background", 100)
+    found.version = Version(confirmed["version"], confirmed["attempt"])
+    started = time.perf_counter()
+    found.maintain()
+    found.idle.wait(1200)
+    took = time.perf_counter() - started
+    assert found.queue.pid is not None
+    peak = peak_resident_bytes(found.queue.pid)
+    rows = sum(segment.manifest.sections[0].rows for segment in found.segments)
+    size = sum(segment.size for segment in found.segments)
+    found.queue.close()
+    assert rows == keys, f"{rows} rows were merged of {keys}"
+    return {"peak_bytes": peak, "merge_s": took, "rows_read": 3 * keys, "segment_bytes": size}
+
+
+def _write(directory: str, keys: int) -> None:
+    """Three rounds of all keys in 12 versions: two of three entries are dead."""
+    found = Life(directory, "none", 100)
+    source = random.Random(2)
+    part = keys // 4
+    for number in range(12):
+        first = number % 4 * part
+        found.commit({key(one): source.randbytes(VALUE) for one in range(first, first + part)})
+    confirmed = {"version": found.version.version, "attempt": found.version.attempt}
+    (Path(directory) / "confirmed").write_text(json.dumps(confirmed))
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    print_result(life(asked) if asked["action"] == "life" else memory(asked))
