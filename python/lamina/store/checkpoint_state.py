@@ -9,10 +9,10 @@ run, so they agree. Two runs may claim the same epoch: runs are ordered by (epoc
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from lamina._version import __version__
+from lamina.checkpoint import identity_bytes, read_identity
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format import paths
@@ -51,7 +51,7 @@ class CheckpointState:
                 "created_ms": clock.now_ms(),
                 "created_by": f"lamina {__version__}",
             }
-            storage.publish_if_absent(paths.CHECKPOINT, to_bytes(mine))
+            storage.publish_if_absent(paths.CHECKPOINT, identity_bytes(mine))
             # whoever loses the race, or gets no answer to its write, reads what is there
             uuid = _read_uuid(storage)
             if uuid is None:
@@ -69,21 +69,8 @@ class CheckpointState:
 
 
 def _read_uuid(storage: Storage) -> str | None:
-    try:
-        data = storage.read(paths.CHECKPOINT)
-    except LaminaError as error:
-        if error.kind == "file.missing":
-            return None
-        raise
-    where = storage.location(paths.CHECKPOINT)
-    try:
-        value = json.loads(bytes(data))
-        uuid, version = str(value["uuid"]), int(value["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise LaminaError.from_kind("file.damaged", f"{where} is damaged: {error}") from error
-    if version > FORMAT:
-        raise LaminaError.from_kind("file.version", f"{where} has format {version}; use a newer lamina")
-    return uuid
+    identity = read_identity(storage)
+    return None if identity is None else identity.uuid
 
 
 def _runs(storage: Storage) -> list[tuple[int, str]]:
