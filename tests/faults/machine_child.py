@@ -1,8 +1,8 @@
 """A query on a machine that runs out of something: `python -m tests.faults.machine_child <directory>`.
 
-Runs in a mount namespace of its own (`unshare -m`), since it mounts a small file system for the state of each query. In
-each case the query runs, the machine fails it, is mended, and the query is started again from its checkpoint. Prints one
-JSON object: per case the error of the failed run (null where it went on), and whether all answers are right.
+Runs in a mount namespace of its own (`unshare -m`), since it mounts a small file system for the state of each query.
+In each case the query runs, the machine fails it, is mended, and the query is started again from its checkpoint. Prints
+one JSON object: per case the error of the failed run (null where it went on), and whether all answers are right.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def full_disk(spark: SparkSession, case: Case) -> Callable[[], None]:
             while True:
                 file.write(bytes(4096))
         except OSError as error:
-            assert error.errno == errno.ENOSPC
+            if error.errno != errno.ENOSPC:
+                raise
     return filler.unlink
 
 

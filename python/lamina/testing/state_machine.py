@@ -15,6 +15,7 @@ Needs hypothesis.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -58,15 +59,17 @@ _FAMILIES = (
 )
 _LENGTH = struct.Struct("<I")
 _DIRECTORY = "0/0"
-_SLOW_MS = 400_000
-"""A slow call takes longer than half the minimum age."""
+_SLOW_MS = 700_000
+"""A slow call takes longer than the minimum age."""
 
 Position = tuple[int, bytes]
 Rows = dict[Position, bytes]
 Changes = dict[Position, tuple[int, bytes]]
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"a\xff", b"\x00"])
-VALUES = st.binary(max_size=4)
+LARGE = b"".join(hashlib.sha256(bytes([number])).digest() for number in range(128))
+"""Does not compress, so that a file with it is not merged with the small ones above it."""
+VALUES = st.one_of(st.binary(max_size=4), st.just(LARGE))
 CHANGES = st.tuples(
     st.tuples(st.sampled_from([VALUES_FAMILY, LISTS_FAMILY]), KEYS), st.sampled_from([PUT, PUT, PUT, DELETE]), VALUES
 )
@@ -160,8 +163,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.changes = {}
 
     def _new_executor(self) -> Executor:
-        backend = FaultyBackend(self.objects, shuffle=self.runs, wait=self.clock.advance)
+        backend = FaultyBackend(self.objects, shuffle=self.runs, wait=self._slowly)
         return Executor(backend, self._open(backend, f"run-{self.runs}", read_only=False), self.runs)
+
+    def _slowly(self, milliseconds: int) -> None:
+        """A call takes long; meanwhile another executor collects."""
+        self.clock.advance(milliseconds)
+        executor = self._new_executor()
+        if not self._collection_waits:
+            executor.store.collect(self._confirmed_by(executor), dry_run=False)
 
     def _open(self, backend: FaultyBackend, run: str, *, read_only: bool) -> HeapStore:
         storage = Storage("machine:/state", backend=backend)
@@ -343,8 +353,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.acknowledged = []
         self.changes = {}
 
-    @rule(changes=st.lists(CHANGES, min_size=1, max_size=4), number=st.integers(0, 1), maintain=st.booleans())
-    def batches(self, changes: list[tuple[Position, int, bytes]], number: int, maintain: bool) -> None:
+    @rule(changes=st.lists(CHANGES, min_size=1, max_size=4), number=st.integers(0, 1), maintain=st.integers(0, 2))
+    def batches(self, changes: list[tuple[Position, int, bytes]], number: int, maintain: int) -> None:
         """Some batches where nothing goes wrong, with compaction between them or without; most of a query's life."""
         for (family, key), op, value in changes:
             if op == DELETE:
@@ -357,6 +367,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.commit_batch(len(self.acknowledged) - 1)
             if maintain:
                 self.compact(number)
+                if maintain == 2:
+                    self.collect(1 - number, 0)
                 if self.segments:
                     self.adopt(number, 0)
 
