@@ -1,7 +1,7 @@
 """Kills the processes of a query and counts what is wrong afterwards: `python -m benchmarks.kill --minutes 5`.
 
-The query runs in `local-cluster[2,1,1024]`. SIGKILL hits the engine, its maintenance process, an executor or the driver,
-at random and at named points; the driver is started again. Each output is compared with what the input says
+The query runs in `local-cluster[2,1,1024]`. SIGKILL hits the engine, its maintenance process, an executor or the
+driver, at random and at named points; the driver is started again. Each output is compared with what the input says
 (benchmarks/kill_records.py); at the end the files are checked, and that no process and no open file is left over.
 
 `--broken` runs a build with one promise taken away, which the campaign must notice; then it exits with 0 if it did.
@@ -58,6 +58,9 @@ PLAN: tuple[tuple[str, str], ...] = (
     *((RESTORE, victim) for victim in (ENGINE, EXECUTOR, DRIVER)),
 )
 """Where and whom; a driver costs a start of Spark, so it comes up less often (`WEIGHTS`)."""
+
+WRONG_NUMBERS = ("lost", "duplicated", "reordered", "foreign")
+WRONG_LISTS = ("orphans", "damaged_files", "leaked_processes", "open_files_left")
 
 WEIGHTS = {ENGINE: 1.0, MAINTENANCE: 1.0, EXECUTOR: 1.5, DRIVER: 4.0}
 
@@ -155,8 +158,8 @@ class Campaign:
         return kill_files.committed(self.checkpoint)
 
     def _failed(self, message: str) -> None:
-        kinds = re.findall(r"LaminaError: .*|\[[a-z-]+\.[a-z-]+\] .*", message)
-        self.own_failures.append((kinds or message.strip().splitlines() or [""])[0][:400])
+        told = re.findall(r"LaminaError: .*|Exception: Job aborted due to stage failure: [^.]*", message)
+        self.own_failures.append((told or message.strip().splitlines() or [""])[0][:400])
 
     def _ended(self) -> None:
         """The query's program is gone: everything that it started must be, too."""
@@ -332,7 +335,9 @@ def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dic
 
 def show_progress(campaign: Campaign, point: str, victim: str) -> None:
     """One line for a kill."""
-    progress(f"{sum(campaign.kills.values())} kills, batch {campaign.done}; {victim} {point}; {campaign.judge.wrong} wrong")
+    progress(
+        f"{sum(campaign.kills.values())} kills, batch {campaign.done}; {victim} {point}; {campaign.judge.wrong} wrong"
+    )
 
 
 def result_of(
@@ -368,17 +373,15 @@ def result_of(
 
 def is_clean(result: dict[str, Any]) -> bool:
     """Whether nothing at all is wrong."""
-    numbers = ("lost", "duplicated", "reordered", "foreign")
-    lists = ("leaked_processes", "open_files_left", "orphans", "damaged_files")
-    return not (any(result[name] for name in (*numbers, *lists)) or result["stuck"])
+    return not (any(result[name] for name in (*WRONG_NUMBERS, *WRONG_LISTS)) or result["stuck"])
 
 
 def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Several campaigns as one result."""
     total = dict(results[-1])
-    for name in ("minutes", "missed", "starts", "batches", "records", "lost", "duplicated", "reordered", "foreign"):
+    for name in ("minutes", "missed", "starts", "batches", "records", *WRONG_NUMBERS):
         total[name] = sum(result[name] for result in results)
-    for name in ("failures_of_the_query", "leaked_processes", "open_files_left", "orphans", "damaged_files", "examples"):
+    for name in (*WRONG_LISTS, "failures_of_the_query", "examples"):
         total[name] = [one for result in results for one in result[name]]
     total["stuck"] = "; ".join(result["stuck"] for result in results if result["stuck"])
     kills: Counter[tuple[str, str]] = Counter()
@@ -408,7 +411,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"records {result['records']}: lost {result['lost']}, duplicated {result['duplicated']}, "
         f"reordered {result['reordered']}, of an attempt that does not count {result['foreign']}"
     )
-    for name in ("orphans", "damaged_files", "leaked_processes", "open_files_left", "failures_of_the_query"):
+    for name in (*WRONG_LISTS, "failures_of_the_query"):
         console.print(f"{name.replace('_', ' ')}: {len(result[name])}")
         for one in result[name][:5]:
             console.print(f"    {one}")

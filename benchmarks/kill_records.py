@@ -1,9 +1,9 @@
 """The records of the kill campaign, which say themselves what they are, and the judge of what the query made of them.
 
-A record is (key, number of the record within its key, time). The query collects, per key and window of time, the list of
-`<number>:<tag>`; the tag differs each time that a record is read. So an output shows which records are in the state, in
-which order, and by which execution of a batch they came there: of two executions of one batch only the one counts whose
-output is the last that was written before Spark committed the batch.
+A record is (key, number of the record within its key, time). The query collects, per key and window of time, the list
+of `<number>:<tag>`; the tag differs each time that a record is read. So an output shows which records are in the state,
+in which order, and by which execution of a batch they came there: of two executions of one batch only the one counts
+whose output is the last that was written before Spark committed the batch.
 """
 
 from __future__ import annotations
