@@ -73,8 +73,9 @@ test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something,
 	$(PY) -m pytest tests/faults
 	$(PY) -m benchmarks.kill --minutes $(KILL_MINUTES)
 
-test-nightly: $(VENV)/.dev  ## The long profiles: the state machine and a kill campaign, an hour each
+test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills
 	$(PY) hatch_build.py
+	$(PY) -m pytest tests/nightly
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	$(PY) -m benchmarks.kill --minutes 60
 

@@ -297,10 +297,13 @@ class Campaign:
 
     def _settled_processes(self) -> dict[int, str]:
         """The processes when all input is read."""
+        end = time.monotonic() + 150
         while self.done < len(self.feed.batches):
             time.sleep(0.1)
             if self.child is None or self.child.poll() is not None:
                 self._start_again()
+            if time.monotonic() >= end:
+                raise CannotGoOn("the query does not read what there is of its input")
         time.sleep(3)
         return kill_processes.of(self.id)
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 from lamina.testing.state_machine import StoreMachine, profile
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = profile(examples=100)
+TestStoreMachine.settings = profile(examples=600)
