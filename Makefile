@@ -12,6 +12,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet -c constraints.txt
+# How long `make test-faults` kills processes of a running query.
+KILL_MINUTES ?= 3
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/lamina/_version.py)
 WHEEL := dist/lamina-$(VERSION)-py3-none-any.whl
 SBT_VERSION := $(shell sed -n 's/^sbt.version=//p' project/build.properties)
@@ -29,8 +31,8 @@ endif
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
-.PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites test-packaging bench-quick clean \
-	check-machine
+.PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
+	test-faults test-nightly test-packaging bench-quick clean check-machine
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
@@ -38,7 +40,7 @@ help:  ## Print this list
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
 
-test: lint test-unit test-scala test-packaging  ## Everything but test-spark (at most 25 minutes on two cores)
+test: lint test-unit test-scala test-faults test-packaging  ## Everything but test-spark (at most 25 minutes on two cores)
 
 build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
 
@@ -69,6 +71,17 @@ test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 
 test-suites: $(VENV)/.base $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll suites42/test
+
+test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=3
+	$(PY) hatch_build.py
+	$(PY) -m pytest tests/faults
+	$(PY) -m benchmarks.kill --minutes $(KILL_MINUTES)
+
+test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills
+	$(PY) hatch_build.py
+	$(PY) -m pytest tests/nightly
+	$(PY) -m lamina.testing.state_machine --minutes 60
+	$(PY) -m benchmarks.kill --minutes 60
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
 	$(PY) -m pytest tests/packaging

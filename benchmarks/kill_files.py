@@ -1,0 +1,102 @@
+"""The files of the kill campaign's checkpoint: which are whole, which are needed, which are orphans."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lamina.errors import LaminaError
+from lamina.format.attempt_id import EMPTY, AttemptId
+from lamina.format.container import verify
+from lamina.format.manifest import CommitManifest
+from lamina.format.paths import CommitName
+
+
+def committed(checkpoint: Path) -> int:
+    """How many batches Spark has committed: 1 + the greatest number in its commit log."""
+    try:
+        numbers = [int(entry.name) for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
+    except FileNotFoundError:
+        return 0
+    return 1 + max(numbers, default=-1)
+
+
+def attempts(checkpoint: Path, batch: int) -> list[str]:
+    """The attempt of each partition that Spark's log names for a batch."""
+    text = (checkpoint / "commits" / str(batch)).read_text()
+    ids = json.loads(text.split("\n", 1)[1])["stateUniqueIds"]["0"]
+    return [stores[0] for stores in ids]
+
+
+@dataclass
+class Footprints:
+    """Collects which files the retained versions need, while the query goes on."""
+
+    checkpoint: Path
+    min_batches: int
+    needed: set[Path] = field(default_factory=set)
+    looked: set[int] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Adds what the versions need that are retained now and were not looked at yet."""
+        newest = committed(self.checkpoint)
+        for batch in range(max(0, newest - 1 - self.min_batches), newest):
+            if batch in self.looked:
+                continue
+            for partition, attempt in enumerate(attempts(self.checkpoint, batch)):
+                self._add(self.checkpoint / "state" / "0" / str(partition), AttemptId.parse(attempt))
+            self.looked.add(batch)
+
+    def _add(self, folder: Path, attempt: AttemptId) -> None:
+        if attempt.kind == EMPTY:
+            return
+        path = folder / str(CommitName(attempt))
+        manifest = verify(path.read_bytes(), str(path))
+        assert isinstance(manifest, CommitManifest)
+        self.needed.add(path)
+        self.needed.update(folder / reference.path for reference in manifest.references if reference.path)
+
+
+def state_files(checkpoint: Path) -> list[Path]:
+    """The files of all stores, temporary ones too."""
+    return sorted(path for path in (checkpoint / "state" / "0").glob("*/*") if path.is_file() and _is_store(path))
+
+
+def _is_store(path: Path) -> bool:
+    return path.parent.name.isdigit() and not path.name.endswith(".crc")
+
+
+def orphans(checkpoint: Path, needed: set[Path], before: float) -> list[str]:
+    """Files last written before `before` (seconds since 1970) that nothing needs."""
+    return [
+        str(path.relative_to(checkpoint))
+        for path in state_files(checkpoint)
+        if path not in needed and path.stat().st_mtime < before
+    ]
+
+
+def damaged(checkpoint: Path) -> list[str]:
+    """Published files that are not whole."""
+    found = []
+    for path in state_files(checkpoint):
+        if path.name.startswith("."):
+            continue
+        try:
+            verify(path.read_bytes(), path.name)
+        except FileNotFoundError:
+            continue
+        except LaminaError as error:
+            found.append(str(error))
+    return found
+
+
+def wait_for(checkpoint: Path, batches: int, seconds: float) -> bool:
+    """Whether Spark has committed `batches` batches within `seconds`."""
+    end = time.monotonic() + seconds
+    while committed(checkpoint) < batches:
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,13 @@
+"""The named points of the kill campaign, and the promises that it can take away; imported by its hook, too."""
+
+from __future__ import annotations
+
+AT_RANDOM = "at random"
+PUBLICATION = ("before publication", "during publication", "after publication")
+BETWEEN = "between state commit and batch commit"
+COMPACTION = ("before a segment", "during compaction", "after a segment")
+COLLECTION = "during collection"
+RESTORE = "during restore"
+
+PUBLICATION_BEFORE_DATA = "publication before data"
+NO_LINEAGE_CHECK = "no lineage check"

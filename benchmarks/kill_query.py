@@ -1,0 +1,117 @@
+"""The query that the kill campaign kills: `python -m benchmarks.kill_query <request>`, ends with its standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from benchmarks.kill_points import BETWEEN
+from benchmarks.kill_records import DELAY_S, WINDOW_S
+from lamina.spark import configure
+
+PARTITIONS = 3
+
+
+def session(request: dict[str, str]) -> SparkSession:
+    """A small cluster of processes on this machine; lost executors are replaced for ever."""
+    builder = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .appName("lamina-kill")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.executor.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.task.maxFailures", "100")
+        .config("spark.stage.maxConsecutiveAttempts", "100")
+        .config("spark.deploy.maxExecutorRetries", "-1")
+        .config("spark.locality.wait", "100ms")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        .config("spark.sql.streaming.minBatchesToRetain", request["min_batches"])
+        .config("spark.sql.streaming.stateStore.maintenanceInterval", "2s")
+        .config("spark.sql.warehouse.dir", f"{request['root']}/warehouse")
+    )
+    return configure(builder, retention_min_age_ms=request["min_age_ms"]).getOrCreate()
+
+
+def query(rows: DataFrame) -> DataFrame:
+    """Per key and window, which records came, in their order, each with a tag of its own."""
+    tag = sql.expr("reflect('java.lang.System', 'nanoTime')")
+    return (
+        rows.withColumn("item", sql.concat_ws(":", "s", tag))
+        .withWatermark("t", f"{DELAY_S} seconds")
+        .groupBy(sql.window("t", f"{WINDOW_S} seconds").alias("w"), "k")
+        .agg(sql.collect_list("item").alias("items"))
+        .select(sql.col("w.start").cast("long").alias("start"), "k", "items")
+    )
+
+
+class Sink:
+    """Writes what a batch put out into a file of its own; a repeated batch replaces it."""
+
+    def __init__(self, folder: Path, orders: Path, jvm: int) -> None:
+        self._folder = folder
+        self._orders = orders
+        self._jvm = jvm
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        found = [[row.start, row.k, list(row["items"])] for row in rows.collect()]
+        temporary = self._folder / f".{batch}"
+        temporary.write_text(json.dumps(found))
+        temporary.rename(self._folder / f"{batch}.json")
+        # all stores of the batch are committed, and Spark has not written `commits/<batch>` yet
+        self._reach()
+
+    def _reach(self) -> None:
+        current = self._orders / "current.json"
+        try:
+            order = json.loads(current.read_text())
+            if order["point"] != BETWEEN:
+                return
+            current.rename(self._orders / f"taken-{order['id']}.json")
+        except (FileNotFoundError, ValueError):
+            return
+        os.kill(self._jvm if order["victim"] == "driver" else int(order["process"]), signal.SIGKILL)
+
+
+def main(request: dict[str, str]) -> int:
+    """Runs until standard input ends; 3 where the query failed."""
+    root = Path(request["root"])
+    spark = session(request)
+    assert spark.sparkContext._jvm is not None
+    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    source = spark.readStream.schema("k string, s long, t timestamp").option("maxFilesPerTrigger", 1)
+    running = (
+        query(source.json(str(root / "in")))
+        .writeStream.outputMode("update")
+        .foreachBatch(Sink(root / "out", root / "orders", jvm))
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .start()
+    )
+    print(json.dumps({"driver": jvm}), flush=True)
+    threading.Thread(target=lambda: (sys.stdin.read(), running.stop()), daemon=True).start()
+    try:
+        running.awaitTermination()
+    except Exception as error:
+        print(json.dumps({"failed": str(error)}), flush=True)
+        spark.stop()
+        return 3
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(json.loads(sys.argv[1]))
+    sys.stdout.flush()
+    # a thread waits for the end of standard input
+    os._exit(code)

@@ -1,0 +1,179 @@
+"""A query on a machine that runs out of something: `python -m tests.faults.machine_child <directory>`.
+
+Runs in a mount namespace of its own (`unshare -m`), since it mounts a small file system for the state of each query.
+In each case the query runs, the machine fails it, is mended, and the query is started again from its checkpoint. Prints
+one JSON object: per case the error of the failed run (null where it went on), and whether all answers are right.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tests.spark.conftest import shim_jar
+from tests.spark.streams import LAMINA, Streams
+
+BATCHES = 3
+ROWS = 400
+MIB = 1 << 20
+
+
+def session(folder: Path) -> SparkSession:
+    return (
+        SparkSession.builder.master("local[2,3]")
+        .config("spark.jars", shim_jar())
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.streaming.stateStore.lamina.heap.maxBytes", "256m")
+        .getOrCreate()
+    )
+
+
+def rows(batch: int) -> list[dict[str, Any]]:
+    """Values that compress badly, so that each batch needs room."""
+    first = batch * ROWS
+    return [
+        {"t": "2024-01-01T00:00:00Z", "k": f"{n * 2_654_435_761 % 2**32:08x}" * 8, "v": n}
+        for n in range(first // 2, first // 2 + ROWS)
+    ]
+
+
+def totals(frames: dict[str, DataFrame]) -> DataFrame:
+    return frames["s"].groupBy("k").agg(f.count("*").alias("n"), f.sum("v").alias("total"))
+
+
+def expected(batches: int) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for batch in range(batches):
+        for row in rows(batch):
+            n, total = found.get(row["k"], (0, 0))
+            found[row["k"]] = (n + 1, total + row["v"])
+    return found
+
+
+class Case:
+    """One query whose state lies on a file system of its own."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.streams = Streams(spark, folder)
+        self.state = self.streams.checkpoint() / "state"
+        self.state.mkdir(parents=True)
+        mount("-t", "tmpfs", "-o", f"size={2 * MIB}", "lamina-test", str(self.state))
+        self.batches = 0
+        self.answers: dict[int, dict[str, tuple[int, int]]] = {}
+
+    def run(self) -> str | None:
+        """Feeds some batches and runs the query over them; the error that ended it."""
+        for _ in range(BATCHES):
+            self.streams.feed("s", rows(self.batches))
+            self.batches += 1
+        return self.run_again()
+
+    def run_again(self) -> str | None:
+        def collect(frame: DataFrame, batch: int) -> None:
+            self.answers[batch] = {row.k: (row.n, row.total) for row in frame.collect()}
+
+        try:
+            self.streams.run(totals, LAMINA, mode="complete", each_batch=collect)
+        except Exception as error:
+            return str(error)
+        return None
+
+    def right(self) -> bool:
+        """Whether every batch gave the answer that the input says."""
+        return sorted(self.answers) == list(range(self.batches)) and all(
+            found == expected(batch + 1) for batch, found in self.answers.items()
+        )
+
+    def whole(self) -> list[str]:
+        """Names of temporary files that a failed publication left."""
+        return [path.name for path in self.state.rglob(".*.tmp")]
+
+
+def mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+def engine(spark: SparkSession) -> int:
+    """The engine's process."""
+    assert spark.sparkContext._jvm is not None
+    children = spark.sparkContext._jvm.java.lang.ProcessHandle.current().children().iterator()
+    while children.hasNext():
+        pid = int(children.next().pid())
+        if b"lamina.engine" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError("no engine runs")
+
+
+def full_disk(spark: SparkSession, case: Case) -> Callable[[], None]:
+    filler = case.state / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+    return filler.unlink
+
+
+def read_only(spark: SparkSession, case: Case) -> Callable[[], None]:
+    mount("-o", "remount,ro", str(case.state))
+    return lambda: mount("-o", "remount,rw", str(case.state))
+
+
+def too_many_open_files(spark: SparkSession, case: Case) -> Callable[[], None]:
+    pid = engine(spark)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (8, before[1]))
+    return lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, before) and None
+
+
+FAULTS: dict[str, Callable[[SparkSession, Case], Callable[[], None]]] = {
+    "full disk": full_disk,
+    "read only": read_only,
+    "too many open files": too_many_open_files,
+}
+
+
+def main(folder: Path) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(folder)
+    spark.sparkContext.setLogLevel("OFF")
+    results = {}
+    for name, fault in FAULTS.items():
+        case = Case(spark, folder / name.replace(" ", "-"))
+        first = case.run()
+        mend = fault(spark, case)
+        error = case.run()
+        left = case.whole()
+        mend()
+        results[name] = {
+            "before": first,
+            "error": error,
+            "restarted": case.run_again(),
+            "further": case.run(),
+            "right": case.right(),
+            "temporary_files": left,
+        }
+    print("RESULT " + json.dumps(results), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,163 @@
+"""The kill campaign counts what it says it counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import kill_files, kill_processes
+from benchmarks.kill_records import Feed, Judge
+from lamina.store.plain import open_store
+
+BATCHES = 25
+
+Outputs = dict[int, dict[tuple[int, str], list[str]]]
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    feed = Feed(tmp_path / "in", seed=1)
+    feed.up_to(BATCHES)
+    (tmp_path / "out").mkdir()
+    return Judge(feed, tmp_path / "out")
+
+
+def right(feed: Feed) -> Outputs:
+    """What the query puts out when nothing goes wrong."""
+    state: dict[tuple[int, str], list[str]] = {}
+    outputs: Outputs = {}
+    for batch, places in enumerate(feed.batches):
+        outputs[batch] = {}
+        for place, numbers in places.items():
+            state[place] = [*state.get(place, []), *(f"{number}:{batch}" for number in numbers)]
+            outputs[batch][place] = state[place]
+    return outputs
+
+
+def judged(judge: Judge, outputs: Outputs) -> dict[str, int]:
+    for batch, places in outputs.items():
+        rows = [[start, key, items] for (start, key), items in places.items()]
+        (judge.outputs / f"{batch}.json").write_text(json.dumps(rows))
+    judge.check(BATCHES)
+    return {
+        "lost": judge.lost,
+        "duplicated": judge.duplicated,
+        "reordered": judge.reordered,
+        "foreign": judge.foreign,
+    }
+
+
+NONE = {"lost": 0, "duplicated": 0, "reordered": 0, "foreign": 0}
+
+
+def test_nothing_is_counted_where_nothing_is_wrong(judge: Judge) -> None:
+    assert judged(judge, right(judge.feed)) == NONE
+    assert judge.records == BATCHES * 60
+    assert judge.examples == []
+
+
+def lose(items: list[str]) -> list[str]:
+    return items[1:]
+
+
+def repeat(items: list[str]) -> list[str]:
+    return [*items, items[-1]]
+
+
+def swap(items: list[str]) -> list[str]:
+    return [items[1], items[0], *items[2:]]
+
+
+def by_another_execution(items: list[str]) -> list[str]:
+    return [items[0] + "0", *items[1:]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"), [(lose, "lost"), (repeat, "duplicated"), (swap, "reordered"), (by_another_execution, "foreign")]
+)
+def test_a_record_that_is_wrong_is_counted(judge: Judge, wrong: Callable[[list[str]], list[str]], name: str) -> None:
+    outputs = right(judge.feed)
+    # the last batch of a window, so that the mistake shows once
+    place = next(place for place, items in outputs[BATCHES - 1].items() if len(items) > 2)
+    outputs[BATCHES - 1][place] = wrong(outputs[BATCHES - 1][place])
+    assert judged(judge, outputs) == {**NONE, name: 1}
+
+
+def test_a_place_without_any_output_is_lost(judge: Judge) -> None:
+    outputs = right(judge.feed)
+    place, items = outputs[BATCHES - 1].popitem()
+    found = judged(judge, outputs)
+    assert found == {**NONE, "lost": len(items)}, place
+
+
+def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
+    contents = []
+    for name in ("a", "b"):
+        Feed(tmp_path / name, seed=3).up_to(5)
+        contents.append([path.read_bytes() for path in sorted((tmp_path / name).glob("*.json"))])
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 5
+
+
+def checkpoint_with(tmp_path: Path, **settings: Any) -> Path:
+    store = open_store(str(tmp_path), **settings)
+    (tmp_path / "commits").mkdir()
+    for batch in range(4):
+        store.put(b"k", b"%d" % batch)
+        version = store.commit()
+        ids = json.dumps({"stateUniqueIds": {"0": [[version.attempt]]}})
+        (tmp_path / "commits" / str(batch)).write_text(f"v2\n{ids}")
+    return tmp_path
+
+
+def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path) -> None:
+    checkpoint = checkpoint_with(tmp_path)
+    footprints = kill_files.Footprints(checkpoint, 1)
+    footprints.look()
+    assert kill_files.orphans(checkpoint, footprints.needed, 4e9) == []
+    for name in ("9-9_x.seg", ".1.lam.7-7.tmp"):
+        (checkpoint / "state" / "0" / "0" / name).write_bytes(b"")
+    assert len(kill_files.orphans(checkpoint, footprints.needed, 4e9)) == 2
+    assert kill_files.orphans(checkpoint, footprints.needed, 0) == []
+
+
+def test_a_torn_file_is_damaged_and_a_temporary_one_is_not(tmp_path: Path) -> None:
+    checkpoint = checkpoint_with(tmp_path)
+    assert kill_files.damaged(checkpoint) == []
+    store = checkpoint / "state" / "0" / "0"
+    (store / ".1.lam.7-7.tmp").write_bytes(b"")
+    assert kill_files.damaged(checkpoint) == []
+    newest = max(store.glob("*.lam"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert len(kill_files.damaged(checkpoint)) == 1
+
+
+def test_processes_of_a_campaign_are_found_and_gone(tmp_path: Path) -> None:
+    wait = "import sys; open(sys.argv[1]).close(); f = open(sys.argv[2]); print('up', flush=True); sys.stdin.read()"
+    held = tmp_path / "held"
+    held.write_text("")
+    environment = {**os.environ, kill_processes.MARK: "a-campaign"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", wait, str(held), str(held)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert list(kill_processes.of("a-campaign")) == [child.pid]
+    assert kill_processes.of("another") == {}
+    assert kill_processes.open_files(child.pid, tmp_path) == [str(held)]
+    assert kill_processes.kill(child.pid)
+    child.wait()
+    assert kill_processes.gone_within("a-campaign", 30) == {}
+    child.stdin.close()
+    child.stdout.close()

@@ -1,0 +1,144 @@
+"""Machines that run out of something, or whose clock is set: the query fails clearly or goes on, and restarts right."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.storage import Storage
+from lamina.store.plain import open_store
+from lamina.testing import ManualClock, MemoryBackend, SequenceIds
+from lamina.testing.expect import fails_with
+
+START_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+
+
+def may_mount() -> bool:
+    """Whether this user may mount a file system in a namespace of its own."""
+    probe = "d=$(mktemp -d) && mount -t tmpfs -o size=1m lamina-test $d && umount $d && rmdir $d"
+    try:
+        return subprocess.run(["unshare", "-m", "sh", "-c", probe], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    if not may_mount():
+        pytest.skip("needs a small file system, which this user may not mount (root, or unshare -m, may)")
+    folder = tmp_path_factory.mktemp("machine")
+    child = subprocess.run(
+        ["unshare", "-m", sys.executable, "-m", "tests.faults.machine_child", str(folder)],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(repository / "python"), str(repository)))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    for line in child.stdout.splitlines():
+        if line.startswith("RESULT "):
+            found: dict[str, dict[str, Any]] = json.loads(line[7:])
+            return found
+    raise AssertionError(child.stdout[-2000:] + child.stderr[-4000:])
+
+
+@pytest.mark.parametrize("case", ["full disk", "read only", "too many open files"])
+def test_a_query_restarts_right_after_the_machine_failed_it(results: dict[str, dict[str, Any]], case: str) -> None:
+    result = results[case]
+    assert result["before"] is None
+    assert result["restarted"] is None
+    assert result["further"] is None
+    assert result["right"]
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"), [("full disk", "No space left on device"), ("read only", "Read-only file system")]
+)
+def test_a_query_that_cannot_write_says_which_file_and_why(
+    results: dict[str, dict[str, Any]], case: str, reason: str
+) -> None:
+    error = results[case]["error"]
+    assert error is not None
+    assert "[storage.failed]" in error
+    assert reason in error
+    assert ".lam" in error
+
+
+def test_a_publication_without_room_leaves_no_part_of_a_file(results: dict[str, dict[str, Any]]) -> None:
+    assert results["full disk"]["temporary_files"] == []
+
+
+def test_an_engine_without_file_handles_fails_clearly_or_goes_on(results: dict[str, dict[str, Any]]) -> None:
+    error = results["too many open files"]["error"]
+    assert error is None or "Too many open files" in error, error
+
+
+class Quota(MemoryBackend):
+    """Refuses what would exceed `room` bytes, as a file system with quotas does."""
+
+    room = 1 << 40
+
+    def publish(self, path: str, chunks: Iterable[Any]) -> int:
+        data = b"".join(bytes(chunk) for chunk in chunks)
+        if sum(len(stored) for stored, _ in self.objects.values()) + len(data) > self.room:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        return super().publish(path, [data])
+
+
+def test_a_commit_over_the_quota_is_refused_and_the_one_after_it_counts() -> None:
+    clock, ids = ManualClock(START_MS), SequenceIds()
+    backend = Quota(clock)
+    storage = Storage("quota:/state", backend=backend)
+    store = open_store("quota:/", storage=storage, clock=clock, ids=ids)
+    store.put(b"a", b"1")
+    store.commit()
+    files = set(backend.objects)
+    backend.room = 0
+    store.put(b"b", b"2")
+    with fails_with("storage.failed") as caught:
+        store.commit()
+    assert "quota" in caught.error.message
+    assert set(backend.objects) == files
+    backend.room = 1 << 40
+    store.commit()
+    again = open_store("quota:/", storage=storage, clock=clock, ids=ids)
+    assert dict(again.scan()) == {b"a": b"1", b"b": b"2"}
+
+
+def test_a_clock_that_jumps_back_an_hour_loses_nothing_and_files_go_later() -> None:
+    clock, ids = ManualClock(START_MS), SequenceIds()
+    storage = Storage("clock:/state", backend=MemoryBackend(clock))
+    arguments: dict[str, Any] = {"storage": storage, "clock": clock, "ids": ids, "min_versions": 3}
+    store = open_store("clock:/", **arguments)
+    states = {}
+    for number in range(40):
+        if number in (11, 23):
+            clock.advance(-HOUR_MS)
+        store.put(b"%d" % (number % 7), b"%d" % number)
+        version = store.commit()
+        states[version] = dict(store.scan())
+        store.compact()
+        store.collect()
+        clock.advance(1_000)
+    kept = [version for version in states if version.version >= 37]
+    reader = open_store("clock:/", **arguments)
+    for version in kept:
+        reader.restore(version)
+        assert dict(reader.scan()) == states[version]
+    files = len(storage.list("0/0"))
+    clock.advance(3 * HOUR_MS)
+    reader.restore(kept[-1])
+    reader.put(b"x", b"y")
+    reader.commit()
+    reader.collect()
+    assert len(storage.list("0/0")) < files
