@@ -31,11 +31,15 @@ def fsck(
     quick: Annotated[bool, typer.Option("--quick", help="Only manifests, references and sizes; no contents.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
 ) -> None:
-    """Checks that every retained version of every store can be restored. It only reads.
+    """Checks that every retained version of every store is whole. It only reads.
 
-    Retained are the versions in Spark's commit log. Of each it checks the manifest, the lineage and that the references
-    add up; of each file that one of them needs, every checksum; of the newest version, by merging its files, that it
-    has as many rows as it says. It may run beside the query: what is collected meanwhile is no damage.
+    \b
+    Retained are the versions in Spark's commit log. It checks
+      of each version   the manifest, the lineage, that the references add up,
+      of each file      every checksum,
+      of the newest     by merging its files, that it has the rows it says.
+
+    It may run beside the query: a file collected meanwhile is no damage.
 
     Exit code 1 on damage.
 

@@ -53,15 +53,19 @@ def gc(
     details: Annotated[bool, typer.Option("--details", help="Explain the files that are kept, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Every file, as one JSON object.")] = False,
 ) -> None:
-    """Deletes the files that no retained version needs any more, by the rules of the query's own collector.
+    """Deletes the files that no retained version needs any more.
 
-    A running query does this by itself; gc is for one that was stopped, and to see why a file is there. A file is
-      [green]kept[/]     a retained version needs it, or it is newer than Spark's commit log,
-      [yellow]waiting[/]  nothing needs it, and readers may still for the minimum age (retention.minAgeMs),
-      [red]deleted[/]  nothing needs it, and has not for longer than that.
+    \b
+    A running query does this by itself; gc is for one that was stopped, and
+    to see why a file is there. A file is
+      [green]kept[/]     a retained version needs it, or Spark's log is older,
+      [yellow]waiting[/]  nothing needs it; readers may, for retention.minAgeMs,
+      [red]deleted[/]  nothing has needed it for longer than that.
 
-    How much is retained is what the query was last run with, and every version in Spark's commit log. It may run
-    beside the query; where a new run of the query starts meanwhile, it deletes nothing.
+    \b
+    Retained is what the query was last run with, and every version in
+    Spark's commit log. It may run beside the query; where a new run of the
+    query starts meanwhile, it deletes nothing.
 
     \b
     Examples:

@@ -17,12 +17,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
-import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
 from hypothesis import HealthCheck, note, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,8 +36,8 @@ from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.container import verify
-from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.format.manifest import INCREMENT, SNAPSHOT, ColumnFamily, CommitManifest, Count
+from lamina.format.entries import APPEND, DELETE, PUT
+from lamina.format.manifest import INCREMENT, SNAPSHOT, CommitManifest
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.settings import Settings
 from lamina.storage import Storage, is_temporary
@@ -48,23 +46,25 @@ from lamina.store.plain import newest_first
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
 from lamina.testing.memory import MemoryBackend
+from lamina.testing.rows import (
+    FAMILIES,
+    LENGTH,
+    LISTS_FAMILY,
+    VALUES_FAMILY,
+    Changes,
+    Position,
+    Rows,
+    applied,
+    batch_of,
+    counts,
+)
 
 MIN_AGE_MS = 600_000
 MIN_VERSIONS = 3
 START_MS = 1_790_000_000_000
-VALUES_FAMILY, LISTS_FAMILY = 0, 1
-_FAMILIES = (
-    ColumnFamily(VALUES_FAMILY, "values", {"multi_value": False}),
-    ColumnFamily(LISTS_FAMILY, "lists", {"multi_value": True}),
-)
-_LENGTH = struct.Struct("<I")
 _DIRECTORY = "0/0"
 _SLOW_MS = 700_000
 """A slow call takes longer than the minimum age."""
-
-Position = tuple[int, bytes]
-Rows = dict[Position, bytes]
-Changes = dict[Position, tuple[int, bytes]]
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"a\xff", b"\x00"])
 LARGE = b"".join(hashlib.sha256(bytes([number])).digest() for number in range(128))
@@ -106,7 +106,7 @@ class Executor:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Events of one query over one store. Subclass and override `settings_of` to test another mode."""
+    """Events of one query over one store. `modes` are the settings under test, one of them for each example."""
 
     modes: tuple[Mapping[str, Any], ...] = (
         {},
@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, element=VALUES)
     def append(self, key: bytes, element: bytes) -> None:
-        added = _LENGTH.pack(len(element)) + element
+        added = LENGTH.pack(len(element)) + element
         op, value = self.changes.get((LISTS_FAMILY, key), (APPEND, b""))
         self.changes[LISTS_FAMILY, key] = (PUT, added) if op == DELETE else (op, value + added)
 
@@ -274,10 +274,10 @@ class StoreMachine(RuleBasedStateMachine):
             attempt.begun = replace(attempt.begun, attempt=attempt.begun.unchanged)
             self.states[attempt.begun.attempt] = attempt.rows
             return
-        sections = {INCREMENT: [_batch((*position, *change) for position, change in attempt.changes.items())]}
+        sections = {INCREMENT: [batch_of((*position, *change) for position, change in attempt.changes.items())]}
         rows = {INCREMENT: len(attempt.changes)}
         if attempt.begun.snapshot:
-            sections[SNAPSHOT] = [_batch((*position, PUT, value) for position, value in attempt.rows.items())]
+            sections[SNAPSHOT] = [batch_of((*position, PUT, value) for position, value in attempt.rows.items())]
             rows[SNAPSHOT] = len(attempt.rows)
         # what is published from here on may be found by anybody
         self.states[attempt.begun.attempt] = attempt.rows
@@ -287,8 +287,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.known(attempt.base),
             "0" * 32,
             counts(attempt.rows),
-            _FAMILIES,
-            len(_FAMILIES),
+            FAMILIES,
+            len(FAMILIES),
             attempt.number,
             rows,
         )
@@ -338,7 +338,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.acknowledged)
     @rule(which=st.integers(0, 5))
-    def commit_batch(self, which: int) -> None:
+    def commitbatch_of(self, which: int) -> None:
         """Spark writes its log. Without ids it can only mean the attempt that was begun last (docs/spec/files.md)."""
         chosen = self.acknowledged[which % len(self.acknowledged)]
         if self.format_version == 1:
@@ -364,7 +364,7 @@ class StoreMachine(RuleBasedStateMachine):
             else:
                 self.put(key, value)
             self.attempt(number, False)
-            self.commit_batch(len(self.acknowledged) - 1)
+            self.commitbatch_of(len(self.acknowledged) - 1)
             if maintain:
                 self.compact(number)
                 if maintain == 2:
@@ -428,7 +428,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._new_run()
             # the rewind counts once something is committed on it
             self._run_attempt(self.executors[0])
-            self.commit_batch(0)
+            self.commitbatch_of(0)
 
     # Maintenance
 
@@ -612,34 +612,6 @@ class StoreMachine(RuleBasedStateMachine):
     def _seen(self) -> dict[str, bytes]:
         seen: dict[str, bytes] = self.__dict__.setdefault("_seen_files", {})
         return seen
-
-
-def applied(rows: Rows, changes: Mapping[Position, tuple[int, bytes]]) -> Rows:
-    """What `changes` make of `rows`."""
-    after = dict(rows)
-    for position, (op, value) in changes.items():
-        if op == DELETE:
-            after.pop(position, None)
-        else:
-            after[position] = after.get(position, b"") + value if op == APPEND else value
-    return after
-
-
-def _batch(rows: Iterable[tuple[int, bytes, int, bytes]]) -> pa.RecordBatch:
-    listed = [(family, op, key, value) for family, key, op, value in rows]
-    columns = [[row[index] for row in listed] for index in range(4)]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
-    )
-
-
-def counts(rows: Rows) -> dict[int, Count]:
-    """Rows and bytes per column family."""
-    found = {family.id: (0, 0) for family in _FAMILIES}
-    for (family, key), value in rows.items():
-        number, size = found[family]
-        found[family] = (number + 1, size + len(key) + len(value))
-    return {family: Count(number, size) for family, (number, size) in found.items()}
 
 
 def _number(name: str) -> int:

@@ -1,0 +1,267 @@
+"""Whether anything grows in a query that runs for long: `python -m benchmarks.soak --minutes 60`.
+
+Deduplication within a watermark: each batch brings new keys, and as many old ones leave the state, of which 2 million
+are live. Versions retained: 10. The query is restarted again and again in the same JVM, with its table handed over and
+without. Sampled are memory, file handles and threads of the JVM, the engine and the maintenance process, local disk,
+files and bytes of the checkpoint's state, and the time of each batch. The slope is a least-squares line through the
+samples from minute 10 on (a third of a shorter run), its interval a bootstrap over blocks of a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import figure, machine, session, variants
+from benchmarks.rounds import RESULTS, progress, write_result
+from lamina.spark import configure
+
+MIN_AGE_MS = 30_000
+RETAINED = 10
+BATCHES_LIVE = 100
+RESTART_EVERY_S = 75
+BLOCK_S = 60
+RESAMPLES = 1000
+
+SERIES = {
+    "batch": "batch time, ms",
+    "jvm_memory": "JVM resident, MB",
+    "engine_memory": "engine resident, MB",
+    "maintenance_memory": "maintenance resident, MB",
+    "handles": "open files, all processes",
+    "threads": "threads, all processes",
+    "disk": "local disk, MB",
+    "files": "files of the state",
+    "bytes": "bytes of the state, MB",
+}
+
+
+def start(folder: Path) -> SparkSession:
+    """A session whose heap is touched at its start, so that a growing process has another reason."""
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("lamina-soak")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraJavaOptions", f"-Xms2g -XX:+AlwaysPreTouch -Djava.io.tmpdir={folder / 'tmp'}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(folder / "tmp"))
+        .config("spark.log.level", "OFF")  # a stop interrupts tasks, which Spark reports as errors
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.minBatchesToRetain", str(RETAINED))
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .config("spark.sql.streaming.stateStore.maintenanceInterval", "5s")
+    )
+    return configure(builder, retention_min_age_ms=MIN_AGE_MS).getOrCreate()
+
+
+def query(spark: SparkSession, keys: int) -> DataFrame:
+    """As many new keys in each batch as leave the state."""
+    source = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", keys // BATCHES_LIVE)
+        .option("advanceMillisPerBatch", 1000)
+        .load()
+    )
+    keyed = source.selectExpr("timestamp", "concat('customer-', lpad(value, 20, '0')) AS key", "value")
+    # a key stays for twice the delay: until the watermark, which lags by it, has passed the key's time and the delay
+    return keyed.withWatermark("timestamp", f"{BATCHES_LIVE // 2} seconds").dropDuplicatesWithinWatermark(["key"])
+
+
+class Sampler:
+    """Takes one sample per second and one time per batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._jvm = session.jvm_pid(spark)
+        self._folder = folder
+        self._began = time.monotonic()
+        self.samples: dict[str, list[tuple[float, float]]] = {name: [] for name in SERIES}
+        self.rows: list[tuple[float, float]] = []
+        self._seen: set[tuple[str, int]] = set()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def sample(self, running: StreamingQuery) -> None:
+        """What there is now, and the batches that ended since the last sample."""
+        processes = {self._jvm: "jvm"}
+        for process, command in machine.descendants(self._jvm).items():
+            processes[process] = "maintenance" if "lamina.engine.maintenance" in command else "engine"
+        for role in ("jvm", "engine", "maintenance"):
+            memory = sum(machine.resident_bytes(process) for process, found in processes.items() if found == role)
+            self._add(f"{role}_memory", memory / 1e6)
+        self._add("handles", sum(_entries(f"/proc/{process}/fd") for process in processes))
+        self._add("threads", sum(_entries(f"/proc/{process}/task") for process in processes))
+        self._add("disk", session.directory_bytes(self._folder / "tmp") / 1e6)
+        state = self._folder / "checkpoint" / "state"
+        self._add("files", sum(len(names) for _, _, names in os.walk(state)))
+        self._add("bytes", session.directory_bytes(state) / 1e6)
+        for batch in running.recentProgress:
+            known = (batch["runId"], batch["batchId"])
+            if known not in self._seen and "addBatch" in batch["durationMs"]:
+                self._seen.add(known)
+                self._add("batch", batch["durationMs"]["triggerExecution"])
+                self.rows.append((self.elapsed, batch["stateOperators"][0]["numRowsTotal"]))
+
+    def _add(self, name: str, value: float) -> None:
+        self.samples[name].append((self.elapsed, value))
+
+
+def _entries(path: str) -> int:
+    try:
+        return len(os.listdir(path))
+    except OSError:
+        return 0
+
+
+def run(minutes: float, keys: int) -> dict[str, Any]:
+    """The soak, in a session of its own."""
+    variants.shim_jar()
+    restarts = 0
+    with tempfile.TemporaryDirectory(prefix="lamina-soak-") as name:
+        folder = Path(name)
+        (folder / "tmp").mkdir()
+        spark = start(folder)
+        sampler = Sampler(spark, folder)
+        end = time.monotonic() + minutes * 60
+        while time.monotonic() < end:
+            # every other restart finds no table to take over and loads its state from the files
+            hand_over = "120000" if restarts % 2 else "0"
+            spark.conf.set("spark.sql.streaming.stateStore.lamina.heap.handOverMs", hand_over)
+            running = (
+                query(spark, keys)
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(folder / "checkpoint"))
+                .start()
+            )
+            until = min(end, time.monotonic() + RESTART_EVERY_S)
+            while time.monotonic() < until and running.isActive:
+                time.sleep(1)
+                sampler.sample(running)
+            if running.exception() is not None:
+                raise SystemExit(str(running.exception()))
+            running.stop()
+            restarts += 1
+            if hand_over == "0":
+                session.jvm(spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+            keys_now = int(sampler.rows[-1][1]) if sampler.rows else 0
+            progress(f"{sampler.elapsed / 60:.1f} minutes, {len(sampler.rows)} batches, {keys_now} keys")
+        spark.stop()
+    return result_of(sampler, minutes, keys, restarts)
+
+
+def result_of(sampler: Sampler, minutes: float, keys: int, restarts: int) -> dict[str, Any]:
+    """The result as JSON."""
+    first = min(600.0, minutes * 20)
+    return {
+        "benchmark": "soak",
+        "date": datetime.date.today().isoformat(),
+        "machine": machine.describe(),
+        "minutes": minutes,
+        "keys": keys,
+        "live_keys": int(statistics.median(rows for moment, rows in sampler.rows if moment >= first)),
+        "batches": len(sampler.rows),
+        "restarts": restarts,
+        "from_minute": first / 60,
+        "series": {
+            name: {"samples": thinned(samples), **trend([one for one in samples if one[0] >= first])}
+            for name, samples in sampler.samples.items()
+        },
+    }
+
+
+def thinned(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most about 600 samples, for the figure."""
+    step = max(1, len(samples) // 600)
+    return [(round(moment, 1), round(value, 2)) for moment, value in samples[::step]]
+
+
+def slope(samples: Sequence[tuple[float, float]]) -> float:
+    """Of the least-squares line, per hour."""
+    mean_x = statistics.fmean(x for x, _ in samples)
+    mean_y = statistics.fmean(y for _, y in samples)
+    square = sum((x - mean_x) ** 2 for x, _ in samples)
+    return 3600 * sum((x - mean_x) * (y - mean_y) for x, y in samples) / square if square else 0.0
+
+
+def trend(samples: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Median, slope per hour with its 95 % interval, and whether that interval holds zero or little."""
+    blocks: dict[int, list[tuple[float, float]]] = {}
+    for one in samples:
+        blocks.setdefault(int(one[0] // BLOCK_S), []).append(one)
+    chosen = list(blocks.values())
+    drawn = random.Random(1)
+    slopes = sorted(
+        slope([one for block in drawn.choices(chosen, k=len(chosen)) for one in block]) for _ in range(RESAMPLES)
+    )
+    median = statistics.median(value for _, value in samples)
+    low, high = slopes[int(0.025 * RESAMPLES)], slopes[int(0.975 * RESAMPLES)]
+    return {
+        "median": median,
+        "slope_an_hour": slope(samples),
+        "low": low,
+        "high": high,
+        "flat": low <= 0 or slope(samples) < 0.02 * median,
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """A table of slopes."""
+    table = Table(
+        title=f"{result['minutes']:g} minutes, {result['batches']} batches, {result['live_keys']:,} live keys, "
+        f"{result['restarts']} starts; slopes from minute {result['from_minute']:.1f} on"
+    )
+    for heading in ("what", "median", "slope an hour", "95 %", "flat"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    for name, title in SERIES.items():
+        found = result["series"][name]
+        interval = f"{found['low']:.1f} to {found['high']:.1f}"
+        flat = "yes" if found["flat"] else "NO"
+        table.add_row(title, f"{found['median']:.1f}", f"{found['slope_an_hour']:.1f}", interval, flat)
+    console.print(table)
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Every series relative to its median, smoothed over a minute."""
+    series = {}
+    for name, title in SERIES.items():
+        found = result["series"][name]
+        blocks: dict[int, list[float]] = {}
+        for moment, value in found["samples"]:
+            blocks.setdefault(int(moment // 30), []).append(value)
+        if found["median"]:
+            xs = [(block + 0.5) / 2 for block in sorted(blocks)]
+            ys = [statistics.median(blocks[block]) / found["median"] for block in sorted(blocks)]
+            series[title.split(",")[0]] = (xs, ys)
+    title = f"Soak: {result['live_keys']:,} live keys, {result['batches']} batches, {result['restarts']} starts"
+    figure.lines(path, series, title=title, x="minutes", y="relative to the median")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--keys", type=int, default=2_000_000)
+    given = parser.parse_args()
+    result = run(given.minutes, given.keys)
+    write_result("soak", result)
+    draw(result, RESULTS / "soak.png")
+    show(result, Console(width=130))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The state machine finds what it is for: each rule of the store that is taken away makes an example fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from lamina.errors import LaminaError
+from lamina.store import chain, merge, retention, v1
+from lamina.store.chain import Segment
+from lamina.store.compaction import Compaction
+from lamina.store.files import StoreFiles
+from lamina.store.heap import HeapStore
+from lamina.store.retention import Collector
+from lamina.store.versions import Versions
+from lamina.testing.state_machine import StoreMachine
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def a_failed_publication_counts_as_done(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HeapStore, "_is_there", lambda *_: True)
+
+
+def a_lost_answer_counts_as_a_failure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HeapStore, "_is_there", lambda *_: False)
+
+
+def any_segment_is_adopted(patch: pytest.MonkeyPatch) -> None:
+    def adopt(references: Any, segment: Segment) -> Any:
+        reference = segment.reference()
+        newer = tuple(one for one in references if one.start >= reference.end)
+        older = tuple(one for one in references if one.end <= reference.start)
+        return (*newer, reference, *older)
+
+    patch.setattr(chain, "adopt", adopt)
+
+
+def a_segment_that_waited_is_named_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Compaction, "refreshed", lambda self, segment, min_age_ms: segment)
+
+
+def a_slow_commit_does_not_look_at_its_segments_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HeapStore, "_verify_adopted", lambda *_: None)
+
+
+def a_run_in_the_middle_of_a_chain_drops_its_deletes(patch: pytest.MonkeyPatch) -> None:
+    original = merge.Merger.merged
+
+    def merged(self: Any, inputs: Any, *, whole: bool, **rest: Any) -> Any:
+        return original(self, inputs, whole=True, **rest)
+
+    patch.setattr(merge.Merger, "merged", merged)
+
+
+def collection_counts_the_largest_number_as_newest(patch: pytest.MonkeyPatch) -> None:
+    original = Collector._sweep
+
+    def sweep(self: Any, confirmed: int, *rest: Any) -> Any:
+        return original(self, 1 << 40, *rest)
+
+    patch.setattr(Collector, "_sweep", sweep)
+
+
+def collection_keeps_one_version_less(patch: pytest.MonkeyPatch) -> None:
+    original = Collector.collect
+
+    def collect(self: Any, *arguments: Any, **named: Any) -> Any:
+        self._min_versions -= 1
+        try:
+            return original(self, *arguments, **named)
+        finally:
+            self._min_versions += 1
+
+    patch.setattr(Collector, "collect", collect)
+
+
+def collection_forgets_what_versions_refer_to(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Collector, "_footprint", lambda self, attempt: (retention.file_name(attempt),))
+
+
+def collection_looks_at_no_age(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Collector, "_is_young", lambda *_: False)
+
+
+def collection_forgets_what_commits_above_stand_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Collector, "_in_use", lambda *_: set())
+
+
+def an_executor_of_an_older_run_collects(patch: pytest.MonkeyPatch) -> None:
+    original = Collector.collect
+
+    def collect(self: Any, confirmed: Any, *, stale: bool, epoch: Any, dry_run: bool) -> Any:
+        return original(self, confirmed, stale=False, epoch=None if epoch is None else 1 << 40, dry_run=dry_run)
+
+    patch.setattr(Collector, "collect", collect)
+
+
+def nothing_is_ever_collected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreFiles, "delete", lambda *_: None)
+
+
+def collection_leaves_what_was_cut_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "is_temporary", lambda _: False)
+
+
+def a_writer_of_an_older_run_publishes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HeapStore, "_refuse_if_superseded", lambda *_: None)
+
+
+def the_attempt_in_the_log_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    original = Versions.locate
+
+    def locate(self: Any, version: Any) -> Any:
+        attempt = original(self, version)
+        if attempt is None or ".e." in attempt:
+            return attempt
+        return str(v1.attempts(self._files.list()).get(version.version, [attempt])[0])
+
+    patch.setattr(Versions, "locate", locate)
+
+
+def the_smallest_task_counts_without_ids(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        v1, "_greatest", lambda found: min(found, key=lambda one: (one.run.epoch, one.run.task_attempt)).attempt
+    )
+
+
+def a_zombie_that_published_last_counts(patch: pytest.MonkeyPatch) -> None:
+    original = v1.arbitrate
+
+    def arbitrate(by_version: Any, version: int, manifest_of: Any) -> Any:
+        found = by_version.get(version)
+        return str(found[-1]) if found else original(by_version, version, manifest_of)
+
+    patch.setattr(v1, "arbitrate", arbitrate)
+
+
+def what_a_caller_has_is_taken_for_an_ancestor(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chain, "since", lambda references, version: tuple(one for one in references if one.end > version))
+
+
+def a_base_that_is_gone_is_built_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chain, "check", lambda *_: None)
+    patch.setattr(Versions, "open_present", Versions.open)
+
+
+def a_read_that_ends_early_is_believed(patch: pytest.MonkeyPatch) -> None:
+    from lamina.format import container
+
+    patch.setattr(container, "check_section", lambda *_: None)
+    patch.setattr(container, "check_whole", lambda *_: None)
+
+
+BROKEN: list[Break] = [
+    a_failed_publication_counts_as_done,
+    a_lost_answer_counts_as_a_failure,
+    any_segment_is_adopted,
+    a_segment_that_waited_is_named_as_it_is,
+    a_slow_commit_does_not_look_at_its_segments_again,
+    a_run_in_the_middle_of_a_chain_drops_its_deletes,
+    collection_counts_the_largest_number_as_newest,
+    collection_keeps_one_version_less,
+    collection_forgets_what_versions_refer_to,
+    collection_looks_at_no_age,
+    collection_forgets_what_commits_above_stand_on,
+    an_executor_of_an_older_run_collects,
+    nothing_is_ever_collected,
+    collection_leaves_what_was_cut_off,
+    a_writer_of_an_older_run_publishes,
+    the_attempt_in_the_log_is_not_looked_at,
+    the_smallest_task_counts_without_ids,
+    a_zombie_that_published_last_counts,
+    what_a_caller_has_is_taken_for_an_ancestor,
+    a_base_that_is_gone_is_built_on,
+    a_read_that_ends_early_is_believed,
+]
+
+
+QUICK = settings(
+    max_examples=800,
+    stateful_step_count=40,
+    phases=[Phase.generate],
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_rule_that_is_taken_away_is_found(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    with pytest.raises((AssertionError, LaminaError, KeyError)):
+        run_state_machine_as_test(StoreMachine, settings=QUICK)
+
+
+def test_the_same_examples_pass_where_nothing_is_taken_away() -> None:
+    run_state_machine_as_test(StoreMachine, settings=QUICK)
