@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,24 +11,24 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from lamina.errors import LaminaError
-from lamina.store import chain, merge, retention, v1
+from lamina.store import chain, merge, registry, retention, v1
 from lamina.store.chain import Segment
+from lamina.store.commits import Commits
 from lamina.store.compaction import Compaction
 from lamina.store.files import StoreFiles
-from lamina.store.heap import HeapStore
-from lamina.store.retention import Collector
-from lamina.store.versions import Versions
+from lamina.store.retention import Collector, Retention
+from lamina.store.versions import Versions, file_name
 from lamina.testing.state_machine import StoreMachine
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def a_failed_publication_counts_as_done(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeapStore, "_is_there", lambda *_: True)
+    patch.setattr(Commits, "_is_there", lambda *_: True)
 
 
 def a_lost_answer_counts_as_a_failure(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeapStore, "_is_there", lambda *_: False)
+    patch.setattr(Commits, "_is_there", lambda *_: False)
 
 
 def any_segment_is_adopted(patch: pytest.MonkeyPatch) -> None:
@@ -45,7 +46,7 @@ def a_segment_that_waited_is_named_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_slow_commit_does_not_look_at_its_segments_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeapStore, "_verify_adopted", lambda *_: None)
+    patch.setattr(Commits, "_verify_adopted", lambda *_: None)
 
 
 def a_run_in_the_middle_of_a_chain_drops_its_deletes(patch: pytest.MonkeyPatch) -> None:
@@ -58,37 +59,38 @@ def a_run_in_the_middle_of_a_chain_drops_its_deletes(patch: pytest.MonkeyPatch) 
 
 
 def collection_counts_the_largest_number_as_newest(patch: pytest.MonkeyPatch) -> None:
-    original = Collector._sweep
+    original = Collector._verdicts
 
-    def sweep(self: Any, confirmed: int, *rest: Any) -> Any:
-        return original(self, 1 << 40, *rest)
+    def verdicts(self: Any, lineage: Any, confirmed: int, listing: Any) -> Any:
+        return original(self, lineage, 1 << 40, listing)
 
-    patch.setattr(Collector, "_sweep", sweep)
+    patch.setattr(Collector, "_verdicts", verdicts)
+
+
+def _collecting_with(patch: pytest.MonkeyPatch, change: Callable[[Retention], Retention]) -> None:
+    original = Collector.__init__
+
+    def init(self: Any, files: Any, versions: Any, kept: Retention, clock: Any) -> None:
+        original(self, files, versions, change(kept), clock)
+
+    patch.setattr(Collector, "__init__", init)
 
 
 def collection_keeps_one_version_less(patch: pytest.MonkeyPatch) -> None:
-    original = Collector.collect
-
-    def collect(self: Any, *arguments: Any, **named: Any) -> Any:
-        self._min_versions -= 1
-        try:
-            return original(self, *arguments, **named)
-        finally:
-            self._min_versions += 1
-
-    patch.setattr(Collector, "collect", collect)
-
-
-def collection_forgets_what_versions_refer_to(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Collector, "_footprint", lambda self, attempt: (retention.file_name(attempt),))
+    _collecting_with(patch, lambda kept: replace(kept, min_versions=kept.min_versions - 1))
 
 
 def collection_looks_at_no_age(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Collector, "_is_young", lambda *_: False)
+    _collecting_with(patch, lambda kept: replace(kept, min_age_ms=0))
+
+
+def collection_forgets_what_versions_refer_to(patch: pytest.MonkeyPatch) -> None:
+    for module in (registry, retention):
+        patch.setattr(module, "footprint", lambda files, attempt: [file_name(attempt)])
 
 
 def collection_forgets_what_commits_above_stand_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Collector, "_in_use", lambda *_: set())
+    patch.setattr(Collector, "_needed_by", lambda *_: [])
 
 
 def an_executor_of_an_older_run_collects(patch: pytest.MonkeyPatch) -> None:
@@ -109,7 +111,7 @@ def collection_leaves_what_was_cut_off(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_writer_of_an_older_run_publishes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeapStore, "_refuse_if_superseded", lambda *_: None)
+    patch.setattr(Commits, "_refuse_if_superseded", lambda *_: None)
 
 
 def the_attempt_in_the_log_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
