@@ -2,6 +2,10 @@ package org.apache.spark.sql.lamina
 
 import java.util.concurrent.locks.ReentrantReadWriteLock
 
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
+  TransformWithStateExec,
+  TransformWithStateExecBase
+}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProvider}
 
@@ -11,6 +15,13 @@ object Compat {
 
   /** Key of the Hadoop configuration that holds the run id of the query. */
   val runIdKey: String = StreamExecution.RUN_ID_KEY
+
+  /** Local property of the Spark context that the thread of a streaming query sets. */
+  val queryIdKey: String = StreamExecution.QUERY_ID_KEY
+
+  /** The operators of `transformWithState`: that of Scala, and what it has in common with that of Python. */
+  type TransformWithState = TransformWithStateExec
+  type TransformWithStateBase = TransformWithStateExecBase
 }
 
 /** How Spark asks a provider for maintenance: 4.2 has one entry point. */

@@ -1,5 +1,9 @@
 package org.apache.spark.sql.lamina
 
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
+  TransformWithStateExec,
+  TransformWithStateExecBase
+}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, StateStore, StateStoreProvider}
 import org.apache.spark.sql.types.StructType
@@ -10,6 +14,13 @@ object Compat {
 
   /** Key of the Hadoop configuration that holds the run id of the query. */
   val runIdKey: String = StreamExecution.RUN_ID_KEY
+
+  /** Local property of the Spark context that the thread of a streaming query sets. */
+  val queryIdKey: String = StreamExecution.QUERY_ID_KEY
+
+  /** The operators of `transformWithState`: that of Scala, and what it has in common with that of Python. */
+  type TransformWithState = TransformWithStateExec
+  type TransformWithStateBase = TransformWithStateExecBase
 }
 
 /**

@@ -1,14 +1,10 @@
 package org.apache.spark.sql.lamina
 
 import org.apache.spark.sql.SparkSessionExtensions
-import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
-import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
-  TransformWithStateExec,
-  TransformWithStateExecBase
-}
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.lamina.errors.LaminaError
 
@@ -34,10 +30,7 @@ object LaminaExtensions {
    * does before it checks.
    */
   private[lamina] def requireForTransformWithState(): Unit =
-    if (
-      isCalledByTransformWithState && SparkSession.getActiveSession.exists(!_.sessionState.columnarRules
-        .contains(AcceptProvider))
-    ) {
+    if (isCalledByTransformWithState && SparkSession.getActiveSession.exists(isStreamingWithoutExtension)) {
       throw new LaminaError(
         LaminaError.SettingsInvalid,
         s"transformWithState runs on lamina only with ${StaticSQLConf.SPARK_SESSION_EXTENSIONS.key}=" +
@@ -45,8 +38,12 @@ object LaminaExtensions {
       )
     }
 
+  private def isStreamingWithoutExtension(session: SparkSession): Boolean =
+    session.sparkContext.getLocalProperty(Compat.queryIdKey) != null &&
+      !session.sessionState.columnarRules.contains(AcceptProvider)
+
   private def isCalledByTransformWithState: Boolean = {
-    val operator = classOf[TransformWithStateExecBase].getName
+    val operator = classOf[Compat.TransformWithStateBase].getName
     StackWalker.getInstance().walk[Boolean](frames => frames.limit(SearchedFrames).anyMatch(_.getClassName == operator))
   }
 
@@ -60,14 +57,14 @@ private object AcceptProvider extends ColumnarRule {
   }
 
   private def replace(plan: SparkPlan): SparkPlan = plan.transformUp {
-    case node: TransformWithStateExec if !node.isInstanceOf[AcceptsLamina] => new LaminaTransformWithState(node)
+    case node: Compat.TransformWithState if !node.isInstanceOf[AcceptsLamina] => new LaminaTransformWithState(node)
     case node: TransformWithStateInPySparkExec if !node.isInstanceOf[AcceptsLamina] =>
       new LaminaTransformWithStateInPySpark(node)
   }
 }
 
 /** An operator that accepts lamina, besides what it accepts in Spark. */
-private[lamina] trait AcceptsLamina extends TransformWithStateExecBase {
+private[lamina] trait AcceptsLamina extends Compat.TransformWithStateBase {
   override protected def validateStateStoreProvider(isStreaming: Boolean): Unit =
     if (!LaminaExtensions.isChosen(conf)) super.validateStateStoreProvider(isStreaming)
 

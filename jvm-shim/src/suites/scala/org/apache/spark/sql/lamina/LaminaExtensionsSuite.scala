@@ -38,6 +38,13 @@ class LaminaExtensionMissingSuite extends LaminaExtensionsSuiteBase("") {
     }
   }
 
+  test("without the extension a batch query runs, whose state Spark keeps elsewhere") {
+    import testImplicits._
+    val counted = Seq("a", "b", "a").toDS().groupByKey(identity)
+      .transformWithState(new RunningCountStatefulProcessor(), TimeMode.None(), OutputMode.Update())
+    assert(counted.collect().toSet == Set(("a", "1"), ("b", "1")))
+  }
+
   test("without the extension other operators run") {
     import testImplicits._
     val input = MemoryStream[String]

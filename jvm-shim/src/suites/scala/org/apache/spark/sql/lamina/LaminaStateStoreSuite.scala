@@ -85,7 +85,9 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean)
     super.afterEach()
   }
 
-  test("StateStore.get: a missing version is refused, older versions open again, unload forgets the provider") {
+  test(
+    "a provider that Spark loads: a missing version is refused, older versions open again, unload forgets the provider"
+  ) {
     withSpark(new SparkContext("local", "test")) { context =>
       withCoordinatorRef(context) { coordinator =>
         val id = StateStoreProviderId(newId(), UUID.randomUUID())
