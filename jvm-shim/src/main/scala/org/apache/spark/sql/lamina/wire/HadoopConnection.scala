@@ -66,13 +66,17 @@ private[wire] final class HadoopConnection(
         case "list" => list(header)
         case "delete" => delete(header)
         case "size" => size(header)
-        case other => throw new LaminaError(LaminaError.EngineProtocol, s"no request for Hadoop files is named '$other'")
+        case other =>
+          throw new LaminaError(LaminaError.EngineProtocol, s"no request for Hadoop files is named '$other'")
       }
     } catch {
       case error: Broken => throw error
       case NonFatal(error) =>
         body.skip()
-        send("ok" -> JBool(false), "error" -> JObject("kind" -> JString(kind(error)), "message" -> JString(said(error))))
+        send(
+          "ok" -> JBool(false),
+          "error" -> JObject("kind" -> JString(kind(error)), "message" -> JString(said(error)))
+        )
     }
   }
 
