@@ -57,8 +57,20 @@ class Versions:
         return self.arbitrate(v1.attempts(self._files.list()), version)
 
     def arbitrate(self, by_version: Mapping[int, Sequence[AttemptId]], version: Version) -> str:
-        """The attempt of `version` that counts among those listed (checkpoint format v1)."""
-        attempt = v1.arbitrate(by_version, version.version, lambda name: self.open(name).manifest)
+        """The attempt of `version` that counts among those listed (checkpoint format v1).
+
+        One that does not count may be collected between the listing and the look at its manifest: then the store is
+        listed again.
+        """
+        while True:
+            try:
+                attempt = v1.arbitrate(by_version, version.version, lambda name: self.open(name).manifest)
+                break
+            except LaminaError as error:
+                listed = v1.attempts(self._files.list())
+                if error.kind != "file.missing" or listed == by_version:
+                    raise
+                by_version = listed
         if attempt is None:
             raise self._absent(version, f"a file of version {version.version}", by_version)
         return attempt

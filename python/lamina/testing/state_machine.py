@@ -307,8 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
             made.append(self._begin(executor, snapshot=snapshot))
             self._commit(made[0])
 
-        # of format v1: a sibling that was listed may be collected before it is read; the task is tried again
-        done = self._surviving(executor, step, "state.base", "file.missing")
+        done = self._surviving(executor, step, "state.base")
         if done:
             self.acknowledged.append(made[0])
         return done

@@ -123,7 +123,7 @@ def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(
     path = tmp_path / "0" / "0" / file_name(versions[0].attempt)
     path.unlink()
     os.mkfifo(path)
-    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=2)
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=8)
     queues.append(queue)
     queue.start()
     reports = Reports()
