@@ -14,6 +14,8 @@ trait LaminaTests extends SharedSparkSession with WithoutExcluded { self: QueryT
   override protected def sparkConf: SparkConf = super.sparkConf
     .set(SQLConf.STATE_STORE_PROVIDER_CLASS.key, LaminaTests.Provider)
     .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[LaminaExtensions].getName)
+    // Whoever stops the stores holds a lock that a maintenance thread may need to end, and waits this long for it.
+    .set(SQLConf.STATE_STORE_MAINTENANCE_SHUTDOWN_TIMEOUT.key, "5")
 
   override protected def withSQLConf[T](pairs: (String, String)*)(f: => T): T =
     super.withSQLConf(pairs.map(LaminaTests.onLamina): _*)(f)
