@@ -346,7 +346,7 @@ final class LaminaStateStore(
       from.codec.supportsDeleteRange,
       "deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding"
     )
-    val cursor = from.table.range(from.codec.orderedKey(beginKey), from.codec.orderedKey(endKey), base = false)
+    val cursor = from.table.range(from.codec.orderedKey(beginKey), from.codec.orderedKey(endKey), startsAtBase = false)
     var row = cursor.next()
     while (row != 0L) {
       val removed = Bytes.copy(null, Rows.keyAddress(row), Rows.keyLength(row))
@@ -362,7 +362,9 @@ final class LaminaStateStore(
     catch {
       case refused: StateStoreInvalidStamp => throw refused
       case refused: StateStoreOperationOutOfOrder => throw refused
-      case error: Throwable => throw QueryExecutionErrors.failedToCommitStateFileError(toString, error)
+      case error: Throwable =>
+        if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
+        throw QueryExecutionErrors.failedToCommitStateFileError(toString, error)
     }
     provider.reportCommit(version + 1)
     version + 1

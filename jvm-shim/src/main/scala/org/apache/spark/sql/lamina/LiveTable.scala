@@ -87,7 +87,11 @@ final class LiveTable(pool: PagePool) {
 
   def isBusy: Boolean = writer != null || pending != null
 
-  def hasReaders: Boolean = opens.exists(open => open.state == OpenState.Reading && !open.isOver)
+  /** Whether rows of this version are read: by opens for reading, and by those that committed it and whose task goes on. */
+  def hasReaders: Boolean = opens.exists { open =>
+    val reads = open.state == OpenState.Reading || (open.state == OpenState.Committed && open.task != null)
+    reads && !open.isOver
+  }
 
   // ---- opens
 
@@ -108,6 +112,9 @@ final class LiveTable(pool: PagePool) {
   def idle(): Unit = if (onIdle != null && !isBusy && !opens.exists(open => open.task != null && !open.isOver)) {
     val action = onIdle
     onIdle = null
+    // They would keep what the next provider gives up.
+    opens.foreach(open => table.readersEnded(open.stamp))
+    opens.clear()
     action()
   }
 

@@ -44,7 +44,8 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
 
   private def advance(): Boolean = {
     if (cursor != null) {
-      store.reading()
+      // A commit ends the transaction that the walk began in: it goes on with what was committed.
+      cursor.base = store.reading()
       while (valueRow == null && cursor != null) {
         if (elements.hasNext) valueRow = elements.next()
         else {

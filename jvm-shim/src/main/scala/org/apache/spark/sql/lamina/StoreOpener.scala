@@ -168,7 +168,9 @@ final class StoreOpener(
       case error: StateStoreOperationOutOfOrder => throw error
       case error: LaminaError if error.kind == LaminaError.FileMissing || error.kind == LaminaError.StateNotRetained =>
         throw QueryExecutionErrors.failedToReadStreamingStateFileError(id.storeCheckpointLocation(), error)
-      case error: Throwable => throw StateStoreErrors.cannotLoadStore(error)
+      case error: Throwable =>
+        if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
+        throw StateStoreErrors.cannotLoadStore(error)
     }
 
   private def requireOpen(): Unit =
@@ -365,7 +367,7 @@ final class StoreOpener(
 
   def maintainMemory(): Unit = {
     val table = live
-    if (table != null) table.synchronized(if (owns(table)) table.reclaim(Int.MaxValue))
+    if (table != null && table.synchronized(owns(table))) Reclaimer.submit(table)
   }
 
   /** Bytes of the wire's buffers that are this store's share. */

@@ -46,7 +46,9 @@ final class DurableCommit(live: LiveTable, content: String, answer: PendingCommi
       settled = true
       live.synchronized {
         if (live.pending eq this) live.pending = null
-        if (failure != null) live.rollBack(content)
+        // A table that cannot go back is empty then, and is loaded when it is opened.
+        try if (failure != null) live.rollBack(content)
+        catch { case error: Throwable => failure.addSuppressed(error) }
         live.idle()
         live.notifyAll()
       }

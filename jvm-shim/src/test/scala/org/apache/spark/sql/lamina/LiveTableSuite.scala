@@ -65,7 +65,7 @@ class LiveTableSuite extends AnyFunSuite {
     def contents: Map[String, String] =
       if (!live.at.families.byName.contains("default")) Map.empty
       else {
-        val cursor = live.table.addFamily(0, ordered = false, multiValue = false).scan(base = true)
+        val cursor = live.table.addFamily(0, ordered = false, multiValue = false).scan(startsAtBase = true)
         Iterator.continually(cursor.next()).takeWhile(_ != 0L).map { row =>
           val key = Bytes.copy(null, Rows.keyAddress(row), Rows.keyLength(row))
           val value = Bytes.copy(null, Rows.valueAddress(row), Rows.valueLength(row))

@@ -40,6 +40,10 @@ final case class TableMemory(pageBytes: Long, deadBytes: Long, indexBytes: Long,
 }
 
 /** Walks rows; `next` gives a row's address, or 0 at the end. Updates meanwhile are allowed and may or may not be seen. */
-trait RowCursor {
+abstract class RowCursor {
+
+  /** Whether the next row comes from the version that the open transaction is based on. */
+  var base: Boolean
+
   def next(): Long
 }

@@ -127,7 +127,8 @@ final class FamilyTable private[table] (
   }
 
   /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
-  def scan(base: Boolean): RowCursor = new RowCursor {
+  def scan(startsAtBase: Boolean): RowCursor = new RowCursor {
+    override var base: Boolean = startsAtBase
     private val buffer = new HashIndex.WordBuffer
     private val wasEmpty = !base && rows == 0
     private var started = false
@@ -154,9 +155,10 @@ final class FamilyTable private[table] (
   }
 
   /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
-  def range(from: Array[Byte], until: Array[Byte], base: Boolean): RowCursor = {
+  def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
     require(ordered, s"column family $id keeps no order")
     new RowCursor {
+      override var base: Boolean = startsAtBase
       private val buffer = new OrderedKeys.KeyBuffer
       private var more = keys.copyFrom(from, above = false, buffer)
 
@@ -183,7 +185,7 @@ final class FamilyTable private[table] (
   // ---- transaction, called by StoreTable
 
   private[table] def dropAll(): Unit = {
-    val cursor = scan(base = false)
+    val cursor = scan(startsAtBase = false)
     var row = cursor.next()
     while (row != 0L) {
       remove(null, Rows.keyAddress(row), Rows.keyLength(row))
@@ -313,7 +315,8 @@ final class FamilyTable private[table] (
   }
 
   /** Points the undo log of the last transaction at rows that were moved. */
-  private[table] def follow(moved: MovedRows): Unit = previous.follow(moved)
+  private[table] def follow(moved: MovedRows): Unit =
+    previous.follow(moved, from = 0, firsts = true, seconds = true)
 
   private[table] def deadBytes: Long = pages.deadBytes
   private[table] def pageBytes: Long = pages.pageBytes

@@ -35,13 +35,16 @@ private[table] final class LongLog(pool: PagePool) {
 
   def second(i: Int): Long = Platform.getLong(null, address(i) + 8)
 
-  /** Points the entries at rows that were moved. The lowest bit of a row's address is not part of it. */
-  def follow(moved: MovedRows): Unit = {
-    var i = 0
+  /**
+   * Points the entries from `from` on, the first or the second of each pair or both, at rows that were moved. The lowest
+   * bit of a row's address is not part of it.
+   */
+  def follow(moved: MovedRows, from: Int, firsts: Boolean, seconds: Boolean): Unit = {
+    var i = from
     while (i < count) {
       val before = first(i)
-      Platform.putLong(null, address(i), moved.target(before & ~1L) | (before & 1L))
-      Platform.putLong(null, address(i) + 8, moved.target(second(i)))
+      if (firsts) Platform.putLong(null, address(i), moved.target(before & ~1L) | (before & 1L))
+      if (seconds) Platform.putLong(null, address(i) + 8, moved.target(second(i)))
       i += 1
     }
   }

@@ -17,6 +17,9 @@ private[table] final class Resting(pool: PagePool) {
   private val rows = new ArrayDeque[Rows]
   private var epoch = 0L
 
+  /** Entries of the log that was added last. */
+  var lastAdded = 0
+
   /** Somebody starts to read rows under an id of their own choice. */
   def readersActive(id: Long): Unit = readers(id) = epoch
 
@@ -32,6 +35,7 @@ private[table] final class Resting(pool: PagePool) {
   def add(family: FamilyTable, log: LongLog, news: Boolean): Unit =
     if (log.isEmpty) log.close()
     else {
+      lastAdded = log.size
       rows.addLast(new Rows(next(), family, log, news))
       startQuarantine()
     }
@@ -75,7 +79,9 @@ private[table] final class Resting(pool: PagePool) {
 
   /** Points the logs of a column family at rows that were moved. */
   def follow(family: FamilyTable, moved: MovedRows): Unit =
-    rows.forEach(resting => if (resting.family eq family) resting.log.follow(moved))
+    rows.forEach(resting =>
+      if (resting.family eq family) resting.log.follow(moved, resting.done, !resting.news, resting.news)
+    )
 
   def pageBytes: Long = {
     var sum = 0L

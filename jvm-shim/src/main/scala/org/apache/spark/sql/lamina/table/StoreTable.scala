@@ -27,7 +27,8 @@ final class StoreTable(pool: PagePool) {
   def begin(): Unit = {
     require(!open, "a transaction is open")
     settleMoves()
-    resting.bury(StoreTable.BuriedAtOnce)
+    // Twice what a transaction gives up: the backlog cannot grow, whatever maintenance gets done.
+    resting.bury(math.max(StoreTable.BuriedAtOnce, 2 * resting.lastAdded))
     open = true
   }
 
@@ -98,7 +99,7 @@ final class StoreTable(pool: PagePool) {
   def snapshot(sink: EntrySink): Long = {
     var rows = 0L
     families.values.foreach { family =>
-      val cursor = family.scan(base = false)
+      val cursor = family.scan(startsAtBase = false)
       var row = cursor.next()
       while (row != 0L) {
         sink.entry(

@@ -53,7 +53,8 @@ private[wire] final class DataClient(
         }
         exchange.connection.flush()
       } catch { case error: Throwable => throw exchange.failedSending(error) }
-      new PendingCommit(exchange, answers, cancelRequest)
+      try new PendingCommit(exchange, answers, cancelRequest)
+      catch { case error: Throwable => throw exchange.failed(error) } // no thread to read the answer
     }
 
   def load(header: JObject)(onHeader: JValue => Unit)(sink: EntrySink): Unit = {

@@ -20,6 +20,8 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
   var base: State = Map.empty
   var state: State = Map.empty
   private var older: Option[State] = None
+  private val held = mutable.LinkedHashMap.empty[Long, Seq[(Long, String)]]
+  private var holders = 0L
   private val touches = mutable.Map.empty[(Int, String), Int]
 
   def begin(): Unit = if (!table.inTransaction) table.begin()
@@ -107,6 +109,26 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
 
   def maintain(): Unit = while (table.maintain(2)) ()
 
+  /** A reader takes all rows, of the open transaction too, and keeps them until `release`. */
+  def hold(): Unit = {
+    holders += 1
+    table.readersActive(holders)
+    held(holders) = state.keys.toSeq.map { case (family, key) =>
+      val k = bytes(key)
+      val row = table.family(family).get(k, Base, k.length)
+      (Rows.valueAddress(row), value(row).get)
+    }
+  }
+
+  /** The reader that has held its rows for the longest time ends; all of them are still as it got them. */
+  def release(): Unit = held.headOption.foreach { case (holder, rows) =>
+    rows.foreach { case (address, expected) =>
+      assert(text(null, address, expected.length) == expected, s"a row that reader $holder holds was changed")
+    }
+    held -= holder
+    table.readersEnded(holder)
+  }
+
   def check(): Unit = {
     for (family <- Seq(Plain, Sorted, Lists)) {
       val expected = state.collect { case ((`family`, key), value) => key -> value }
@@ -163,6 +185,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
   }
 
   def close(): Unit = {
+    held.keys.foreach(table.readersEnded)
     table.close()
     now += quarantineMs + 1
     pool.sweep()

@@ -26,6 +26,8 @@ object TableProperties extends Properties("table") {
   private case object Abort extends Step
   private case object StepBack extends Step
   private case object Maintain extends Step
+  private case object Hold extends Step
+  private case object Release extends Step
   private case object Check extends Step
 
   private val family = Gen.oneOf(Plain, Sorted, Lists)
@@ -49,6 +51,8 @@ object TableProperties extends Properties("table") {
     3 -> Gen.const(Abort),
     3 -> Gen.const(StepBack),
     4 -> Gen.const(Maintain),
+    2 -> Gen.const(Hold),
+    2 -> Gen.const(Release),
     6 -> Gen.const(Check)
   )
 
@@ -62,6 +66,8 @@ object TableProperties extends Properties("table") {
     case Abort => model.abort()
     case StepBack => model.stepBack()
     case Maintain => model.maintain()
+    case Hold => model.hold()
+    case Release => model.release()
     case Check => model.check()
   }
 
@@ -93,7 +99,9 @@ object TableProperties extends Properties("table") {
         }
         if (random.nextInt(4) == 0) model.abort() else model.commit()
         if (random.nextInt(4) == 0) model.stepBack()
+        if (random.nextInt(3) == 0) model.hold()
         model.maintain()
+        if (random.nextInt(3) == 0) model.release()
       }
     }
   }: _*)
@@ -257,7 +265,7 @@ object TableProperties extends Properties("table") {
       for (i <- 0 until 1000) model.put(Plain, s"key $i", "old")
       model.commit()
       model.begin()
-      val cursor = model.table.family(Plain).scan(base = false)
+      val cursor = model.table.family(Plain).scan(startsAtBase = false)
       val seen = scala.collection.mutable.Set.empty[String]
       var row = cursor.next()
       while (row != 0L) {
