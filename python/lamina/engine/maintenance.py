@@ -87,6 +87,7 @@ class Maintainer:
         return {
             "segment": None if compacted is None else segment_to_json(compacted.segment),
             "collected": {} if collected is None else collected.metrics(),
+            "stopped": None if collected is None else collected.stopped,
         }
 
     def _store(self, argument: OpenArgument) -> HeapStore:

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 _SHORTEST_LIFE_S = 2.0
 """A process that dies sooner after its start is not started again before this time has passed."""
 
+_END_S = 5.0
+"""How long the end of the engine waits for that of its maintenance process."""
+
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -65,6 +68,7 @@ class MaintenanceQueue:
         self._silent = False
         self._started = 0.0
         self._last_error: dict[str, str] | None = None
+        self._stopped: str | None = None
         self._busy_s = 0.0
 
     def start(self) -> None:
@@ -82,7 +86,10 @@ class MaintenanceQueue:
     def submit(self, store: int, job: Job) -> bool:
         """Queues `job` for the store with this handle; False where it took the place of one that was waiting."""
         with self._changed:
-            new = store not in self._waiting
+            replaced = self._waiting.get(store)
+            new = replaced is None
+            if replaced is not None and replaced.argument.get("collect"):
+                job = Job({**job.argument, "collect": True}, job.report)
             self._waiting[store] = job
             self._changed.notify_all()
             return new
@@ -110,6 +117,7 @@ class MaintenanceQueue:
                 "deleted_files": self._collected["delete_files"],
                 "deleted_bytes": self._collected["delete_bytes"],
                 "collected": dict(sorted(self._collected.items())),
+                "collection_stopped": self._stopped,
                 "last_error": self._last_error,
                 "busy_ms": round(self._busy_s * 1000),
             }
@@ -122,7 +130,9 @@ class MaintenanceQueue:
             process = self._process
         if process is not None:
             process.kill()
-            process.wait()
+            # a process that waits for a dead network file system ends when that answers
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
 
     def _spawn(self) -> None:
         try:
@@ -180,8 +190,12 @@ class MaintenanceQueue:
                 pass  # it died; `_hear` sees that too
 
     def _rest(self) -> float | None:
-        """Seconds until the job in work counts as hanging; None where there is none."""
-        return None if self._current is None else max(0.0, self._heard + self._silence_s - self._clock.monotonic())
+        """Seconds until the job in work counts as hanging; None where there is none, or one that is ended already."""
+        return (
+            None
+            if self._current is None or self._silent
+            else max(0.0, self._heard + self._silence_s - self._clock.monotonic())
+        )
 
     def _end_if_silent(self) -> None:
         if self._current is not None and self._rest() == 0 and self._process is not None and not self._silent:
@@ -226,6 +240,7 @@ class MaintenanceQueue:
                 self._segments += report.get("segment") is not None
                 self._collected.update(report.get("collected", {}))
                 self._last_error = report.get("error", self._last_error)
+                self._stopped = report.get("stopped", self._stopped)
                 self._busy_s += self._clock.monotonic() - self._work_began
         try:
             if finished is not None:

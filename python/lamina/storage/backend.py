@@ -61,6 +61,10 @@ class Backend(ABC):
     def delete_many(self, paths: Sequence[str]) -> None:
         """Deletes objects; one that is not there is no error."""
 
+    def forget(self, path: str) -> bool:
+        """Drops a local copy of an object, whose contents turned out wrong; whether there was one."""
+        return False
+
     @abstractmethod
     def size(self, path: str) -> int:
         """The size of an object; FileNotFoundError where it is not there."""

@@ -135,10 +135,11 @@ class LocalCache:
         writing.write(data)
         writing.keep()
 
-    def drop(self, urls: Iterable[str]) -> None:
-        """Removes copies, where there are any."""
+    def drop(self, urls: Iterable[str]) -> int:
+        """Removes copies, where there are any; how many."""
+        dropped = 0
         if not self.max_bytes:
-            return
+            return dropped
         with contextlib.suppress(OSError), self._locked() as total:
             freed = 0
             for url in urls:
@@ -146,7 +147,9 @@ class LocalCache:
                     size = os.stat(self._path(url)).st_size
                     os.unlink(self._path(url))
                     freed += size
+                    dropped += 1
             self._write_total(total, max(0, self._read_total(total) - freed))
+        return dropped
 
     def _path(self, url: str) -> str:
         return os.path.join(self.directory, hashlib.sha256(url.encode()).hexdigest())
@@ -356,6 +359,9 @@ class CachingBackend(Backend):
     def delete_many(self, paths: Sequence[str]) -> None:
         self._cache.drop(self._url(path) for path in paths)
         self._inner.delete_many(paths)
+
+    def forget(self, path: str) -> bool:
+        return self._cache.holds(path) and self._cache.drop([self._url(path)]) > 0
 
     def size(self, path: str) -> int:
         return self._inner.size(path)

@@ -93,6 +93,10 @@ class Storage:
         if paths:
             self._call("delete", paths[0], lambda: self._backend.delete_many(paths))
 
+    def forget(self, path: str) -> bool:
+        """Drops a local copy of an object, whose contents turned out wrong; whether there was one to read around."""
+        return self._backend.forget(path)
+
     def size(self, path: str) -> int:
         """Size in bytes; `file.missing` where there is no object."""
         return self._call("look up", path, lambda: self._backend.size(path))

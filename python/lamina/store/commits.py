@@ -197,8 +197,7 @@ class Commits:
             # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides
             if error.kind != "storage.failed" or not written or not self._is_there(name, written[0], writer.size):
                 raise
-        if (self._clock.monotonic() - started) * 2_000 >= self._settings.retention_min_age_ms:
-            self._verify_adopted(written[0], begun.base)
+        self._verify_adopted(written[0], begun.base)
         with self._lock:
             self._begun.pop(request.attempt, None)
         self._versions.remember(Opened(written[0], writer.size))
@@ -208,15 +207,17 @@ class Commits:
         return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000, due)
 
     def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
-        """After a slow publication: the segments that it is the first to name may have been collected meanwhile."""
+        """Segments that it is the first to name may have been collected until its publication: it was slow, or a clock
+        is wrong."""
         known = {reference.path for reference in base.references()} if base else set()
         for reference in manifest.references:
             path = reference.path
             if path and reference.root is None and path not in known and not self._files.exists(path):
+                self._segments.keep(self._files.exists)
                 raise LaminaError.from_kind(
                     "state.base",
-                    f"attempt {manifest.attempt} took longer than half of retention.minAgeMs, and {path}, which it "
-                    "stands on, was collected meanwhile; it is tried again. Raise retention.minAgeMs if this repeats",
+                    f"{path}, which attempt {manifest.attempt} stands on, was collected before the attempt was "
+                    "published; it is tried again. Raise retention.minAgeMs if this repeats, and look at the clocks",
                 )
 
     def _begun_as(self, request: CommitRequest) -> _Begun:

@@ -215,6 +215,7 @@ def _from_disk(files: StoreFiles, reference: Reference, directory: str) -> Itera
             digest.update(piece)
             copy.write(piece)
     if digest.hexdigest()[: len(reference.sha256)] != reference.sha256:
+        files.forget(reference)
         raise container.damaged(where, "the section that is referred to does not fit its checksum")
     with pa.OSFile(path, "rb") as file:
         os.unlink(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -92,18 +92,32 @@ class StoreFiles:
                 "attempt-id.unknown", f"attempt id {attempt!r} names no file that this release can open"
             )
         path = self._path(str(CommitName(parsed)))
-        manifest, size = self._manifest(self.storage, path, None)
-        if not isinstance(manifest, CommitManifest) or manifest.attempt != attempt or manifest.store != self.identity:
-            raise self._foreign(self.storage.location(path), manifest, self.identity)
-        return Opened(manifest, size)
+
+        def opened() -> Opened:
+            manifest, size = self._manifest(self.storage, path, None)
+            if not isinstance(manifest, CommitManifest) or (manifest.attempt, manifest.store) != (
+                attempt,
+                self.identity,
+            ):
+                raise self._foreign(self.storage.location(path), manifest, self.identity)
+            return Opened(manifest, size)
+
+        return _without_bad_copy(self.storage, path, opened)
 
     def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
         """The manifest of a segment of this store, and the size of its file."""
         path = self._path(str(name))
-        manifest, size = self._manifest(self.storage, path, None)
-        if not isinstance(manifest, SegmentManifest) or manifest.segment != name.id or manifest.store != self.identity:
-            raise self._foreign(self.storage.location(path), manifest, self.identity)
-        return manifest, size
+
+        def opened() -> tuple[SegmentManifest, int]:
+            manifest, size = self._manifest(self.storage, path, None)
+            if not isinstance(manifest, SegmentManifest) or (manifest.segment, manifest.store) != (
+                name.id,
+                self.identity,
+            ):
+                raise self._foreign(self.storage.location(path), manifest, self.identity)
+            return manifest, size
+
+        return _without_bad_copy(self.storage, path, opened)
 
     def read(self, reference: Reference) -> pa.Buffer:
         """The verified bytes of the section that `reference`, whose path is known, refers to.
@@ -111,8 +125,11 @@ class StoreFiles:
         Raises:
             LaminaError: `file.missing`, `file.damaged`, `file.version`, `file.identity`, naming the file.
         """
-        assert reference.path is not None and reference.size is not None
         storage, path = self._place(reference)
+        return _without_bad_copy(storage, path, lambda: self._read(storage, path, reference))
+
+    def _read(self, storage: Storage, path: str, reference: Reference) -> pa.Buffer:
+        assert reference.size is not None
         where = storage.location(path)
         if reference.size - reference.length <= _WHOLE_BYTES:
             whole = storage.read(path)
@@ -171,6 +188,11 @@ class StoreFiles:
         for offset in range(0, reference.length, _PIECE_BYTES):
             yield storage.read_range(path, reference.offset + offset, min(_PIECE_BYTES, reference.length - offset))
 
+    def forget(self, reference: Reference) -> None:
+        """Drops the local copy, if any, of a file whose contents turned out wrong."""
+        storage, path = self._place(reference)
+        storage.forget(path)
+
     def place(self, reference: Reference) -> str:
         """How the file of a reference is named to people."""
         storage, path = self._place(reference)
@@ -221,3 +243,16 @@ class StoreFiles:
 
     def _path(self, name: str) -> str:
         return paths.join(self.directory, name)
+
+
+_Found = TypeVar("_Found")
+
+
+def _without_bad_copy(storage: Storage, path: str, read: Callable[[], _Found]) -> _Found:
+    """What `read` gives; where the file is damaged and was read from a local copy, what the storage itself gives."""
+    try:
+        return read()
+    except LaminaError as error:
+        if error.kind not in ("file.damaged", "file.identity", "file.version") or not storage.forget(path):
+            raise
+    return read()

@@ -215,6 +215,7 @@ class HeapStore:
             if self._compacted == confirmed.attempt:
                 return None  # its segment waits for the next commit
         opened = self._versions.open_present(confirmed.attempt, confirmed)
+        self._segments.keep(self._files.exists)
         references = self._segments.expected(opened)
         try:
             compacted = self._compaction.run(opened.manifest, references, progress)
@@ -230,11 +231,21 @@ class HeapStore:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""
         self._segments.add(segment)
 
+    def waiting_segments(self) -> list[str]:
+        """The names of finished segments that the next commit is to refer to."""
+        return self._segments.names()
+
     def collect(self, confirmed: Version, *, dry_run: bool) -> Collected:
         """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`."""
         newest = Version(confirmed.version, self._versions.locate(confirmed))
         stale = self._checkpoint.newer_run()
-        return self._collector.collect(newest, stale=stale is not None, epoch=self._checkpoint.epoch, dry_run=dry_run)
+        return self._collector.collect(
+            newest,
+            stale=stale is not None,
+            epoch=self._checkpoint.epoch,
+            dry_run=dry_run,
+            waiting=self.waiting_segments(),
+        )
 
     def rest(self) -> None:
         """Gives the memory of manifests back; what is small is kept for the next use."""

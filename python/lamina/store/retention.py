@@ -23,7 +23,7 @@ that time: the lineage is followed down to the first version that left longer ag
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.components import Clock
@@ -89,13 +89,22 @@ class Collector:
         self._others: dict[str, list[str]] = {}
         self._first_unneeded: dict[str, int] = {}
 
-    def collect(self, confirmed: Version, *, stale: bool, epoch: int | None, dry_run: bool) -> Collected:
+    def collect(
+        self,
+        confirmed: Version,
+        *,
+        stale: bool,
+        epoch: int | None,
+        dry_run: bool,
+        waiting: Collection[str] = (),
+    ) -> Collected:
         """Deletes what nothing needs any more; with `dry_run` only says what it would.
 
         Args:
             confirmed: the newest version that a streaming open built on, with its attempt.
             stale: whether a newer run of the query is known.
             epoch: the epoch of this run, None for readers.
+            waiting: names of finished segments that the next commit is to refer to.
         Raises:
             LaminaError: `store.state` for readers, `file.*` where a retained version cannot be read, `storage.*`.
         """
@@ -105,14 +114,16 @@ class Collector:
             return Collected((), dry_run, "the store is empty")
         if stale:
             return Collected((), dry_run, "a newer run of the query is known")
+        # before the listing: what is published or adopted while this goes on must not look older than it is
+        now = self._clock.now_ms()
         listing = {entry.name: entry for entry in self._files.list()}
         if epoch is not None and _newest_epoch(listing) > epoch:
             return Collected((), dry_run, "a newer run of the query has written to the store")
         newest = self._versions.open_present(confirmed.attempt, confirmed).manifest
-        lineage = self._followed(newest, confirmed.version, listing)
+        lineage = self._followed(newest, confirmed.version, listing, now)
         if lineage is None:
             return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
-        verdicts = self._verdicts(lineage, confirmed.version, listing)
+        verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting)
         if not dry_run:
             # a deletion that fails is repeated by the next collection
             self._files.delete([verdict.path for verdict in verdicts if verdict.action == DELETE])
@@ -122,12 +133,14 @@ class Collector:
         self._others = {name: names for name, names in self._others.items() if name in present}
         return Collected(tuple(verdicts), dry_run)
 
-    def _followed(self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed]) -> _Lineage | None:
+    def _followed(
+        self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int
+    ) -> _Lineage | None:
         """The lineage down to the first version that has no readers any more; None where it breaks off too early."""
         looked = 0
 
         def seen(entries: Sequence[Entry]) -> _Lineage:
-            return _Lineage(entries, confirmed, listing, self._retention, self._clock.now_ms(), self._first_unneeded)
+            return _Lineage(entries, confirmed, listing, self._retention, now, self._first_unneeded)
 
         def far_enough(entries: Sequence[Entry]) -> bool:
             nonlocal looked
@@ -145,16 +158,25 @@ class Collector:
         self._registry.read(lineage.entries, lineage.retained)
         return lineage
 
-    def _verdicts(self, lineage: _Lineage, confirmed: int, listing: Mapping[str, Listed]) -> list[Verdict]:
+    def _verdicts(
+        self,
+        lineage: _Lineage,
+        confirmed: int,
+        listing: Mapping[str, Listed],
+        now: int,
+        waiting: Collection[str],
+    ) -> list[Verdict]:
         """What becomes of each file: one pass over the files by themselves, one for what kept commits refer to."""
-        now = self._clock.now_ms()
         verdicts = {}
         for name, entry in sorted(listing.items()):
-            verdicts[name] = self._verdict(_File.of(entry), lineage, confirmed, now)
+            verdict = self._verdict(_File.of(entry), lineage, confirmed, now)
+            if verdict.action == DELETE and name in waiting:
+                verdict = replace(verdict, action=WAIT, reason="the next commit is to refer to it")
+            verdicts[name] = verdict
         for name, verdict in list(verdicts.items()):
             # of the lineage's own versions the registry knows what they need, and until when
             if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
-                for other in self._needed_by(name):
+                for other in self._needed_by(name, verdict.action):
                     if other != name and other in verdicts and verdicts[other].action != KEEP:
                         verdicts[other] = _because(verdicts[other], verdict, name)
         return list(verdicts.values())
@@ -183,18 +205,18 @@ class Collector:
         young = age < self._retention.min_age_ms or file.entry.modified_ms <= 0
         return verdict(WAIT if young else DELETE, age, reason)
 
-    def _needed_by(self, name: str) -> list[str]:
-        """What a commit off the lineage refers to."""
+    def _needed_by(self, name: str, action: str) -> list[str]:
+        """What a commit off the lineage, which itself is kept or waits, refers to."""
         if name not in self._others:
             parsed = parse_name(name)
             assert isinstance(parsed, CommitName)
             try:
                 self._others[name] = footprint(self._files, str(parsed.attempt))
             except LaminaError as error:
-                # gone meanwhile, or damaged: nobody can build a version from it
-                if not error.kind.startswith("file."):
-                    raise
-                return []
+                # gone meanwhile, or broken and on its way out; what cannot be read otherwise may need anything
+                if error.kind == "file.missing" or (error.kind in ("file.damaged", "file.identity") and action == WAIT):
+                    return []
+                raise
         return self._others[name]
 
 

@@ -27,6 +27,17 @@ class WaitingSegments:
         with self._lock:
             self._segments.append(segment)
 
+    def names(self) -> list[str]:
+        """The names of their files."""
+        with self._lock:
+            return [str(segment.reference().path) for segment in self._segments]
+
+    def keep(self, exists: Callable[[str], bool]) -> None:
+        """Forgets the segments whose files are not there any more."""
+        lost = {name for name in self.names() if not exists(name)}
+        with self._lock:
+            self._segments = [kept for kept in self._segments if kept.reference().path not in lost]
+
     def expected(self, base: Opened) -> tuple[Reference, ...]:
         """What the references of `base` become when a commit on it refers to the segments; forgets those that do not
         fit, and changes nothing on storage."""

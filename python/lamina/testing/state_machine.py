@@ -527,7 +527,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def collect_until_nothing_is_left_to_collect(self) -> None:
-        """After the minimum age only what retained versions need is there, and what is numbered above them."""
+        """After the minimum age only what retained versions need is there, what is numbered above them, and finished
+        segments that the executor's next commit is to refer to."""
         executor = self.executors[0]
         if self._collection_waits:
             return
@@ -540,6 +541,7 @@ class StoreMachine(RuleBasedStateMachine):
         if confirmed == 0 or not self._footprint(self.committed):
             return  # nothing of the query was written yet
         needed = {name for version in self._retained() for name in self._footprint(version)}
+        needed.update(executor.store.waiting_segments())
         for name in self._names():
             parsed = parse_name(name)
             if isinstance(parsed, CommitName) and parsed.version > confirmed:

@@ -153,3 +153,14 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(
     reports.wait_for(1)
     assert reports.all[0]["ok"]
     assert queue.stats()["alive"]
+
+
+def test_a_job_that_takes_the_place_of_a_waiting_one_still_collects(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 1)[-1]
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=60)
+    assert queue.submit(1, Job(job(tmp_path, 0, version, collect=True), Reports()))
+    assert not queue.submit(1, Job(job(tmp_path, 0, version, collect=False), Reports()))
+    assert queue._waiting[1].argument["collect"] is True
+    assert queue.submit(2, Job(job(tmp_path, 0, version, collect=False), Reports()))
+    assert queue._waiting[2].argument["collect"] is False

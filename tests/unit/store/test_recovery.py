@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lamina.format.entries import PUT
+from lamina.format.paths import is_immutable
+from lamina.storage import LocalCache, Storage
+from lamina.storage.cache import CachingBackend
 from lamina.store import Segment, Version
 from lamina.store.versions import file_name
 from lamina.testing.expect import fails_with
@@ -150,3 +155,18 @@ def test_a_caller_that_has_the_rows_needs_no_broken_file_and_its_next_commit_bri
     assert begun.snapshot
     mended = query.commit(again, versions[-1], {b"k": (PUT, b"v")}, begun=begun)
     query.assert_restores(query.open(), mended)
+
+
+def test_a_local_copy_of_damaged_bytes_does_not_outlive_the_damage(tmp_path: Path) -> None:
+    inner = Storage(str(tmp_path / "remote"))
+    cache = LocalCache(str(tmp_path / "copies"), 64 << 20, is_immutable)
+    writer = Query(inner)
+    version = writer.run_batches(writer.open(), EMPTY, 1)[-1]
+    whole = bytes(inner.read(path(version)))
+    damage(inner, path(version))
+    writer.storage = Storage(inner.url, backend=CachingBackend(inner._backend, cache, inner.url))
+    with fails_with("file.damaged"):
+        writer.assert_restores(writer.open(), version)
+    inner.publish(path(version), whole)
+    writer.assert_restores(writer.open(), version)
+    assert cache.stats()["damaged"] == 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from lamina.errors import LaminaError
 from lamina.format.entries import PUT
 from lamina.storage import Listed, Storage
 from lamina.store import Collected, HeapStore, Version
@@ -27,17 +29,23 @@ class Aged(FaultyBackend):
         super().__init__(Storage(str(root))._backend)
         self.clock = clock
         self.times: dict[str, int] = {}
+        self.behind_ms = 0
+        self.after_listing: Callable[[], None] | None = None
 
     def publish(self, path: str, chunks: object) -> int:
         size = super().publish(path, chunks)  # type: ignore[arg-type]
-        self.times[path] = self.clock.now_ms()
+        self.times[path] = self.clock.now_ms() - self.behind_ms
         return size
 
     def list(self, directory: str) -> list[Listed]:
-        return [
+        listed = [
             Listed(entry.name, entry.size, self.times.get(f"{directory}/{entry.name}", START_MS))
             for entry in super().list(directory)
         ]
+        action, self.after_listing = self.after_listing, None
+        if action is not None:
+            action()
+        return listed
 
 
 @pytest.fixture
@@ -606,3 +614,88 @@ def test_files_do_not_pile_up_over_many_versions(query: Query, tmp_path: Path) -
         counts.append(len(os.listdir(tmp_path / "0" / "0")))
     assert max(counts[60:]) <= max(counts[30:60]) + 4
     query.assert_restores(query.open(), version)
+
+
+def test_a_collector_that_sleeps_after_its_listing_deletes_no_segment_adopted_meanwhile(query: Query) -> None:
+    store, collector = query.open(), query.open(read_only=False)
+    versions = batches(query, store, EMPTY, 8)
+    segment = compact(query, store, versions[-1])
+    backend = query.storage._backend
+    assert isinstance(backend, Aged)
+
+    def commit_and_sleep() -> None:
+        versions.extend(batches(query, store, versions[-1], 1))
+        wait(query, MIN_AGE_MS + 60_000)
+
+    backend.after_listing = commit_and_sleep
+    collected = collector.collect(versions[-1], dry_run=False)
+    assert len(versions) == 9
+    assert segment not in deleted(collected)
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_a_segment_that_a_clock_ahead_of_the_storages_lets_another_executor_collect_is_not_referred_to(
+    query: Query,
+) -> None:
+    backend = query.storage._backend
+    assert isinstance(backend, Aged)
+    backend.behind_ms = MIN_AGE_MS + 60_000
+    store, collector = query.open(), query.open()
+    versions = batches(query, store, EMPTY, 8)
+    segment = compact(query, store, versions[-1])
+    assert segment in deleted(collector.collect(versions[-1], dry_run=False))
+    with fails_with("state.base"):
+        batches(query, store, versions[-1], 1)
+    versions += batches(query, store, versions[-1], 1)
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_a_segment_collected_before_its_commit_was_published_fails_the_commit(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 8)
+    segment = compact(query, store, versions[-1])
+    begun = query.begin(store, versions[-1])
+    query.storage.delete_many([f"0/0/{segment}"])
+    with fails_with("state.base") as caught:
+        query.commit(store, versions[-1], {b"k": (PUT, b"x")}, begun=begun)
+    assert segment in caught.error.message
+    query.commit(store, versions[-1], {b"k": (PUT, b"x")})
+
+
+def test_a_finished_segment_waits_for_the_next_commit_however_long_that_takes(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 8)
+    segment = compact(query, store, versions[-1])
+    wait(query, 3 * MIN_AGE_MS)
+    assert segment not in deleted(store.collect(versions[-1], dry_run=False))
+    versions += batches(query, store, versions[-1], 1)
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_a_segment_that_somebody_else_collected_is_merged_anew(query: Query) -> None:
+    store = query.open()
+    versions = batches(query, store, EMPTY, 8)
+    segment = compact(query, store, versions[-1])
+    query.storage.delete_many([f"0/0/{segment}"])
+    versions += batches(query, query.open(), versions[-1], 1)
+    assert compact(query, store, versions[-1]) != segment
+
+
+@pytest.mark.parametrize("kind", ["file.version", "file.damaged"])
+def test_a_newer_commit_that_cannot_be_read_stops_the_collection(
+    query: Query, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    store, collector = query.open(), query.open()
+    versions = batches(query, store, EMPTY, 8)
+    compact(query, store, versions[-1])
+    batches(query, store, versions[-1], 1)
+    before = names(query.storage)
+    wait(query, 3 * MIN_AGE_MS)
+
+    def unreadable(files: object, attempt: str) -> list[str]:
+        raise LaminaError.from_kind(kind, attempt)
+
+    monkeypatch.setattr("lamina.store.retention.footprint", unreadable)
+    with fails_with(kind):
+        collector.collect(versions[-1], dry_run=False)
+    assert names(query.storage) == before
