@@ -191,11 +191,9 @@ class MaintenanceQueue:
 
     def _rest(self) -> float | None:
         """Seconds until the job in work counts as hanging; None where there is none, or one that is ended already."""
-        return (
-            None
-            if self._current is None or self._silent
-            else max(0.0, self._heard + self._silence_s - self._clock.monotonic())
-        )
+        if self._current is None or self._silent:
+            return None
+        return max(0.0, self._heard + self._silence_s - self._clock.monotonic())
 
     def _end_if_silent(self) -> None:
         if self._current is not None and self._rest() == 0 and self._process is not None and not self._silent:
