@@ -7,8 +7,8 @@ Tiers are lazy. Nothing is merged while a version consists of at most 1 + log2(v
 commit's increment they are at most 2 + log2(version). When there are more, the newest few are merged, three or more,
 up to the first that is followed by an older one at least as large as all of them together: sizes keep growing from new
 to old, a large old segment is left alone until as much has been written after it, and an entry is rewritten less often
-than log2(versions) times. Large files are not worth touching before there are `_FEW` of them: a preload of a few
-batches stays as it was written. All references are merged when most of their rows are dead, which costs no more than
+than log2(versions) times. A large version consists of up to `_FEW` files before any are merged: a preload of a few
+batches stays as it was written, and what follows it is not merged again with every commit. All references are merged when most of their rows are dead, which costs no more than
 what was written since the last time.
 """
 
@@ -43,8 +43,9 @@ _LEAST_MERGED = 3
 """Merging only two would come up again with the next commit but one."""
 
 _FEW = 8
-_CHEAP_BYTES = 16 << 20
-"""A merge of more bytes waits until there are more than `_FEW` files."""
+_LARGE_BYTES = 16 << 20
+_LARGE_ROWS = 1 << 18
+"""A version of more bytes or rows is large."""
 
 Progress = Callable[[int, int], None]
 
@@ -63,7 +64,7 @@ def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]
     """The newest references that are worth a merge; empty where none are."""
     if len(references) > 1 and _mostly_dead(references, max(live_rows, 1)):
         return references
-    if len(references) < 2 or len(references) <= most_files(references[0].end):
+    if len(references) < 2 or len(references) <= most_files(references):
         return ()
     merged = 0
     for count, reference in enumerate(references, start=1):
@@ -71,8 +72,6 @@ def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]
         older = references[count].length if count < len(references) else 0
         if count >= min(_LEAST_MERGED, len(references)) and merged <= older:
             break
-    if merged > _CHEAP_BYTES and len(references) <= _FEW:
-        return ()
     return references[:count]
 
 
@@ -94,9 +93,11 @@ def live_rows(manifest: CommitManifest) -> int:
     return sum(count.rows for count in manifest.counts.values())
 
 
-def most_files(version: int) -> int:
-    """How many files `version` may consist of before some are merged."""
-    return max(version, 1).bit_length()
+def most_files(references: Sequence[Reference]) -> int:
+    """How many files the version of these references may consist of before some are merged."""
+    few = max(references[0].end, 1).bit_length()
+    large = sum(one.rows for one in references) > _LARGE_ROWS or sum(one.length for one in references) > _LARGE_BYTES
+    return max(few, _FEW) if large else few
 
 
 class Compaction:

@@ -89,6 +89,14 @@ def test_the_large_increments_of_a_preload_are_left_alone_until_as_much_was_writ
     assert 0 < sum(rewritten) < 4 * large + 96 * small
 
 
+def test_small_increments_after_a_preload_are_not_merged_again_with_every_commit() -> None:
+    for preload, rows in ((7 << 20, 0), (1 << 20, 100_000)):
+        small = 80 << 10
+        rewritten: list[int] = []
+        list(merged([preload] * 4 + [small] * 40, rewritten=rewritten, rows=rows, live=10 * rows))
+        assert sum(rewritten) <= 40 * small * 0.6 * math.log2(44)
+
+
 def test_a_chain_most_of_whose_rows_are_dead_is_merged_although_it_is_large_and_short() -> None:
     chain_of_two = [reference(1, 2, 10, rows=10), reference(0, 1, 1000, rows=1000)]
     assert list(pick(chain_of_two, live_rows=900)) == []
