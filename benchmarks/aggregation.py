@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figure, machine, variants
-from benchmarks.rounds import RESULTS, progress, run_child, turns, write_result
+from benchmarks.rounds import RESULTS, progress, read_result, run_child, turns, write_result
 from benchmarks.settings import durability
 from benchmarks.statistics import Spread, ratios, spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
@@ -75,7 +75,6 @@ def run(cells: dict[str, Cell], chosen: list[str], rounds: int) -> dict[str, Any
         "benchmark": "aggregation",
         "date": datetime.date.today().isoformat(),
         "machine": machine.describe(),
-        "rounds": rounds,
         "durability": {variant: durability(variant) for variant in chosen},
         "cells": {},
     }
@@ -93,7 +92,7 @@ def run(cells: dict[str, Cell], chosen: list[str], rounds: int) -> dict[str, Any
                     restored = run_child(CHILD, {**request, "action": "verify"})
             took = statistics.median(answer["add_batch_ms"])
             progress(f"{name} round {number + 1}/{rounds} {variant}: {took:.0f} ms a batch, load {answer['load']}")
-        result["cells"][name] = {**asdict(cell), **summary(runs, restored), "runs": runs}
+        result["cells"][name] = {**asdict(cell), "rounds": rounds, **summary(runs, restored), "runs": runs}
     return result
 
 
@@ -136,7 +135,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print the table."""
     for name, cell in result["cells"].items():
         load: Spread = cell["load"]
-        table = Table(title=f"{name} keys/rows a batch; {result['rounds']} rounds, load {load['low']}-{load['high']}")
+        table = Table(title=f"{name} keys/rows a batch; {cell['rounds']} rounds, load {load['low']}-{load['high']}")
         for heading in (
             "store",
             "addBatch ms",
@@ -178,7 +177,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 def draw(result: dict[str, Any], name: str) -> None:
     """Write the figure."""
     groups = {f"{cell} keys/rows": values["batch_ms"] for cell, values in result["cells"].items()}
-    title = f"Micro-batch time, count/max/sum per key (median of {result['rounds']} rounds; whiskers: all rounds)"
+    title = "Micro-batch time, count/max/sum per key (median of the rounds; whiskers: all rounds)"
     figure.grouped_bars(RESULTS / f"{name}.png", groups, title=title, unit="addBatch, ms", logarithmic=True)
 
 
@@ -204,6 +203,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds of each cell (7, or 2 with --quick)")
     parser.add_argument("--cells", nargs="+", metavar="KEYS/ROWS", help="only these cells")
     parser.add_argument("--variants", nargs="+", choices=variants.ALL, default=list(variants.ALL))
+    parser.add_argument("--keep", action="store_true", help="keep the last run's other cells in the result")
     parser.add_argument("--results", default=None, help="name of the result files (aggregation, or aggregation-quick)")
     given = parser.parse_args()
     available = QUICK if given.quick else FULL
@@ -213,6 +213,10 @@ def main() -> None:
     rounds = given.rounds or (2 if given.quick else 7)
     result = run({name: available[name] for name in names}, given.variants, rounds)
     file = given.results or ("aggregation-quick" if given.quick else "aggregation")
+    if given.keep:
+        last = read_result(file)
+        result["cells"] = {**last["cells"], **result["cells"]}
+        result["durability"] = {**last["durability"], **result["durability"]}
     write_result(file, result)
     draw(result, file)
     console = Console(width=130)

@@ -16,6 +16,7 @@ from benchmarks.statistics import Spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
 PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
 FIGURES = ROOT / "docs" / "benchmarks"
 
 INTRODUCTION = """# Benchmarks
@@ -69,7 +70,7 @@ def aggregation_section(result: dict[str, Any]) -> str:
     parts = ["## Batch time of an aggregation\n", header(result)]
     parts.append(
         "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, "
-        f"`local[2]`, two shuffle partitions; {result['rounds']} rounds. Batch time is `addBatch`, in ms. *kB written* "
+        "`local[2]`, two shuffle partitions. Batch time is `addBatch`, in ms. *kB written* "
         "is what the commits of a batch wrote, *kB compacted* what the maintenance process wrote meanwhile.\n"
     )
     parts.append("![batch time](benchmarks/aggregation.png)\n")
@@ -92,7 +93,7 @@ def aggregation_section(result: dict[str, Any]) -> str:
                  "kB compacted"]  # fmt: skip
         parts.append(table(heads, rows))
         load = cell["load"]
-        checks = f"Load average before the runs {load['low']}-{load['high']}. "
+        checks = f"{cell['rounds']} rounds, load average before the runs {load['low']}-{load['high']}. "
         checks += (
             "All stores gave the same results. " if cell["same_digest"] else "**The stores gave different results.** "
         )
@@ -272,6 +273,33 @@ def compaction_section(result: dict[str, Any]) -> str:
     return "\n".join([*parts, same])
 
 
+def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) -> str:
+    """What the README shows: batch time and restore beside the built-in stores."""
+    shown = [FLOOR, HDFS, ROCKSDB, LAMINA]
+    rows = []
+    for name, cell in aggregated["cells"].items():
+        times = [cell["batch_ms"].get(variant) for variant in shown]
+        cells = ["" if time is None else f"{time['median']:.0f} ms" for time in times]
+        rows.append([f"a batch, {name.replace('/', ' keys, ')} rows", *cells])
+    if restored is not None:
+        for state, found in restored["states"].items():
+            times = [found["restore_s"].get(variant) for variant in shown]
+            cells = ["" if time is None else f"{time['median']:.1f} s" for time in times]
+            rows.append([f"restore of {restored['keys']:,} keys, JVM {state}", *cells])
+    return (
+        table(["medians", *(TITLES[variant] for variant in shown)], rows)
+        + f"\n{header(aggregated)[:-1]} Spread, ratios, bytes and targets: [benchmarks](docs/benchmarks.md); "
+        "`make bench-quick` measures your machine in three minutes.\n"
+    )
+
+
+def fill(page: str, name: str, content: str) -> str:
+    """The page with what stands between the comments `name` and `/name` replaced."""
+    before, _, rest = page.partition(f"<!-- {name} -->\n")
+    _, _, after = rest.partition(f"<!-- /{name} -->")
+    return f"{before}<!-- {name} -->\n{content}<!-- /{name} -->{after}"
+
+
 SECTIONS = {
     "aggregation": aggregation_section,
     "micro": micro_section,
@@ -290,12 +318,17 @@ def main() -> None:
     figures = given.page.parent / FIGURES.name
     figures.mkdir(parents=True, exist_ok=True)
     parts = [INTRODUCTION]
+    results: dict[str, dict[str, Any]] = {}
     for name, section in SECTIONS.items():
         source = given.results / f"{name}.json"
         if source.exists():
-            parts.append(section(json.loads(source.read_text())))
+            results[name] = json.loads(source.read_text())
+            parts.append(section(results[name]))
             shutil.copyfile(given.results / f"{name}.png", figures / f"{name}.png")
     given.page.write_text("\n".join(parts))
+    if given.page == PAGE and "aggregation" in results:
+        shown = readme_figures(results["aggregation"], results.get("restore"))
+        README.write_text(fill(README.read_text(), "figures", shown))
 
 
 if __name__ == "__main__":

@@ -84,3 +84,16 @@ def _end_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+def read_result(name: str) -> dict[str, Any]:
+    """The JSON of the last run.
+
+    Raises:
+        SystemExit: There is none.
+    """
+    try:
+        found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    except FileNotFoundError:
+        raise SystemExit(f"there is no last run to keep anything of: {name}.json") from None
+    return found
