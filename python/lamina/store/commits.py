@@ -99,7 +99,6 @@ class Commits:
         Raises:
             LaminaError: `file.*`, `state.not-retained`, `attempt-id.unknown`, `storage.*`.
         """
-        epoch = self._epoch()
         version = base.version + 1
         located, siblings = self._candidates(base, load_empty=load_empty)
         opened, usable = self._open_base(Version(base.version, located), lenient=have or load_empty)
@@ -112,18 +111,13 @@ class Commits:
             siblings,
             needs_snapshot=not load_empty and (force_snapshot or not usable),
         )
-        attempt = str(AttemptId.for_file(version, epoch, self._ids.hex128()))
+        attempt = str(AttemptId.for_file(version, self._epoch(), self._ids.hex128()))
         with self._lock:
             self._begun[attempt] = begun
             while len(self._begun) > _ATTEMPTS_KEPT:
                 self._begun.popitem(last=False)
-        answer = Begin(
-            attempt,
-            None if load_empty else located,
-            begun.needs_snapshot or (wanted and not load_empty),
-            located or str(AttemptId.for_empty_store(epoch, self._ids.hex128())),
-        )
-        return answer, Version(base.version, located)
+        snapshot = begun.needs_snapshot or (wanted and not load_empty)
+        return Begin(attempt, None if load_empty else located, snapshot), Version(base.version, located)
 
     def _candidates(self, base: Version, *, load_empty: bool) -> tuple[str | None, tuple[str, ...]]:
         """The attempt of `base`, and the attempts that are there of the version after it (without ids only)."""

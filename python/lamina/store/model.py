@@ -36,15 +36,13 @@ class Version:
 class Begin:
     """The answer to `begin`.
 
-    `attempt` is the id of the new attempt, `base_attempt` the id of its base (None where it has none), `snapshot`
-    whether the commit must bring a snapshot section, and `unchanged` the id to report where nothing changes
-    (checkpoint format v2).
+    `attempt` is the id of the new attempt, `base_attempt` the id of its base (None where it has none) and `snapshot`
+    whether the commit must bring a snapshot section.
     """
 
     attempt: str
     base_attempt: str | None
     snapshot: bool
-    unchanged: str
 
 
 @dataclass(frozen=True)

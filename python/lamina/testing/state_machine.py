@@ -269,9 +269,10 @@ class StoreMachine(RuleBasedStateMachine):
         return Attempt(executor, self.committed, begun, dict(self.changes), applied(base, self.changes), number)
 
     def _commit(self, attempt: Attempt) -> None:
-        if self.format_version == 2 and not attempt.changes and not attempt.begun.snapshot:
+        base = attempt.begun.base_attempt
+        if self.format_version == 2 and base is not None and not attempt.changes and not attempt.begun.snapshot:
             # nothing changed: the version has the id of its base, and no file
-            attempt.begun = replace(attempt.begun, attempt=attempt.begun.unchanged)
+            attempt.begun = replace(attempt.begun, attempt=base)
             self.states[attempt.begun.attempt] = attempt.rows
             return
         sections = {INCREMENT: [batch_of((*position, *change) for position, change in attempt.changes.items())]}
