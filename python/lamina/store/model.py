@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.format.manifest import ColumnFamily, Count
+from lamina.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,23 @@ class StoreId:
     operator: int
     partition: int
     name: str
+
+
+@dataclass(frozen=True)
+class StoreConf:
+    """How a store is run.
+
+    Args:
+        settings: of this store.
+        format_version: Spark's checkpoint format: 1 names versions by number, 2 by attempt id.
+        spark: version of Spark, for the manifests.
+        min_versions: Spark's `minVersionsToRetain`.
+    """
+
+    settings: Settings
+    format_version: int
+    spark: str
+    min_versions: int
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from lamina.format.manifest import INCREMENT, SNAPSHOT, CommitManifest
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.settings import Settings
 from lamina.storage import Storage, is_temporary
-from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, StoreId, Version
+from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
 from lamina.store.plain import newest_first
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
@@ -179,10 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
         return HeapStore(
             state,
             StoreId(storage.url, 0, 0, "default"),
-            self.settings,
-            format_version=self.format_version,
-            spark="none",
-            min_versions=MIN_VERSIONS,
+            StoreConf(self.settings, self.format_version, "none", MIN_VERSIONS),
             clock=self.clock,
             ids=self.ids,
         )
