@@ -58,7 +58,7 @@ def compare(results: Path, expected: Path, marker: str) -> Comparison:
 def _rows(directories: list[Path], marker: str) -> pa.Table:
     files = [str(file) for directory in directories for file in sorted(directory.glob("*.parquet"))]
     rows = ds.dataset(files, format="parquet").to_table()
-    return rows.filter(pc.not_equal(rows[marker], END))
+    return rows.filter(pc.fill_null(pc.not_equal(rows[marker], END), True))
 
 
 def _sorted(rows: pa.Table) -> pa.Table:

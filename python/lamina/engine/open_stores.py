@@ -13,7 +13,7 @@ from lamina.errors import EngineError
 from lamina.format import paths
 from lamina.settings import Settings
 from lamina.storage import Jvm, LocalCache, Storage
-from lamina.store import CheckpointState, HeapStore, StoreId
+from lamina.store import CheckpointState, HeapStore, StoreConf, StoreId
 
 _UNUSED_CHECKPOINTS = 16
 
@@ -108,10 +108,7 @@ class OpenStores:
             store = HeapStore(
                 checkpoint,
                 argument.store,
-                settings,
-                format_version=argument.format_version,
-                spark=argument.spark,
-                min_versions=argument.min_versions,
+                StoreConf(settings, argument.format_version, argument.spark, argument.min_versions),
                 clock=self._clock,
                 ids=self._ids,
             )

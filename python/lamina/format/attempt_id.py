@@ -26,7 +26,8 @@ _GRAMMAR = re.compile(
 class AttemptId:
     """One execution of version - 1 → version of one store.
 
-    `kind` is `FILE`, `GROUP` or `EMPTY`; `container` is "-" unless the commit lies inside a group object.
+    `kind` is `FILE`, `GROUP` or `EMPTY`, of which this release writes `FILE` only; `container` is "-" unless the commit
+    lies inside a group object.
     """
 
     version: int
@@ -39,11 +40,6 @@ class AttemptId:
     def for_file(cls, version: int, epoch: int, random: str) -> AttemptId:
         """The id of an attempt that writes a file of its own."""
         return cls(version, epoch, FILE, "-", random)
-
-    @classmethod
-    def for_empty_store(cls, epoch: int, random: str) -> AttemptId:
-        """The id of a store that is still empty: nothing was ever written."""
-        return cls(0, epoch, EMPTY, "-", random)
 
     @classmethod
     def parse(cls, text: str) -> AttemptId:

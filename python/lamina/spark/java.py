@@ -12,6 +12,8 @@ import subprocess
 import sys
 
 MAJORS = (17, 21)
+_MODULE = "jdk.incubator.vector"
+"""Spark starts Java with `--add-modules` of it, and runtimes that were cut down to a few modules lack it."""
 
 _GET = (
     "Install a JDK 17 or 21 (Debian and Ubuntu: `apt install openjdk-17-jdk-headless`; macOS: "
@@ -35,14 +37,22 @@ def java_problem() -> str | None:
         return f"No Java was found on PATH and JAVA_HOME is not set, but Spark needs Java {need}. {_GET}"
     where = f"{program} (from JAVA_HOME)" if os.environ.get("JAVA_HOME") else program
     try:
-        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        as_spark = _run(program, f"--add-modules={_MODULE}", "-version")
+        answer = as_spark if as_spark.returncode == 0 else _run(program, "-version")
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         return f"{where} cannot be run ({error}), but Spark needs Java {need}. {_GET}"
-    match = re.search(r'version "(?:1\.)?(\d+)', answer)
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
     if match is None or int(match[1]) not in MAJORS:
-        found = match[1] if match else f"of an unknown version ({answer.strip()[:80]})"
+        found = match[1] if match else f"of an unknown version ({answer.stderr.strip()[:80]})"
         return f"{where} is Java {found}, but Spark needs Java {need}. {_GET}"
+    if as_spark.returncode != 0:
+        return f"{where} is a Java {match[1]} without the module {_MODULE}, which Spark starts Java with. {_GET}"
     return None
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 if __name__ == "__main__":

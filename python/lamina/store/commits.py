@@ -23,12 +23,11 @@ from lamina.format.attempt_id import AttemptId
 from lamina.format.container import COMMIT, ContainerWriter
 from lamina.format.entries import Compression
 from lamina.format.manifest import SNAPSHOT, Base, CommitManifest, Reference, Run, Section
-from lamina.settings import Settings
 from lamina.store import chain, v1
 from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import live_rows, pick
 from lamina.store.files import Opened, StoreFiles
-from lamina.store.model import Begin, CommitRequest, Committed, Version
+from lamina.store.model import Begin, CommitRequest, Committed, StoreConf, Version
 from lamina.store.retention import Retention
 from lamina.store.segments import WaitingSegments
 from lamina.store.versions import Versions, file_name, is_empty
@@ -53,11 +52,7 @@ class _Begun:
 
 
 class Commits:
-    """The attempts of one store. Thread-safe.
-
-    Args:
-        format_version, spark, min_versions: as for `HeapStore`.
-    """
+    """The attempts of one store. Thread-safe."""
 
     def __init__(
         self,
@@ -65,11 +60,8 @@ class Commits:
         files: StoreFiles,
         versions: Versions,
         segments: WaitingSegments,
-        settings: Settings,
+        conf: StoreConf,
         *,
-        format_version: int,
-        spark: str,
-        min_versions: int,
         clock: Clock,
         ids: Ids,
     ) -> None:
@@ -77,11 +69,10 @@ class Commits:
         self._files = files
         self._versions = versions
         self._segments = segments
-        self._settings = settings
-        self._format_version = format_version
-        self._spark = spark
-        self._retention = Retention.of(settings, min_versions)
-        self._lineage_length = min(_MAX_LINEAGE, min_versions + _SPARE_LINEAGE)
+        self._conf = conf
+        self._settings = conf.settings
+        self._retention = Retention.of(conf.settings, conf.min_versions)
+        self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
         self._clock = clock
         self._ids = ids
         self._lock = threading.Lock()
@@ -99,7 +90,6 @@ class Commits:
         Raises:
             LaminaError: `file.*`, `state.not-retained`, `attempt-id.unknown`, `storage.*`.
         """
-        epoch = self._epoch()
         version = base.version + 1
         located, siblings = self._candidates(base, load_empty=load_empty)
         opened, usable = self._open_base(Version(base.version, located), lenient=have or load_empty)
@@ -112,22 +102,17 @@ class Commits:
             siblings,
             needs_snapshot=not load_empty and (force_snapshot or not usable),
         )
-        attempt = str(AttemptId.for_file(version, epoch, self._ids.hex128()))
+        attempt = str(AttemptId.for_file(version, self._epoch(), self._ids.hex128()))
         with self._lock:
             self._begun[attempt] = begun
             while len(self._begun) > _ATTEMPTS_KEPT:
                 self._begun.popitem(last=False)
-        answer = Begin(
-            attempt,
-            None if load_empty else located,
-            begun.needs_snapshot or (wanted and not load_empty),
-            located or str(AttemptId.for_empty_store(epoch, self._ids.hex128())),
-        )
-        return answer, Version(base.version, located)
+        snapshot = begun.needs_snapshot or (wanted and not load_empty)
+        return Begin(attempt, None if load_empty else located, snapshot), Version(base.version, located)
 
     def _candidates(self, base: Version, *, load_empty: bool) -> tuple[str | None, tuple[str, ...]]:
         """The attempt of `base`, and the attempts that are there of the version after it (without ids only)."""
-        by_id = self._format_version > 1 and (base.attempt is not None or base.version == 0)
+        by_id = self._conf.format_version > 1 and (base.attempt is not None or base.version == 0)
         if by_id:
             return self._versions.locate(base), ()
         by_version = v1.attempts(self._files.list())
@@ -236,7 +221,7 @@ class Commits:
 
     def _refuse_if_superseded(self, request: CommitRequest) -> None:
         """Without ids in Spark's log the newest run counts, so an older one must not publish any more."""
-        newer = self._checkpoint.newer_run() if self._format_version == 1 else None
+        newer = self._checkpoint.newer_run() if self._conf.format_version == 1 else None
         if newer is not None:
             raise LaminaError.from_kind(
                 "state.superseded",
@@ -263,7 +248,7 @@ class Commits:
             digest=request.digest,
             created_ms=self._clock.now_ms(),
             writer=f"lamina {__version__}",
-            spark=self._spark,
+            spark=self._conf.spark,
             sections=sections,
             header_crc=header_crc,
             references=chain.own_references(sections, request.version, base_version, older, self._files.identity),

@@ -15,7 +15,6 @@ from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.entries import Compression
 from lamina.format.manifest import CommitManifest, StoreIdentity
-from lamina.settings import Settings
 from lamina.store import feed
 from lamina.store.chain import Segment
 from lamina.store.checkpoint_state import CheckpointState
@@ -23,34 +22,30 @@ from lamina.store.commits import Commits
 from lamina.store.compaction import Compacted, Compaction
 from lamina.store.files import StoreFiles
 from lamina.store.loads import Loader
-from lamina.store.model import Begin, Collected, CommitRequest, Committed, Feed, Load, StoreId, Version, VersionInfo
+from lamina.store.model import (
+    Begin,
+    Collected,
+    CommitRequest,
+    Committed,
+    Feed,
+    Load,
+    StoreConf,
+    StoreId,
+    Version,
+    VersionInfo,
+)
 from lamina.store.retention import Collector, Retention
 from lamina.store.segments import WaitingSegments
 from lamina.store.versions import Versions, file_name, is_empty
 
 
 class HeapStore:
-    """One store. Thread-safe.
-
-    Args:
-        settings: of this store.
-        format_version: Spark's checkpoint format: 1 names versions by number, 2 by attempt id.
-        spark: version of Spark, for the manifests.
-        min_versions: Spark's `minVersionsToRetain`.
-    """
+    """One store. Thread-safe."""
 
     def __init__(
-        self,
-        checkpoint: CheckpointState,
-        store_id: StoreId,
-        settings: Settings,
-        *,
-        format_version: int,
-        spark: str,
-        min_versions: int,
-        clock: Clock,
-        ids: Ids,
+        self, checkpoint: CheckpointState, store_id: StoreId, conf: StoreConf, *, clock: Clock, ids: Ids
     ) -> None:
+        settings = conf.settings
         self.store_id = store_id
         self.identity = StoreIdentity(checkpoint.uuid or "", store_id.operator, store_id.partition, store_id.name)
         self._checkpoint = checkpoint
@@ -62,19 +57,8 @@ class HeapStore:
         self._compaction = Compaction(self._files, compression, clock, ids)
         min_age_ms = settings.retention_min_age_ms
         self._segments = WaitingSegments(lambda segment: self._compaction.refreshed(segment, min_age_ms))
-        self._commits = Commits(
-            checkpoint,
-            self._files,
-            self._versions,
-            self._segments,
-            settings,
-            format_version=format_version,
-            spark=spark,
-            min_versions=min_versions,
-            clock=clock,
-            ids=ids,
-        )
-        self._collector = Collector(self._files, self._versions, Retention.of(settings, min_versions), clock)
+        self._commits = Commits(checkpoint, self._files, self._versions, self._segments, conf, clock=clock, ids=ids)
+        self._collector = Collector(self._files, self._versions, Retention.of(settings, conf.min_versions), clock)
         self._lock = threading.Lock()
         self._confirmed: Version | None = None
         self._compacted: str | None = None

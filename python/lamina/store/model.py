@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.format.manifest import ColumnFamily, Count
+from lamina.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,23 @@ class StoreId:
     operator: int
     partition: int
     name: str
+
+
+@dataclass(frozen=True)
+class StoreConf:
+    """How a store is run.
+
+    Args:
+        settings: of this store.
+        format_version: Spark's checkpoint format: 1 names versions by number, 2 by attempt id.
+        spark: version of Spark, for the manifests.
+        min_versions: Spark's `minVersionsToRetain`.
+    """
+
+    settings: Settings
+    format_version: int
+    spark: str
+    min_versions: int
 
 
 @dataclass(frozen=True)
@@ -36,15 +54,13 @@ class Version:
 class Begin:
     """The answer to `begin`.
 
-    `attempt` is the id of the new attempt, `base_attempt` the id of its base (None where it has none), `snapshot`
-    whether the commit must bring a snapshot section, and `unchanged` the id to report where nothing changes
-    (checkpoint format v2).
+    `attempt` is the id of the new attempt, `base_attempt` the id of its base (None where it has none) and `snapshot`
+    whether the commit must bring a snapshot section.
     """
 
     attempt: str
     base_attempt: str | None
     snapshot: bool
-    unchanged: str
 
 
 @dataclass(frozen=True)

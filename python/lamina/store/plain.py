@@ -23,7 +23,7 @@ from lamina.storage import LocalCache, Storage
 from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import Compacted
 from lamina.store.heap import HeapStore
-from lamina.store.model import Collected, CommitRequest, StoreId, Version
+from lamina.store.model import Collected, CommitRequest, StoreConf, StoreId, Version
 
 DEFAULT_FAMILY = "default"
 
@@ -70,8 +70,7 @@ def open_store(
             cache=LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable),
         ),
         StoreId(url, operator, partition, name),
-        parsed,
-        min_versions,
+        StoreConf(parsed, format_version=1, spark="none", min_versions=min_versions),
         clock or SystemClock(),
         ids or RandomIds(),
     )
@@ -90,13 +89,10 @@ def _settings(values: Mapping[str, Any]) -> Settings:
 class PlainStore:
     """The state of one version, in memory, and the changes of one open transaction."""
 
-    def __init__(
-        self, storage: Storage, store_id: StoreId, settings: Settings, min_versions: int, clock: Clock, ids: Ids
-    ) -> None:
+    def __init__(self, storage: Storage, store_id: StoreId, conf: StoreConf, clock: Clock, ids: Ids) -> None:
         self._storage = storage
         self._store_id = store_id
-        self._settings = settings
-        self._min_versions = min_versions
+        self._conf = conf
         self._clock = clock
         self._ids = ids
         self._tasks = _TASK
@@ -107,16 +103,7 @@ class PlainStore:
         state = CheckpointState.open(
             self._storage, run_id=self._ids.uuid(), read_only=False, clock=self._clock, ids=self._ids
         )
-        return HeapStore(
-            state,
-            self._store_id,
-            self._settings,
-            format_version=1,
-            spark="none",
-            min_versions=self._min_versions,
-            clock=self._clock,
-            ids=self._ids,
-        )
+        return HeapStore(state, self._store_id, self._conf, clock=self._clock, ids=self._ids)
 
     def _tip(self) -> Version:
         """The newest version of the newest run that wrote one."""

@@ -41,7 +41,7 @@ from lamina.format.manifest import INCREMENT, SNAPSHOT, CommitManifest
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.settings import Settings
 from lamina.storage import Storage, is_temporary
-from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, StoreId, Version
+from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
 from lamina.store.plain import newest_first
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
@@ -179,10 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
         return HeapStore(
             state,
             StoreId(storage.url, 0, 0, "default"),
-            self.settings,
-            format_version=self.format_version,
-            spark="none",
-            min_versions=MIN_VERSIONS,
+            StoreConf(self.settings, self.format_version, "none", MIN_VERSIONS),
             clock=self.clock,
             ids=self.ids,
         )
@@ -269,9 +266,10 @@ class StoreMachine(RuleBasedStateMachine):
         return Attempt(executor, self.committed, begun, dict(self.changes), applied(base, self.changes), number)
 
     def _commit(self, attempt: Attempt) -> None:
-        if self.format_version == 2 and not attempt.changes and not attempt.begun.snapshot:
+        base = attempt.begun.base_attempt
+        if self.format_version == 2 and base is not None and not attempt.changes and not attempt.begun.snapshot:
             # nothing changed: the version has the id of its base, and no file
-            attempt.begun = replace(attempt.begun, attempt=attempt.begun.unchanged)
+            attempt.begun = replace(attempt.begun, attempt=base)
             self.states[attempt.begun.attempt] = attempt.rows
             return
         sections = {INCREMENT: [batch_of((*position, *change) for position, change in attempt.changes.items())]}

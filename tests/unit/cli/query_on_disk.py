@@ -13,7 +13,7 @@ from lamina.components import RandomIds, SystemClock
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
 from lamina.settings import Settings
 from lamina.storage import Storage
-from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreId, Version
+from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "spark-4.3" / "aggregation-rocksdb-v2"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -47,10 +47,7 @@ class QueryOnDisk:
             HeapStore(
                 state,
                 StoreId(url, 0, partition, "default"),
-                Settings.parse({}),
-                format_version=self.format_version,
-                spark="4.3.0",
-                min_versions=100,
+                StoreConf(Settings.parse({}), self.format_version, "4.3.0", 100),
                 clock=SystemClock(),
                 ids=RandomIds(),
             )

@@ -40,6 +40,18 @@ def test_java_is_17_or_21(
         assert "needs Java 17 or 21" in outcome.out
 
 
+def test_a_java_without_a_module_that_spark_starts_it_with_does_not_fit(
+    lamina: Lamina, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Path
+) -> None:
+    refuses = 'case "$1" in --add-modules=*) echo "Module jdk.incubator.vector not found"; exit 1;; esac'
+    write(program / "java", f"{refuses}\necho 'openjdk version \"21.0.8\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    outcome = lamina("doctor")
+    assert outcome.code == 1
+    assert "is a Java 21 without the module jdk.incubator.vector" in " ".join(outcome.out.split())
+    assert "Install a JDK" in outcome.out
+
+
 def test_no_java_says_how_to_get_one(lamina: Lamina, monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(program))

@@ -50,5 +50,10 @@ def test_a_null_that_became_a_value_is_a_difference(tmp_path: Path) -> None:
     assert len(compared(tmp_path, [ROWS[0], {"origin": "JFK", "n": 0}, ROWS[2]]).differences) == 2
 
 
+def test_a_row_in_which_the_column_of_the_end_record_is_null_counts(tmp_path: Path) -> None:
+    outcome = compared(tmp_path, ROWS, [{"origin": None, "n": 1}])
+    assert outcome.differences == ("1 rows not in the batch result, as (None, 1)",)
+
+
 def test_output_of_a_batch_that_did_not_finish_is_a_difference(tmp_path: Path) -> None:
     assert not compared(tmp_path, ROWS, done=False).identical

@@ -29,6 +29,12 @@ def test_the_id_of_a_commit_in_a_group_is_parsed_back(epoch: int, container: str
     assert AttemptId.parse(str(attempt)) == attempt
 
 
+@given(NUMBERS, HEX)
+def test_the_id_of_an_empty_store_is_parsed_back(epoch: int, random: str) -> None:
+    attempt = AttemptId(0, epoch, "e", "-", random)
+    assert AttemptId.parse(str(attempt)) == attempt
+
+
 @given(NUMBERS, NUMBERS, HEX)
 def test_the_name_of_a_segment_is_parsed_back(start: int, end: int, id: str) -> None:
     assert parse_name(str(SegmentName(start, end, id))) == SegmentName(start, end, id)

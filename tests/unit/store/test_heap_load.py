@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from lamina.format.entries import PUT
 from lamina.storage import Storage
 from lamina.store import Version
 from lamina.store.versions import file_name
-from lamina.testing import Fault, FaultyBackend
+from lamina.testing import Effect, Fault, FaultyBackend
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, damage, names, rows_of
+from tests.unit.store.writing import Query, damage, names, rows_of, triples
 
 EMPTY = Version(0)
 
@@ -40,6 +41,22 @@ def test_a_load_says_how_much_it_brings() -> None:
     assert load.bytes_read > 0
     assert load.next_column_family == 1
     assert [family.name for family in load.column_families] == ["default"]
+
+
+def test_a_version_comes_newest_first_and_its_files_are_read_at_the_same_time() -> None:
+    together = threading.Barrier(4)
+    inner = Storage("memory://store-tests/together")
+    backend = FaultyBackend(inner._backend, wait=lambda _ms: together.wait(timeout=30))
+    query = Query(Storage(inner.url, backend=backend))
+    store = query.open()
+    newest = EMPTY
+    for value in (b"1", b"2", b"3", b"4"):
+        newest = query.commit(store, newest, {b"a": (PUT, value)})
+    load = query.open().load(newest, have=None, read_only=True)
+    waits = Fault("read", ".lam", effect=Effect.DELAY, times=4)  # each until all four have begun
+    backend.inject(waits)
+    assert [value for _, _, value in triples(load.batches)] == [b"4", b"3", b"2", b"1"]
+    assert waits.times == 0
 
 
 @pytest.mark.parametrize("distance", [0, 1, 2, 5])

@@ -14,7 +14,7 @@ from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.format.manifest import ColumnFamily, Count
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
-from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, Load, StoreId, Version
+from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, Load, StoreConf, StoreId, Version
 from lamina.store.plain import newest_first
 from lamina.testing import FaultyBackend, ManualClock, SequenceIds
 
@@ -63,10 +63,7 @@ class Query:
         return HeapStore(
             state,
             StoreId(self.storage.url, 0, partition, "default"),
-            self.settings,
-            format_version=self.format_version,
-            spark="4.3.0",
-            min_versions=self.min_versions,
+            StoreConf(self.settings, self.format_version, "4.3.0", self.min_versions),
             clock=self.clock,
             ids=self.ids,
         )
