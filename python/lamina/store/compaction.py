@@ -4,12 +4,12 @@ Nothing published changes: the segment is a new file, and the next commit refers
 from.
 
 Tiers are lazy. Nothing is merged while a version consists of at most 1 + log2(version) files, so that with the next
-commit's increment they are at most 2 + log2(version). When there are more, the newest few are merged, three or more,
-up to the first that is followed by an older one at least as large as all of them together: sizes keep growing from new
-to old, a large old segment is left alone until as much has been written after it, and an entry is rewritten less often
+commit's increment they are at most 2 + log2(version). When there are more, the newest few are merged, three or more, up
+to the first that is followed by an older one at least as large as all of them together: sizes keep growing from new to
+old, a large old segment is left alone until as much has been written after it, and an entry is rewritten less often
 than log2(versions) times. A large version consists of up to `_FEW` files before any are merged: a preload of a few
-batches stays as it was written, and what follows it is not merged again with every commit. All references are merged when most of their rows are dead, which costs no more than
-what was written since the last time.
+batches stays as it was written, and what follows it is not merged again with every commit. All references are merged
+when most of their rows are dead, which costs no more than what was written since the last time.
 """
 
 from __future__ import annotations
