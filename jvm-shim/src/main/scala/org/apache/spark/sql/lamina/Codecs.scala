@@ -36,7 +36,7 @@ final class Codecs(storeConf: StateStoreConf, schemas: Option[StateSchemaProvide
       Codecs.NoId,
       name,
       internal,
-      keySchema,
+      Codecs.keysOf(spec, keySchema),
       valueSchema,
       spec,
       storeConf.stateStoreEncodingFormat,
@@ -100,6 +100,13 @@ object Codecs {
     one.ordered == other.ordered && one.multiValue == other.multiValue
 
   private val NoId = -1
+
+  /** The schema of the keys. Joins name their families' keys without the time that the encoder adds to them. */
+  private def keysOf(spec: KeyStateEncoderSpec, named: StructType): StructType = spec match {
+    case TimestampAsPostfixKeyStateEncoderSpec(keys) => keys
+    case TimestampAsPrefixKeyStateEncoderSpec(keys) => keys
+    case _ => named
+  }
 
   private def kind(family: ColumnFamily): String =
     (if (family.ordered) "ordered keys" else "unordered keys") + (if (family.multiValue) " and many values"

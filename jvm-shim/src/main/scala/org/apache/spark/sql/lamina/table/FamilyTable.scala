@@ -58,15 +58,11 @@ final class FamilyTable private[table] (
     undo.ensure()
     index.ensure(hash)
     val word = index.find(hash, keyBase, keyOffset, keyLength)
-    if (word != 0L && !isRemoved(word) && overwrite(rowOf(word), valueBase, valueOffset, valueLength)) ()
-    else {
-      val row = pages.append(keyBase, keyOffset, keyLength, valueLength, valueLength, Rows.Own | listFlag)
-      Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), valueLength)
-      replace(hash, word, row)
-    }
+    if (word == 0L || isRemoved(word) || !overwrite(rowOf(word), valueBase, valueOffset, valueLength))
+      insert(hash, word, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, 0)
   }
 
-  /** Appends encoded elements to a key's value; a put where the key is absent. */
+  /** Appends encoded elements to a key's value, which is empty where the key is absent. */
   def append(
       keyBase: AnyRef,
       keyOffset: Long,
@@ -79,8 +75,12 @@ final class FamilyTable private[table] (
     undo.ensure()
     index.ensure(hash)
     val word = index.find(hash, keyBase, keyOffset, keyLength)
-    if (word == 0L || isRemoved(word)) put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    else if (valueLength > 0) {
+    if (word == 0L || isRemoved(word)) {
+      // Put again after a removal it replaces what the base has; else it appends to nothing.
+      val replaces = word != 0L && Rows.has(rowOf(word), Rows.Removed) && !isFreshOwn(rowOf(word))
+      val flags = if (replaces) 0 else Rows.Appended
+      insert(hash, word, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, flags)
+    } else if (valueLength > 0) {
       val old = rowOf(word)
       val oldLength = Rows.valueLength(old)
       val own = Rows.has(old, Rows.Own)
@@ -373,6 +373,23 @@ final class FamilyTable private[table] (
       counts.bytes += valueLength - length
       true
     } else false
+  }
+
+  /** A new own row of a key whose slot `find` found with `word`. */
+  private def insert(
+      hash: Long,
+      word: Long,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int,
+      flags: Int
+  ): Unit = {
+    val row = pages.append(keyBase, keyOffset, keyLength, valueLength, valueLength, Rows.Own | listFlag | flags)
+    Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), valueLength)
+    replace(hash, word, row)
   }
 
   /** Puts a new own row into the slot that `find` found with `word`, and logs it. */

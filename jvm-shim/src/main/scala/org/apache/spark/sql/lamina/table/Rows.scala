@@ -30,7 +30,7 @@ object Rows {
   /** Has the list word. */
   private[table] val List = 16
 
-  /** Own, and differs from the base row only by appended elements. */
+  /** Own, and differs from the base row, which may be absent, only by appended elements. */
   private[table] val Appended = 32
 
   /** Between transactions: kept for the undo log. While filling: an append that waits for what is below it. */

@@ -23,6 +23,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
   private val held = mutable.LinkedHashMap.empty[Long, Seq[(Long, String)]]
   private var holders = 0L
   private val touches = mutable.Map.empty[(Int, String), Int]
+  private val putOrRemoved = mutable.Set.empty[(Int, String)]
 
   def begin(): Unit = if (!table.inTransaction) table.begin()
 
@@ -31,6 +32,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
     val (k, v) = (bytes(key), bytes(value))
     table.family(family).put(k, Base, k.length, v, Base, v.length)
     state += (family, key) -> value
+    putOrRemoved += ((family, key))
     touch(family, key)
   }
 
@@ -48,6 +50,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
     val removed = table.family(family).remove(k, Base, k.length)
     assert(removed == state.contains((family, key)), s"remove $key said $removed")
     state -= ((family, key))
+    putOrRemoved += ((family, key))
     touch(family, key)
     removed
   }
@@ -55,6 +58,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
   def dropFamily(family: Int): Unit = {
     begin()
     table.dropFamily(family)
+    putOrRemoved ++= state.keys.filter(_._1 == family)
     state = state.filterNot(_._1._1 == family)
     base.keys.filter(_._1 == family).foreach(key => touch(key._1, key._2))
   }
@@ -70,8 +74,10 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
       assert(seen.add(key), s"$key is twice in the change set")
       val value = text(valueBase, valueOffset, valueLength)
       op match {
-        case Ops.Put => replayed += key -> value
-        case Ops.Append => replayed += key -> (replayed(key) + value)
+        case Ops.Put =>
+          assert(putOrRemoved.contains(key), s"$key was only appended to")
+          replayed += key -> value
+        case Ops.Append => replayed += key -> (replayed.getOrElse(key, "") + value)
         case Ops.Delete =>
           assert(replayed.contains(key), s"delete of $key, which the base does not have")
           replayed -= key
@@ -86,6 +92,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
     older = Some(base)
     base = state
     touches.clear()
+    putOrRemoved.clear()
     summary
   }
 
@@ -93,6 +100,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
     table.abort()
     state = base
     touches.clear()
+    putOrRemoved.clear()
   }
 
   def stepBack(): Boolean = {
