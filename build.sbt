@@ -62,7 +62,7 @@ lazy val suites42 = Project("suites42", file("build/sbt/suites-4.2")).settings(
     "-Dspark.testing=true",
     s"-Dspark.test.home=${target.value}",
     s"-Djava.io.tmpdir=${target.value / "tmp"}",
-    "-Dspark.sql.streaming.stateStore.providerClass=org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+    "-Dspark.sql.streaming.stateStore.providerClass=org.apache.spark.sql.lamina.OneRunProvider"
   ),
   Test / testGrouping := { IO.createDirectory(target.value / "tmp"); (Test / testGrouping).value }
 )

@@ -181,7 +181,7 @@ class LaminaStateStoreProvider
    * and ask for a full snapshot in each batch; here compaction bounds the chain. Takes no lock of Spark's: the one of the
    * loaded providers is held while Spark waits for its maintenance threads to end.
    */
-  private def reportSnapshot(id: StateStoreProviderId): Unit =
+  protected def reportSnapshot(id: StateStoreProviderId): Unit =
     for (env <- Option(SparkEnv.get); version <- opens.version) {
       StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
     }

@@ -29,33 +29,27 @@ object Exclusions {
     ("V2Suite", "simple count, update mode - recovery from checkpoint", GoldenHeap),
     ("V2Suite", "prune results by current_", "deletes commit logs, which under format v2 alone name the state"),
     ("RDDSuite", "SPARK-51955: ReadStateStore reuse", "runs on RocksDB's provider whatever the session has"),
-    ("Suite", "SPARK-51779 Join query using virtual column families with HDFS should fail", "asserts the heap provider")
-  )
-
-  /** Tests that ask for the opposite of what lamina promises. */
-  private val against: Seq[(String, String, String)] = Seq(
-    ("RDDSuite", "versioning and immutability", AnOlderRunWrites),
-    ("RDDSuite", "distributed test", AnOlderRunWrites),
-    ("RDDSuite", "SPARK-51823: unload on commit", AnOlderRunWrites),
-    ("Suite", "SPARK-51358: Restarting queries", LagsBehind),
-    ("Suite", "SPARK-51358: Infrequent maintenance", LagsBehind),
+    (
+      "Suite",
+      "SPARK-51779 Join query using virtual column families with HDFS should fail",
+      "asserts the heap provider"
+    ),
+    (
+      "Suite",
+      "SPARK-51358: Infrequent maintenance",
+      "asserts that only maintenance bounds a chain; lamina's commits do, too"
+    ),
     (
       "Suite",
       "read stream-stream join state change feed",
-      "asserts each put of one key within a batch; lamina's change feed is the net change of a batch"
+      "asserts each put; lamina's feed is the net change of a batch"
     )
   )
 
   private lazy val GoldenHeap: String = "goes on with a checkpoint of the heap provider, which refuses format v2"
 
-  private lazy val LagsBehind: String =
-    "asserts that a store lags whose maintenance does not run; lamina's commits bound the chain, so none lags"
-
-  private lazy val AnOlderRunWrites: String =
-    "a run writes again after a newer one wrote, which lamina refuses under v1"
-
   /** Whether a test is excluded. */
-  def has(suite: Class[_], name: String): Boolean = (excluded ++ against).exists { case (suites, test, _) =>
+  def has(suite: Class[_], name: String): Boolean = excluded.exists { case (suites, test, _) =>
     suite.getSimpleName.endsWith(suites) && name.startsWith(test)
   }
 }

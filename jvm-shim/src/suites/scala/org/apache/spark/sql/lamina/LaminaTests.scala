@@ -32,9 +32,10 @@ object LaminaTests {
 
   /** A setting of a test with Spark's providers replaced. */
   def onLamina(setting: (String, String)): (String, String) =
-    if (setting._1 == SQLConf.STATE_STORE_PROVIDER_CLASS.key && setting._2.startsWith(SparkProviders))
-      setting._1 -> Provider
-    else setting
+    if (setting._1 == SQLConf.STATE_STORE_PROVIDER_CLASS.key && setting._2.startsWith(SparkProviders)) {
+      setting._1 -> (if (setting._2.endsWith(SkipsMaintenance)) classOf[SilentPartitionsProvider].getName else Provider)
+    } else setting
 
+  private val SkipsMaintenance = "SkipMaintenanceOnCertainPartitionsProvider"
   private val SparkProviders = "org.apache.spark.sql.execution.streaming.state."
 }
