@@ -9,13 +9,16 @@ import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.lamina.errors.LaminaError
 
 /**
- * Lets `transformWithState` run on lamina: Spark refuses it on any provider but RocksDB's, by the name of the class. Set as
- * `spark.sql.extensions`.
+ * Lets `transformWithState` and the offline repartition of state run on lamina: Spark refuses both on any provider but
+ * RocksDB's, by the name of the class. Set as `spark.sql.extensions`.
  *
  * The operators are replaced right before they run, since the rule that gives an operator its state copies it.
  */
 class LaminaExtensions extends (SparkSessionExtensions => Unit) {
-  override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectColumnar(_ => AcceptProvider)
+  override def apply(extensions: SparkSessionExtensions): Unit = {
+    extensions.injectColumnar(_ => AcceptProvider)
+    extensions.injectHintResolutionRule(_ => LaminaStateDataSource.Reads)
+  }
 }
 
 object LaminaExtensions {
