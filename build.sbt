@@ -87,15 +87,15 @@ def shim(minor: String): Project = {
       "org.scalacheck" %% "scalacheck" % "1.18.1" % Test
     ),
     // The jar is what the wheel carries: classes, the engine's Python sources, and what it was built for.
+    Compile / resourceGenerators += Def.task {
+      val properties = (Compile / resourceManaged).value / "lamina-build.properties"
+      IO.write(properties, s"version=${version.value}\nsparkMinor=$minor\n")
+      Seq(properties)
+    },
     Compile / packageBin / mappings ++= {
       val python = file("python").getAbsoluteFile
-      val properties = target.value / "lamina-build.properties"
-      IO.write(properties, s"version=${version.value}\nsparkMinor=$minor\n")
       val engine = (python / "lamina" ** "*.py").get.map(path => path -> IO.relativize(python, path).get)
-      engine ++ Seq(
-        properties -> "lamina-build.properties",
-        file("LICENSE").getAbsoluteFile -> "META-INF/LICENSE"
-      )
+      engine :+ (file("LICENSE").getAbsoluteFile -> "META-INF/LICENSE")
     },
     Compile / doc / sources := Nil,
     Compile / packageDoc / publishArtifact := false,

@@ -117,8 +117,8 @@ def new_environment(repository: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def user(new_environment: Callable[..., Environment], wheel: Path) -> Environment:
-    """A person's environment: the wheel with Spark."""
-    return new_environment(f"lamina[spark] @ {wheel.as_uri()}")
+    """A person's environment: the wheel with Spark and the demo's data."""
+    return new_environment(f"lamina[demo] @ {wheel.as_uri()}")
 
 
 @pytest.fixture(scope="session")

@@ -1,58 +1,44 @@
 package org.apache.spark.sql.lamina
 
+import scala.collection.mutable.ArrayBuffer
+
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.lamina.table.TableMemory
 
 /** The custom metrics of a store, as they show in the query's progress. */
 object Metrics {
-  val PageBytes = StateStoreCustomSizeMetric("laminaPageBytes", "lamina: bytes of the pages that hold rows")
-  val DeadBytes = StateStoreCustomSizeMetric("laminaDeadBytes", "lamina: bytes of replaced rows that await reclaim")
-  val IndexBytes = StateStoreCustomSizeMetric("laminaIndexBytes", "lamina: bytes of the hash indexes")
-  val UndoBytes = StateStoreCustomSizeMetric("laminaUndoBytes", "lamina: bytes of the undo logs")
-  val OrderedBytes = StateStoreCustomSizeMetric("laminaOrderedBytes", "lamina: bytes of the ordered indexes")
-  val BufferBytes = StateStoreCustomSizeMetric("laminaBufferBytes", "lamina: bytes of the buffers to the engine")
-  val Reloads = StateStoreCustomSumMetric("laminaReloads", "lamina: versions loaded as a whole")
-  val CatchUps = StateStoreCustomSumMetric("laminaCatchUps", "lamina: versions reached by loading what changed since")
-  val Relabels = StateStoreCustomSumMetric("laminaRelabels", "lamina: opens of a sibling attempt with equal changes")
-  val StepBacks = StateStoreCustomSumMetric("laminaStepBacks", "lamina: opens that undid the last commit")
-  val HandOvers = StateStoreCustomSumMetric("laminaHandOvers", "lamina: tables taken over from another provider")
-  val SkippedCommits = StateStoreCustomSumMetric("laminaSkippedCommits", "lamina: commits that had nothing to write")
-  // The name is that of Spark's heap provider.
-  val ForcedSnapshots =
-    StateStoreCustomSumMetric("forceSnapshotCount", "lamina: full snapshots written because Spark asked for them")
-  val ChangedRows = StateStoreCustomSumMetric("laminaChangedRows", "lamina: keys in the change sets sent")
-  val ChangedBytes =
-    StateStoreCustomSizeMetric("laminaChangedBytes", "lamina: uncompressed bytes of the change sets sent")
-  val WrittenBytes = StateStoreCustomSizeMetric(
-    "laminaWrittenBytes",
-    "lamina: bytes of files that became durable since the last report"
-  )
-  val DurableMs = StateStoreCustomTimingMetric(
-    "laminaDurableMs",
-    "lamina: time from the end of sending until files were durable, since the last report"
-  )
-  val LoadMs = StateStoreCustomTimingMetric("laminaLoadMs", "lamina: time to bring tables to the version asked for")
+  private val all, counted = ArrayBuffer.empty[StateStoreCustomMetric]
 
-  val All: Seq[StateStoreCustomMetric] = Seq(
-    PageBytes,
-    DeadBytes,
-    IndexBytes,
-    UndoBytes,
-    OrderedBytes,
-    BufferBytes,
-    Reloads,
-    CatchUps,
-    Relabels,
-    StepBacks,
-    HandOvers,
-    SkippedCommits,
-    ForcedSnapshots,
-    ChangedRows,
-    ChangedBytes,
-    WrittenBytes,
-    DurableMs,
-    LoadMs
-  )
+  // What a store holds at the moment of a report.
+
+  val PageBytes = held("laminaPageBytes", "bytes of the pages that hold rows")
+  val DeadBytes = held("laminaDeadBytes", "bytes of replaced rows that await reclaim")
+  val IndexBytes = held("laminaIndexBytes", "bytes of the hash indexes")
+  val UndoBytes = held("laminaUndoBytes", "bytes of the undo logs")
+  val OrderedBytes = held("laminaOrderedBytes", "bytes of the ordered indexes")
+  val BufferBytes = held("laminaBufferBytes", "bytes of the buffers to the engine")
+
+  // What a store did since its last report.
+
+  val Reloads = count("laminaReloads", "versions loaded as a whole")
+  val CatchUps = count("laminaCatchUps", "versions reached by loading what changed since")
+  val Relabels = count("laminaRelabels", "opens of a sibling attempt with equal changes")
+  val StepBacks = count("laminaStepBacks", "opens that undid the last commit")
+  val HandOvers = count("laminaHandOvers", "tables taken over from another provider")
+  val SkippedCommits = count("laminaSkippedCommits", "commits that had nothing to write")
+  // The name is that of Spark's heap provider.
+  val ForcedSnapshots = count("forceSnapshotCount", "full snapshots written because Spark asked for them")
+  val ChangedRows = count("laminaChangedRows", "keys in the change sets sent")
+  val ChangedBytes = size("laminaChangedBytes", "uncompressed bytes of the change sets sent")
+  val WrittenBytes = size("laminaWrittenBytes", "bytes of files that became durable since the last report")
+  val DurableMs =
+    time("laminaDurableMs", "time from the end of sending until files were durable, since the last report")
+  val LoadMs = time("laminaLoadMs", "time to bring tables to the version asked for")
+
+  val All: Seq[StateStoreCustomMetric] = all.toSeq
+
+  /** Those that [[Counters]] adds up. */
+  val Counted: Seq[StateStoreCustomMetric] = counted.toSeq
 
   def memory(memory: TableMemory): Map[StateStoreCustomMetric, Long] = Map(
     PageBytes -> memory.pageBytes,
@@ -61,6 +47,24 @@ object Metrics {
     UndoBytes -> memory.undoBytes,
     OrderedBytes -> memory.orderedBytes
   )
+
+  private def held(name: String, what: String) = named(StateStoreCustomSizeMetric(name, s"lamina: $what"))
+
+  private def count(name: String, what: String) = added(StateStoreCustomSumMetric(name, s"lamina: $what"))
+
+  private def size(name: String, what: String) = added(StateStoreCustomSizeMetric(name, s"lamina: $what"))
+
+  private def time(name: String, what: String) = added(StateStoreCustomTimingMetric(name, s"lamina: $what"))
+
+  private def added(metric: StateStoreCustomMetric): StateStoreCustomMetric = {
+    counted += metric
+    named(metric)
+  }
+
+  private def named(metric: StateStoreCustomMetric): StateStoreCustomMetric = {
+    all += metric
+    metric
+  }
 }
 
 /**
@@ -77,27 +81,8 @@ final class Counters {
 
   /** The counts since the last call, zero where nothing was counted. */
   def drain(): Map[StateStoreCustomMetric, Long] = synchronized {
-    val drained = Counters.Counted.map(metric => metric -> counts.getOrDefault(metric, 0L)).toMap
+    val drained = Metrics.Counted.map(metric => metric -> counts.getOrDefault(metric, 0L)).toMap
     counts.clear()
     drained
   }
-}
-
-object Counters {
-  import Metrics._
-
-  private val Counted: Seq[StateStoreCustomMetric] = Seq(
-    Reloads,
-    CatchUps,
-    Relabels,
-    StepBacks,
-    HandOvers,
-    SkippedCommits,
-    ForcedSnapshots,
-    ChangedRows,
-    ChangedBytes,
-    WrittenBytes,
-    DurableMs,
-    LoadMs
-  )
 }

@@ -5,6 +5,8 @@ import java.util.UUID
 import scala.util.Random
 
 import org.apache.hadoop.conf.Configuration
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
+import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.{SparkContext, SparkException}
 import org.apache.spark.LocalSparkContext.withSpark
@@ -135,6 +137,83 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean)
         assert(rowPairsToDataSet(open(1).iterator()) == Set(("a", 0) -> 1))
       }
     }
+  }
+
+  test("a reader keeps reading its version beside a writer, and sees the transaction once it is upgraded") {
+    tryWithProviderResource(newStoreProvider()) { provider =>
+      val at = committed(provider, "a" -> 1)
+      val reader = provider.getReadStore(1, at)
+      val writer = provider.getStore(1, at)
+      put(writer, "a", 0, 2)
+      assert(get(writer, "a", 0).contains(2))
+      assert(reader.iterator().map(rowPairToDataPair).toSeq == Seq(("a", 0) -> 1))
+      writer.abort()
+      val upgraded = provider.upgradeReadStoreToWriteStore(reader, 1, at)
+      put(upgraded, "a", 0, 3)
+      assert(get(reader, "a", 0).contains(3))
+      upgraded.abort()
+    }
+  }
+
+  test("a second writer gets the store when the first one has ended, and not before") {
+    tryWithProviderResource(newStoreProvider()) { provider =>
+      val first = provider.getStore(0)
+      put(first, "a", 0, 1)
+      var second: StateStore = null
+      val other = new Thread(() => second = provider.getStore(0))
+      other.start()
+      eventually(timeout(30.seconds))(assert(other.getState == Thread.State.TIMED_WAITING))
+      assert(second == null)
+      put(first, "b", 0, 1)
+      first.abort()
+      other.join()
+      assert(second.iterator().isEmpty)
+      second.abort()
+    }
+  }
+
+  test("where the thread of a writer opens again, its first open is over and every call of it is refused") {
+    tryWithProviderResource(newStoreProvider()) { provider =>
+      val first = provider.getStore(0)
+      put(first, "a", 0, 1)
+      val second = provider.getStore(0)
+      assert(second.iterator().isEmpty)
+      put(second, "b", 0, 2)
+      intercept[StateStoreOperationOutOfOrder](put(first, "c", 0, 3))
+      intercept[StateStoreOperationOutOfOrder](get(first, "a", 0))
+      intercept[StateStoreOperationOutOfOrder](first.commit())
+      first.abort()
+      assert(rowPairsToDataSet(second.iterator()) == Set(("b", 0) -> 2))
+      second.abort()
+    }
+  }
+
+  test("a provider that another thread closes goes on for the open that is in use, and commits") {
+    val provider = newStoreProvider()
+    val at = committed(provider, "a" -> 1)
+    val store = provider.getStore(1, at)
+    put(store, "b", 0, 2)
+    val maintenance = new Thread(() => provider.close())
+    maintenance.start()
+    maintenance.join()
+    put(store, "c", 0, 3)
+    assert(rowPairsToDataSet(store.iterator()) == Set(("a", 0) -> 1, ("b", 0) -> 2, ("c", 0) -> 3))
+    store.commit()
+    val next = store.getStateStoreCheckpointInfo().stateStoreCkptId
+    tryWithProviderResource(newStoreProvider(provider.stateStoreId)) { reopened =>
+      val found = reopened.getStore(2, next)
+      assert(rowPairsToDataSet(found.iterator()) == Set(("a", 0) -> 1, ("b", 0) -> 2, ("c", 0) -> 3))
+      found.abort()
+    }
+    intercept[SparkException](provider.getStore(2, next))
+  }
+
+  /** Commits version 1; gives the id of its attempt, as far as the format has ids. */
+  private def committed(provider: LaminaStateStoreProvider, rows: (String, Int)*): Option[String] = {
+    val store = provider.getStore(0)
+    rows.foreach { case (key, value) => put(store, key, 0, value) }
+    store.commit()
+    store.getStateStoreCheckpointInfo().stateStoreCkptId
   }
 
   private def newId(): StateStoreId = StateStoreId(newDir(), Random.nextInt(Int.MaxValue), 0)

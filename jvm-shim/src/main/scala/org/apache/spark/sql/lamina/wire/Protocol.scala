@@ -19,6 +19,7 @@ private[wire] object Protocol {
   /** Longest JSON header that is believed. */
   val MaxHeaderBytes: Int = 64 << 20
 
+  private val BuildProperties = "lamina-build.properties"
   private val Magic = "LMNW".getBytes(UTF_8)
 
   /** What both sides send first on a data connection; the shim adds its token. */
@@ -62,11 +63,17 @@ private[wire] object Protocol {
     JObject(more.toList ++ header.obj.filterNot { case (name, _) => names(name) })
   }
 
-  /** Version of this shim, from the properties that the build puts into the jar; plain classes have none. */
+  /** Version of this shim, from the properties that the build puts beside its classes. */
   lazy val shimVersion: String = {
     val properties = new Properties
-    Option(getClass.getClassLoader.getResourceAsStream("lamina-build.properties"))
+    Option(getClass.getClassLoader.getResourceAsStream(BuildProperties))
       .foreach(stream => Using.resource(stream)(properties.load))
-    properties.getProperty("version", "0.1.0")
+    Option(properties.getProperty("version")).getOrElse(
+      throw new LaminaError(
+        LaminaError.VersionEngine,
+        s"the version of this shim is unknown, since $BuildProperties is not beside its classes (was the jar " +
+          "repackaged?), so that no engine can be matched to it; use the jar as lamina releases it"
+      )
+    )
   }
 }
