@@ -69,7 +69,7 @@ test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/spark
 
-test-suites: $(VENV)/.base $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
+test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll
 	# Some of Spark's tests race the query that they watch; a suite in which one failed is run once more.
 	$(SBT) suites42/test || $(SBT) suites42/testQuick
