@@ -41,6 +41,8 @@ class Person:
             [str(self.environment.folder / "bin" / "lamina"), "demo", "--batches", "6", *options],
             cwd=self.folder,
             env=variables,
+            # a run in the background ignores Ctrl-C, and so would what it starts
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
