@@ -276,16 +276,19 @@ def compaction_section(result: dict[str, Any]) -> str:
 def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) -> str:
     """What the README shows: batch time and restore beside the built-in stores."""
     shown = [FLOOR, HDFS, ROCKSDB, LAMINA]
-    rows = []
-    for name, cell in aggregated["cells"].items():
-        times = [cell["batch_ms"].get(variant) for variant in shown]
-        cells = ["" if time is None else f"{time['median']:.0f} ms" for time in times]
-        rows.append([f"a batch, {name.replace('/', ' keys, ')} rows", *cells])
+
+    def row(name: str, found: dict[str, Spread], digits: int, unit: str) -> list[str]:
+        return [name, *(f"{found[v]['median']:.{digits}f} {unit}" if v in found else "" for v in shown)]
+
+    rows = [
+        row(f"a batch, {name.replace('/', ' keys, ')} rows", cell["batch_ms"], 0, "ms")
+        for name, cell in aggregated["cells"].items()
+    ]
     if restored is not None:
-        for state, found in restored["states"].items():
-            times = [found["restore_s"].get(variant) for variant in shown]
-            cells = ["" if time is None else f"{time['median']:.1f} s" for time in times]
-            rows.append([f"restore of {restored['keys']:,} keys, JVM {state}", *cells])
+        rows += [
+            row(f"restore of {restored['keys']:,} keys, JVM {state}", found["restore_s"], 1, "s")
+            for state, found in restored["states"].items()
+        ]
     return (
         table(["medians", *(TITLES[variant] for variant in shown)], rows)
         + f"\n{header(aggregated)[:-1]} Spread, ratios, bytes and targets: [benchmarks](docs/benchmarks.md); "
