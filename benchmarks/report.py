@@ -298,9 +298,12 @@ def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) 
 
 def fill(page: str, name: str, content: str) -> str:
     """The page with what stands between the comments `name` and `/name` replaced."""
-    before, _, rest = page.partition(f"<!-- {name} -->\n")
-    _, _, after = rest.partition(f"<!-- /{name} -->")
-    return f"{before}<!-- {name} -->\n{content}<!-- /{name} -->{after}"
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, opened, rest = page.partition(start)
+    _, closed, after = rest.partition(end)
+    if not opened or not closed:
+        raise SystemExit(f"the page has no comments {start.strip()} and {end} to put figures between: put them back")
+    return f"{before}{start}{content}{end}{after}"
 
 
 SECTIONS = {

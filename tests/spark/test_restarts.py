@@ -118,6 +118,21 @@ def test_a_batch_without_changes_writes_no_file(streams: Streams) -> None:
     assert [len(found) for found in again.batches.values()] == [0]
 
 
+def test_a_query_tells_the_memory_of_its_state(streams: Streams) -> None:
+    for batch in range(3):
+        streams.feed("s", rows(batch))
+    run = streams.run(totals, LAMINA, mode="update")
+    assert len(run.progress) == 3
+    for batch in run.progress:
+        (operator,) = batch["stateOperators"]
+        metrics = operator["customMetrics"]
+        held = {part: metrics[f"lamina{part}Bytes"] for part in ("Page", "Index", "Undo", "Buffer")}
+        # the undo log of the last commit is kept: it is the way back to the version before
+        assert all(held.values()), held
+        # an aggregation has no ordered index
+        assert operator["memoryUsedBytes"] == held["Page"] + held["Index"] + held["Undo"]
+
+
 def test_a_killed_engine_fails_the_task_and_its_retry_reloads_nothing(streams: Streams, spark: SparkSession) -> None:
     answers = Answers()
     for batch in range(8):

@@ -155,6 +155,20 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean)
     }
   }
 
+  test("a reader whose version the table has left is refused, and not shown another version's rows") {
+    tryWithProviderResource(newStoreProvider()) { provider =>
+      val at = committed(provider, "a" -> 1)
+      val reader = provider.getReadStore(1, at)
+      assert(get(reader, "a", 0).contains(1))
+      val writer = provider.getStore(1, at)
+      put(writer, "a", 0, 2)
+      writer.commit()
+      intercept[StateStoreInvalidStamp](get(reader, "a", 0))
+      intercept[StateStoreInvalidStamp](reader.iterator())
+      reader.release()
+    }
+  }
+
   test("a second writer gets the store when the first one has ended, and not before") {
     tryWithProviderResource(newStoreProvider()) { provider =>
       val first = provider.getStore(0)
