@@ -32,7 +32,7 @@ SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
 .PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
-	test-faults test-nightly test-packaging bench-quick clean check-machine
+	test-faults test-nightly test-packaging matrix bench-quick clean check-machine
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
@@ -64,15 +64,19 @@ test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, f
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
 test-spark: test-pyspark test-suites  ## Tests with Spark (at most 45 minutes on two cores)
+	$(PY) -m tests.matrix --check
 
 test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/spark
+	$(PY) -m pytest tests/spark --junitxml=build/test-reports/pyspark-$$($(PY) -c "import pyspark; print(pyspark.__version__)").xml
 
 test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll
 	# Some of Spark's tests race the query that they watch; a suite in which one failed is run once more.
 	$(SBT) suites42/test || $(SBT) suites42/testQuick
+
+matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark
+	$(PY) -m tests.matrix
 
 test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=3
 	$(PY) hatch_build.py

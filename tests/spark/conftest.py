@@ -1,17 +1,35 @@
-"""A real Spark session with the built shim."""
+"""A real Spark session with the built shim, and what the tests show, for the README's table."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from lamina.spark.configure import EXTENSION
+from tests.matrix import LANGUAGES, OPERATORS, Cell
 from tests.spark.streams import Streams
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "covers(operator, language, *forms): the cells of the README's table it shows")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the cells into the report of `--junitxml`, which `tests.matrix` reads."""
+    minor = ".".join(pyspark.__version__.split(".")[:2])
+    for item in items:
+        for mark in item.iter_markers("covers"):
+            operator, language, *forms = mark.args
+            assert operator in OPERATORS and language in LANGUAGES, mark
+            cells = [Cell(operator, language, minor, form) for form in forms]
+            item.user_properties += [("covers", json.dumps(cell)) for cell in cells]
 
 
 def shim_jar() -> str:

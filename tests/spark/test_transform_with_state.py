@@ -20,6 +20,7 @@ Frames = dict[str, DataFrame]
 Key = tuple[Any, ...]
 
 OUTPUT = "k string, n long, total long, smallest long, recent string, seen string, timers string"
+SUMS = "k string, t timestamp, v long"
 
 
 class Everything(StatefulProcessor):
@@ -155,45 +156,109 @@ def with_pandas_and_initial_state(frames: Frames) -> DataFrame:
     return events(frames).transformWithStateInPandas(WithPandas(), OUTPUT, "Update", "EventTime", initialState=started)
 
 
-QUERIES: list[tuple[str, Query]] = [
-    ("rows", with_rows),
-    ("pandas", with_pandas),
-    ("rows, initial state", with_rows_and_initial_state),
-    ("pandas, initial state", with_pandas_and_initial_state),
+def covers(*rows: str, form: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.covers(row, "Python", form) for row in rows]
+
+
+WITH_ROWS, WITH_PANDAS = "transformWithState", "transformWithStateInPandas"
+TIMERS, AVRO = "transformWithState: timers", "transformWithState: Avro"
+INITIAL = "transformWithState: initial state"
+
+# Name, rows of the README's table, query, checkpoint format and encoding: each with each form of the operator.
+QUERIES: list[tuple[str, list[str], Query, int, str]] = [
+    ("rows", [WITH_ROWS, TIMERS], with_rows, 2, "unsaferow"),
+    ("rows, Avro", [WITH_ROWS, TIMERS, AVRO], with_rows, 1, "avro"),
+    ("rows, initial state", [WITH_ROWS, INITIAL], with_rows_and_initial_state, 1, "unsaferow"),
+    ("pandas", [WITH_PANDAS, TIMERS], with_pandas, 1, "unsaferow"),
+    ("pandas, Avro", [WITH_PANDAS, TIMERS, AVRO], with_pandas, 2, "avro"),
+    ("pandas, initial state", [WITH_PANDAS, INITIAL], with_pandas_and_initial_state, 2, "unsaferow"),
 ]
 
 
-def run_both(streams: Streams, query: Query, conf: dict[str, str]) -> dict[str, Run]:
+class Summing(StatefulProcessor):
+    """Gives a key's sum at the time of its newest row."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.sum = handle.getValueState("sum", "v long")
+
+    def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        came = list(rows)
+        total = (self.sum.get()[0] if self.sum.exists() else 0) + sum(row.v for row in came)
+        self.sum.update((total,))
+        yield Row(k=key[0], t=max(row.t for row in came), v=total)
+
+    def close(self) -> None:
+        pass
+
+
+def in_event_time(keyed: Any) -> DataFrame:
+    return keyed.transformWithState(Summing(), SUMS, "Append", "EventTime", eventTimeColumnName="t")
+
+
+def then_windows(frames: Frames) -> DataFrame:
+    return in_event_time(events(frames)).groupBy(f.window("t", "4 minutes")).agg(f.count("*"), f.sum("v"))
+
+
+def then_itself_then_windows(frames: Frames) -> DataFrame:
+    twice = in_event_time(in_event_time(events(frames)).groupBy("k"))
+    return twice.groupBy(f.window("t", "4 minutes"), "k").agg(f.max("v"))
+
+
+def then_without_time(frames: Frames) -> DataFrame:
+    keyed = in_event_time(events(frames)).groupBy("k")
+    return keyed.transformWithState(Summing(), SUMS, "Append", "None")
+
+
+def run_both(
+    streams: Streams, query: Query, conf: dict[str, str], mode: str = "update", version: int = 2
+) -> dict[str, Run]:
     return {
-        provider: streams.run(query, provider, mode="update", format_version=2, conf=conf)
+        provider: streams.run(query, provider, mode=mode, format_version=version, conf=conf)
         for provider in (LAMINA, ROCKSDB)
     }
 
 
-@pytest.mark.parametrize("encoding", ["unsaferow", "avro"])
-@pytest.mark.parametrize(("name", "query"), QUERIES, ids=[name for name, _ in QUERIES])
+@pytest.mark.parametrize(
+    ("query", "version", "encoding"),
+    [
+        pytest.param(query, version, encoding, id=name, marks=covers(*rows, form=f"v{version}"))
+        for name, rows, query, version, encoding in QUERIES
+    ],
+)
 def test_it_gives_the_same_rows_in_each_batch_and_after_a_restart(
-    streams: Streams, name: str, query: Query, encoding: str
+    streams: Streams, query: Query, version: int, encoding: str
 ) -> None:
-    if encoding == "avro" and "initial" in name:
-        pytest.skip("the encoding of the store does not depend on where its rows come from")
     conf = {
         "spark.sql.streaming.stateStore.encodingFormat": encoding,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
     for batch in range(3):
         streams.feed("s", rows(batch, 10 + 3 * batch, 30))
-    first = run_both(streams, query, conf)
+    first = run_both(streams, query, conf, version=version)
     assert first[LAMINA].batches == first[ROCKSDB].batches
     assert any(first[LAMINA].batches.values())
     for batch in range(3, 6):
         streams.feed("s", rows(batch, 10 + 3 * batch, 30))
-    second = run_both(streams, query, conf)
+    second = run_both(streams, query, conf, version=version)
     assert second[LAMINA].batches == second[ROCKSDB].batches
     expired = [row for run in (*first.values(), *second.values()) for row in run.all_rows if "'n': -" in row]
     assert expired, "no timer fired"
 
 
+@pytest.mark.covers("transformWithState: chained time modes", "Python", "v2")
+@pytest.mark.parametrize("query", [then_windows, then_itself_then_windows, then_without_time])
+def test_chained_with_another_operator_it_gives_the_same_rows(streams: Streams, query: Query) -> None:
+    found = []
+    for half in range(2):
+        for batch in range(3 * half, 3 * half + 3):
+            streams.feed("s", rows(batch, 10 + 3 * batch, 30))
+        runs = run_both(streams, query, {}, mode="append")
+        assert runs[LAMINA].batches == runs[ROCKSDB].batches
+        found += runs[LAMINA].all_rows
+    assert found
+
+
+@pytest.mark.covers("transformWithState: TTL", "Python", "v2")
 def test_state_with_a_time_to_live_expires_alike(streams: Streams) -> None:
     def query(frames: Frames) -> DataFrame:
         output = "k string, short long, long long, list string, map string"
@@ -237,6 +302,7 @@ def test_its_variables_and_timers_are_read_by_the_state_reader(streams: Streams,
     assert timers == read(spark, streams, ROCKSDB, readRegisteredTimers="true")
 
 
+@pytest.mark.covers("transformWithState: batch query", "Python", "no checkpoint")
 @pytest.mark.parametrize("query", [with_rows_and_initial_state, with_pandas_and_initial_state], ids=["rows", "pandas"])
 def test_a_batch_query_with_initial_state_runs_where_lamina_is_the_provider(
     streams: Streams, spark: SparkSession, query: Query

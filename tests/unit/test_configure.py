@@ -176,6 +176,10 @@ def test_a_spark_connect_client_is_sent_to_the_server(home: Path, monkeypatch: p
         configure(builder())
 
 
+def test_the_server_that_a_local_remote_starts_gets_the_settings(home: Path) -> None:
+    assert options(configure(builder().remote("local[2]")))[PROVIDER_KEY] == PROVIDER
+
+
 def test_each_properties_file_holds_settings_that_parse(repository: Path) -> None:
     files = sorted((repository / "conf").glob("*.conf"))
     assert files

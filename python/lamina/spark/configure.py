@@ -34,6 +34,7 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
     `spark.jars`, and to `spark.sql.extensions` the extension that `transformWithState` needs; jars, extensions and
     plugins that the builder, `spark-defaults.conf` or `PYSPARK_SUBMIT_ARGS` set stay. Where the master is local and no
     Python is chosen for Spark's workers, the engine runs with the Python of this program: set another master before.
+    With `.remote("local[...]")` it sets up the Spark Connect server that the builder starts.
     Needs no network. Call it before the first session of the process, unless the jar is already loaded (as after
     `spark-submit --packages`).
 
@@ -51,11 +52,12 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
         EngineError: `engine.dependency`, where there is no Java that fits.
     """
     options = _options(builder)
-    if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
+    remote = str(options.get("spark.remote", os.environ.get("SPARK_REMOTE", "local")))
+    if remote.startswith("sc://"):
         raise SettingsError(
             "settings.invalid",
-            "A Spark Connect client cannot load a state store provider; start the server with --packages and "
-            "--properties-file instead.",
+            f"The Spark Connect server at {remote} runs already, and no client can load a state store provider into "
+            "it: start the server with --packages and --properties-file instead.",
         )
     wanted = _full_keys({"backend": backend, **settings})
     Settings.parse(wanted)

@@ -27,6 +27,7 @@ object Exclusions {
     ("V2Suite", "SPARK-26187 restore", GoldenHeap),
     ("V2Suite", "SPARK-39650: recovery from checkpoint having all columns", GoldenHeap),
     ("V2Suite", "simple count, update mode - recovery from checkpoint", GoldenHeap),
+    ("V2Suite", "flatMapGroupsWithState - recovery from checkpoint uses state format version 1", GoldenHeap),
     ("V2Suite", "prune results by current_", "deletes commit logs, which under format v2 alone name the state"),
     ("RDDSuite", "SPARK-51955: ReadStateStore reuse", "runs on RocksDB's provider whatever the session has"),
     (

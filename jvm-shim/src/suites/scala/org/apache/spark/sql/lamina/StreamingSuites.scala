@@ -3,13 +3,21 @@ package org.apache.spark.sql.lamina
 import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorStreamingSuite
 import org.apache.spark.sql.streaming._
 
-// Spark's suites of the stateful operators, in both checkpoint formats.
+// Spark's suites of the stateful operators, in both checkpoint formats but for those that PySpark's tests run in both.
 
 class LaminaStreamingAggregationSuite extends StreamingAggregationSuite with LaminaTests
 class LaminaStreamingAggregationV2Suite extends StreamingAggregationSuite with LaminaTestsV2
 
 class LaminaStreamingDeduplicationSuite extends StreamingDeduplicationSuite with LaminaTests
 class LaminaStreamingDeduplicationV2Suite extends StreamingDeduplicationSuite with LaminaTestsV2
+
+class LaminaFlatMapGroupsWithStateSuite extends FlatMapGroupsWithStateSuite with LaminaTests
+class LaminaFlatMapGroupsWithStateV2Suite extends FlatMapGroupsWithStateSuite with LaminaTestsV2
+
+class LaminaStreamingDeduplicationWithinWatermarkV2Suite
+    extends StreamingDeduplicationWithinWatermarkSuite
+    with LaminaTestsV2
+class LaminaMultiStatefulOperatorsV2Suite extends MultiStatefulOperatorsSuite with LaminaTestsV2
 
 // Join state format 2 keeps four stores, format 3 one with column families, format 4 orders them by time.
 

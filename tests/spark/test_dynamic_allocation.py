@@ -1,0 +1,28 @@
+"""Executors that Spark adds while a batch runs and removes after it: stores move, and no answer changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.spark.conftest import shim_jar
+from tests.spark.programs import run_program
+from tests.spark.test_restarts import expected
+
+BATCHES = 3
+
+
+def test_executors_that_come_and_go_between_batches_change_no_answer(tmp_path: Path) -> None:
+    argument = {"jar": shim_jar(), "path": str(tmp_path), "batches": BATCHES}
+    seen = json.loads(run_program("dynamic_allocation_query.py", json.dumps(argument)).splitlines()[-1])
+
+    for batch in range(BATCHES):
+        # Each key is in each batch, so each answer is the whole state.
+        assert {k: (n, total) for k, n, total in seen["answers"][str(batch)]} == expected(batch + 1), batch
+    # Each batch ran on two executors, of which one was gone before the next.
+    during, between = [set(ids) for ids in seen["during"]], [set(ids) for ids in seen["between"]]
+    assert [len(ids) for ids in during] == [2] * BATCHES
+    assert [len(ids) for ids in between] == [1] * BATCHES
+    assert len(set().union(*during)) == BATCHES + 1
+    # The stores that moved were loaded from what another executor had committed.
+    assert seen["reloads"] >= BATCHES - 1
