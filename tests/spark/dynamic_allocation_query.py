@@ -51,14 +51,15 @@ def session(jar: str) -> SparkSession:
         "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
     }
     spark: SparkSession = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    # executors that go are noisy
+    spark.sparkContext.setLogLevel("FATAL")
     return spark
 
 
 def wait_for(spark: SparkSession, count: int, busy: int) -> list[str]:
     """The ids of the executors as soon as there are `count`, of which `busy` run a task."""
     context = spark.sparkContext._jsc.sc()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         ids = context.getExecutorIds()
         found = sorted(ids.apply(n) for n in range(ids.size()))

@@ -24,7 +24,7 @@ def run_program(name: str, argument: str, **environment: str) -> str:
         start_new_session=True,
     )
     try:
-        output, messages = program.communicate(timeout=300)
+        output, messages = program.communicate(timeout=600)
     finally:
         try:
             os.killpg(program.pid, signal.SIGKILL)
