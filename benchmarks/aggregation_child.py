@@ -13,10 +13,7 @@ from pyspark.sql import functions as sql
 
 from benchmarks import session
 from benchmarks.rounds import print_result
-
-SOURCE = "lamina.benchmarks.workload.KeySource"
-SINK = "lamina.benchmarks.workload.DigestSink"
-KEY_PAD = "customer-000000000000000"  # a key of 24 characters is an UnsafeRow of 40 bytes
+from benchmarks.stream import KEY_PAD, SOURCE, GatedQuery
 
 
 def aggregate(rows: DataFrame) -> DataFrame:
@@ -39,35 +36,28 @@ def options(request: dict[str, Any]) -> dict[str, str]:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Preload, warm up, time, digest."""
     spark = session.start(request["variant"], driver_memory=request["driver_memory"])
-    workload = session.jvm(spark).lamina.benchmarks.workload
     checkpoint = Path(request["checkpoint"])
     first = request["preload"] + request["warmup"]
     last = first + request["timed"]
-    workload.Digest.timedBatches(first, last)
-    query = (
-        aggregate(spark.readStream.format(SOURCE).options(**options(request)).load())
-        .writeStream.format(SINK)
-        .outputMode("update")
-        .option("checkpointLocation", str(checkpoint))
-        .start()
+    query = GatedQuery(
+        spark,
+        aggregate(spark.readStream.format(SOURCE).options(**options(request)).load()),
+        mode="update",
+        checkpoint=checkpoint,
+        timed=range(first, last),
     )
-
-    def process(batches: int) -> None:
-        workload.KeyGate.release(batches)
-        query.processAllAvailable()
-
-    process(request["preload"])
-    process(first)
+    query.process(request["preload"])
+    query.process(first)
     gc, written = session.gc_millis(spark), session.directory_bytes(checkpoint / "state")
-    process(last)
+    query.process(last)
     gc, after = session.gc_millis(spark) - gc, session.directory_bytes(checkpoint / "state")
     resident = session.resident(spark)
-    progress = {p["batchId"]: p for p in query.recentProgress if "addBatch" in p["durationMs"]}
+    progress = query.progress()
     timed = [progress[batch] for batch in range(first, last)]
     operator = timed[-1]["stateOperators"][0]
-    process(last + 1)
+    query.process(last + 1)
     result = {
-        "digest": workload.Digest.result(),
+        "digest": query.digest(),
         "add_batch_ms": [p["durationMs"]["addBatch"] for p in timed],
         "trigger_ms": [p["durationMs"]["triggerExecution"] for p in timed],
         "commit_ms": statistics.median(p["stateOperators"][0]["commitTimeMs"] for p in timed) / session.PARTITIONS,

@@ -37,7 +37,7 @@ def grouped_bars(
             )
             whisker = [[bar["median"] - bar["low"]], [bar["high"] - bar["median"]]]
             axes.errorbar(x, bar["median"], yerr=whisker, color="#222222", linewidth=0.8, capsize=2)
-            axes.annotate(f"{bar['median']:.3g}", (x, bar["high"]), ha="center", va="bottom", fontsize=7)
+            axes.annotate(_short(bar["median"]), (x, bar["high"]), ha="center", va="bottom", fontsize=7)
     if logarithmic:
         axes.set_yscale("log")
         axes.set_ylim(bottom=min(bar["low"] for group in groups.values() for bar in group.values()) / 2)
@@ -57,6 +57,10 @@ def lines(
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
     _finish(figure, axes, path, title)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _finish(figure: Figure, axes: Axes, path: Path, title: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import aggregation, compaction, memory, micro, restore
+from benchmarks.markdown import around, header, table, verdict
+from benchmarks.operators_report import many_stores_section, operators_section
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
 from benchmarks.statistics import Spread
@@ -29,6 +30,8 @@ python -m benchmarks.micro
 python -m benchmarks.restore
 python -m benchmarks.memory
 python -m benchmarks.compaction
+python -m benchmarks.operators        # every stateful operator, about an hour
+python -m benchmarks.many_stores
 python -m benchmarks.report
 ```
 
@@ -37,32 +40,6 @@ a round; given are the median over rounds and its 95 % bootstrap interval. *Met*
 The *floor* is one `java.util.HashMap` of copied rows for each store, with no files, no versions and no recovery: what
 Spark's own work costs when keeping state costs next to nothing.
 """
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose first column is text and the others are numbers."""
-    rule = ["---", *("---:" for _ in heads[1:])]
-    lines = ["| " + " | ".join(row) + " |" for row in (heads, rule, *rows)]
-    return "\n".join(lines) + "\n"
-
-
-def around(value: Spread, digits: int = 2) -> str:
-    """Median and interval."""
-    return f"{value['median']:.{digits}f} ({value['low']:.{digits}f}-{value['high']:.{digits}f})"
-
-
-def verdict(met: bool) -> str:
-    """Whether a target is met."""
-    return "met" if met else "**not met**"
-
-
-def header(result: dict[str, Any]) -> str:
-    """When and on what a benchmark ran."""
-    found = result["machine"]
-    return (
-        f"{result['date']}; {found['cpu']}, {found['cores']} cores, {found['memory_gib']:.0f} GiB, {found['system']}; "
-        f"JDK {found['jdk']}, Python {found['python']}, Spark {found['spark']}, pyarrow {found['pyarrow']}.\n"
-    )
 
 
 def aggregation_section(result: dict[str, Any]) -> str:
@@ -312,6 +289,8 @@ SECTIONS = {
     "restore": restore_section,
     "memory": memory_section,
     "compaction": compaction_section,
+    "operators": operators_section,
+    "many_stores": many_stores_section,
 }
 
 

@@ -106,10 +106,10 @@ class Sampler:
             self._add(f"{role}_memory", memory / 1e6)
         self._add("handles", sum(_entries(f"/proc/{process}/fd") for process in processes))
         self._add("threads", sum(_entries(f"/proc/{process}/task") for process in processes))
-        self._add("disk", session.directory_bytes(self._folder / "tmp") / 1e6)
+        self._add("disk", sum(session.directory_bytes(self._folder / "tmp").values()) / 1e6)
         state = self._folder / "checkpoint" / "state"
         self._add("files", sum(len(names) for _, _, names in os.walk(state)))
-        self._add("bytes", session.directory_bytes(state) / 1e6)
+        self._add("bytes", sum(session.directory_bytes(state).values()) / 1e6)
         for batch in running.recentProgress:
             known = (batch["runId"], batch["batchId"])
             if known not in self._seen and "addBatch" in batch["durationMs"]:

@@ -1,8 +1,9 @@
 // A streaming source that makes (key, amount) rows out of their position and keeps none of them.
 //
 // Batches come in three phases: `preload` batches that together name every key once, `steady` batches of `rows`
-// random keys, and one closing batch of evenly spaced keys. A batch is offered only after `KeyGate.release`, so that
-// the driver can read clocks and file sizes exactly between two batches. The same rows can be read as a batch table.
+// random keys, and one closing batch of evenly spaced keys. With `order=sequence` the keys of all batches count on from
+// 0 instead, `keys` of them in the preload. A batch is offered only after `KeyGate.release`, so that the driver can read
+// clocks and file sizes exactly between two batches. The same rows can be read as a batch table.
 package lamina.benchmarks.workload
 
 import java.util.{Map => JavaMap, Set => JavaSet}
@@ -25,7 +26,7 @@ object KeyGate {
 }
 
 /** Which rows a run consists of. */
-final case class Workload(keys: Long, rows: Long, preload: Int, steady: Int, closing: Long) {
+final case class Workload(keys: Long, rows: Long, preload: Int, steady: Int, closing: Long, sequence: Boolean) {
   def batches: Int = preload + steady + 1
 
   def size(batch: Int): Long =
@@ -33,6 +34,7 @@ final case class Workload(keys: Long, rows: Long, preload: Int, steady: Int, clo
 
   def key(batch: Int, row: Long): Long =
     if (batch < preload) first(batch) + row
+    else if (sequence) keys + (batch - preload) * rows + row
     else if (batch < preload + steady) java.lang.Long.remainderUnsigned(Workload.mix(batch, row), keys)
     else row * (keys / closing)
 
@@ -44,7 +46,7 @@ object Workload {
 
   def of(options: CaseInsensitiveStringMap): Workload = Workload(
     options.getLong("keys", 0), options.getLong("rows", 0), options.getInt("preload", 1),
-    options.getInt("steady", 0), options.getLong("closing", 1))
+    options.getInt("steady", 0), options.getLong("closing", 1), options.get("order") == "sequence")
 
   /** The finalizer of SplitMix64 over the position of a row. */
   def mix(batch: Int, row: Long): Long = {

@@ -1,0 +1,97 @@
+"""The sections of docs/benchmarks.md on the stateful operators and on many stores in one session."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from benchmarks import many_stores, operators
+from benchmarks.markdown import around, header, table, verdict
+from benchmarks.variants import HDFS, TITLES
+
+
+def operators_section(result: dict[str, Any]) -> str:
+    """State time and batch time of each operator."""
+    parts = ["## Every stateful operator\n", header(result)]
+    parts.append(
+        f"About a million rows of state, {result['rows']:,} rows a batch, of which about half change a row that is "
+        "there; as many rows leave the state with each batch as come. `local[2]`, two shuffle partitions, a sink that "
+        "drops the rows; joins with Spark's state format 2, which is what Spark 4.3 takes for every store but its own "
+        f"RocksDB; {result['rounds']} rounds.\n\n"
+        "*State* is the sum of the five times after it, in ms, summed over the two tasks. *Updates*, *removals* (of "
+        "timers too) and *commit* are what Spark reports as `allUpdatesTimeMs`, `allRemovalsTimeMs`, "
+        "`timerProcessingTimeMs` and `commitTimeMs`. Spark's clock of the updates runs on while the operator fetches "
+        "and computes the rows that come in, which costs every store the same. *Opening* is `laminaLoadMs`, "
+        "`rocksdbLoadLatencyMs`, and in the HDFS store, which has no metric for it, a clock around its opens. "
+        "*Durable* is lamina's wait for its files at the end of a task, `laminaDurableMs` by task; in the other stores "
+        "it is part of the commit. *Nothing evicted* is the time of the removals, by store, in a batch that removes "
+        "nothing.\n"
+    )
+    parts.append("![state time](benchmarks/operators.png)\n")
+    for operator in operators.present(result).values():
+        parts.append(f"### {operator['title']}\n")
+        rows = [
+            [
+                TITLES[store],
+                around(state, 0),
+                *(_part(operator, store, part) for part in operators.PARTS),
+                _ratio(operator["state_speed_up"].get(store)),
+                around(operator["add_batch_ms"][store], 0),
+                _ratio(operator["batch_speed_up"].get(store)),
+                _idle(operator["idle_removal_ms"].get(store)),
+            ]
+            for store, state in operator["state_ms"].items()
+        ]
+        heads = ["store", "state (all rounds)", *operators.PARTS, "lamina shorter", "addBatch (all rounds)",
+                 "lamina shorter", "nothing evicted"]  # fmt: skip
+        parts.append(table(heads, rows))
+        parts.append(_checks(result, operator))
+    bars = [[target, bar, measured, verdict(met)] for target, bar, measured, met in operators.bars(result)]
+    parts.append(table(["target", "bar", "measured", ""], bars))
+    return "\n".join(parts)
+
+
+def _part(operator: dict[str, Any], store: str, part: str) -> str:
+    found = operator["parts_ms"][store]
+    return f"{found[part]:.0f}" if part in found else ""
+
+
+def _ratio(ratio: Any) -> str:
+    return f"{around(ratio)} times" if ratio else ""
+
+
+def _idle(idle: Any) -> str:
+    return f"{idle['median']:.1f}" if idle else ""
+
+
+def _checks(result: dict[str, Any], operator: dict[str, Any]) -> str:
+    rows, changed, removed = (
+        statistics.median(operator[key].values()) for key in ("state_rows", "updated_rows", "removed_rows")
+    )
+    stateless = result["stateless"][str(operator["sides"])]["add_batch_ms"][HDFS]
+    same = "All stores gave the same results." if operator["same_digest"] else "**The stores gave different results.**"
+    stores, load = max(operator["stores"].values()), operator["load"]
+    return (
+        f"{rows:,.0f} rows of state in {stores:.0f} stores, {changed:,.0f} updated and {removed:,.0f} removed by a "
+        f"batch; addBatch of the same rows without any state: {around(stateless, 0)} ms. Load average before the runs "
+        f"{load['low']}-{load['high']}. {same} {operator['note']}".rstrip()
+        + "\n"
+    )
+
+
+def many_stores_section(result: dict[str, Any]) -> str:
+    """What many stores hold of the system."""
+    parts = ["## Many stores in one session\n", header(result)]
+    parts.append(
+        f"{result['queries']} stream-stream joins with {result['partitions']} partitions and "
+        f"{many_stores.STORES_OF_A_JOIN} stores each, {result['stores']} stores with {result['state_rows']:,} rows, in "
+        f"one `local[2]` session; {result['rounds']} rounds of one batch of each query, "
+        f"{result['round_s']['median']:.1f} s a round, counted after each. *Growth* is that of a line through the "
+        f"rounds after the first {result['settling']}, in which the state grows. Bounded: no more than "
+        f"{many_stores.SHARE:.0%} of the median, or {many_stores.FEW:g}. Up to 200 of the JVM's "
+        "threads are pools of Spark's block manager.\n"
+    )
+    parts.append("![threads, sockets, files, memory](benchmarks/many_stores.png)\n")
+    heads = ["process", "what", "median", "least-most", "growth", "bounded", "after the stop"]
+    parts.append(table(heads, many_stores.lines(result)))
+    return "\n".join(parts)
