@@ -15,6 +15,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from tests.spark.streams import LAMINA, ROCKSDB, Query, Run, Streams
 from tests.spark.test_operators import rows
+from tests.spark.test_restarts import unload_all
 
 Frames = dict[str, DataFrame]
 Key = tuple[Any, ...]
@@ -127,6 +128,31 @@ class Expiring(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+class Counting(StatefulProcessor):
+    """Counts rows in a state, and in another one that a later build of the query drops."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.kept = handle.getValueState("kept", "n long")
+        self.dropped = handle.getValueState("dropped", "n long")
+
+    def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        n = (self.kept.get()[0] if self.kept.exists() else 0) + sum(1 for _ in rows)
+        self.kept.update((n,))
+        if self.dropped is not None:
+            self.dropped.update((n,))
+        yield Row(k=key[0], n=n)
+
+    def close(self) -> None:
+        pass
+
+
+class CountingOnce(Counting):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.kept = handle.getValueState("kept", "n long")
+        self.dropped = None
+        handle.deleteIfExists("dropped")
 
 
 def events(frames: Frames) -> Any:
@@ -243,6 +269,22 @@ def test_it_gives_the_same_rows_in_each_batch_and_after_a_restart(
     assert second[LAMINA].batches == second[ROCKSDB].batches
     expired = [row for run in (*first.values(), *second.values()) for row in run.all_rows if "'n': -" in row]
     assert expired, "no timer fired"
+
+
+def test_a_state_that_was_dropped_is_passed_over_when_the_query_restarts_from_its_files(
+    streams: Streams, spark: SparkSession
+) -> None:
+    def counted_by(processor: StatefulProcessor) -> Query:
+        return lambda frames: (
+            frames["s"].groupBy("k").transformWithState(processor, "k string, n long", "Update", "None")
+        )
+
+    conf = {"spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0"}
+    for restart, processor in enumerate((Counting(), CountingOnce(), CountingOnce()), start=1):
+        streams.feed("s", [{"t": "2024-01-01T00:00:00Z", "k": f"key {n % 10}", "v": n} for n in range(20)])
+        run = streams.run(counted_by(processor), LAMINA, mode="update", format_version=2, conf=conf)
+        assert run.all_rows == [str({"k": f"key {n}", "n": 2 * restart}) for n in range(10)]
+        unload_all(spark)
 
 
 @pytest.mark.covers("transformWithState: chained time modes", "Python", "v2")

@@ -246,7 +246,9 @@ final class LiveTable(pool: PagePool) {
     try {
       source.load(version, attempt, have)(onHeader) {
         (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
-          if (header.fromHave) {
+          // Of a column family that was dropped since, older files still have entries, which lead to nothing.
+          if (!table.hasFamily(family)) ()
+          else if (header.fromHave) {
             apply(table.family(family), op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
           } else {
             table.fill(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)

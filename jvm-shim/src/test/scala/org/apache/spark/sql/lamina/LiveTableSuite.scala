@@ -175,6 +175,25 @@ class LiveTableSuite extends AnyFunSuite {
     assert(f.contents == Map("other" -> "9"))
   }
 
+  test("entries of a column family that was dropped are passed over, whole or on top of what is there") {
+    val f = new Fixture
+    val key = "k".getBytes(UTF_8)
+    val source = new StateSource {
+      override def load(version: Long, attempt: Option[String], have: Option[Position])(
+          onHeader: LoadHeader => Unit
+      )(sink: EntrySink): Unit = {
+        onHeader(LoadHeader(attempt, have.isDefined, families, Map(0 -> 1L)))
+        val ops = if (have.isDefined) Seq(Ops.Put, Ops.Delete) else Seq(Ops.Delete, Ops.Put)
+        ops.foreach(sink.entry(1, _, key, offset, key.length, key, offset, key.length))
+        sink.entry(0, Ops.Put, key, offset, key.length, key, offset, key.length)
+      }
+    }
+    assert(f.live.moveTo(2, Some(id(2, 'b')), source) == Move.Loaded)
+    assert(f.contents == Map("k" -> "k"))
+    assert(f.live.moveTo(3, Some(id(3, 'c')), source) == Move.CaughtUp)
+    assert(f.contents == Map("k" -> "k"))
+  }
+
   test("a load that breaks off leaves the version that was there, or none, but never a part") {
     val f = new Fixture
     f.commit(id(1, 'a'), "k" -> "1")

@@ -22,6 +22,8 @@ final class StoreTable(pool: PagePool) {
 
   def family(id: Int): FamilyTable = families.getOrElse(id, throw new NoSuchElementException(s"no column family $id"))
 
+  def hasFamily(id: Int): Boolean = families.contains(id)
+
   def inTransaction: Boolean = open
 
   def begin(): Unit = {
