@@ -237,6 +237,7 @@ final class LiveTable(pool: PagePool) {
     val have = Some(position).filter(_.content != Attempts.Empty)
     var header: LoadHeader = null
     var applied = false
+    var miscount = Option.empty[String]
     val onHeader = (received: LoadHeader) => {
       header = received
       if (header.fromHave) table.begin() else clear(Position.Start)
@@ -254,24 +255,36 @@ final class LiveTable(pool: PagePool) {
             table.fill(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
           }
       }
+      if (!header.fromHave) table.endFill()
+      miscount = header.rows.collectFirst {
+        case (family, rows) if rowsOf(family) != rows =>
+          s"$rows rows in column family $family, and restoring it gave ${rowsOf(family)}"
+      }
+      miscount.foreach { what =>
+        throw new LaminaError(
+          LaminaError.FileDamaged,
+          s"the manifest of ${header.attempt.orElse(attempt).mkString} says that version $version has $what: its files " +
+            "do not make it up. Restart the query from an older batch whose version is whole (lamina fsck says which)"
+        )
+      }
       applied = true
     } finally if (!applied && header != null) {
-        if (header.fromHave) table.abort() else clear(Position.Start)
+        // rows on top of which other rows came out than there should be are not trusted either
+        if (header.fromHave && miscount.isEmpty) table.abort() else clear(Position.Start)
       }
     val next = Position(version, Attempts.content(header.attempt.orElse(attempt)), header.families, null)
     if (header.fromHave) {
       table.commit()
       before = position
       Reclaimer.submit(this)
-    } else {
-      table.endFill()
-      before = null
-    }
+    } else before = null
     position = next
     working = next.families
     epoch += 1
     if (header.fromHave) Move.CaughtUp else Move.Loaded
   }
+
+  private def rowsOf(family: Int): Long = if (table.hasFamily(family)) table.rows(family) else 0L
 
   private def apply(
       family: FamilyTable,

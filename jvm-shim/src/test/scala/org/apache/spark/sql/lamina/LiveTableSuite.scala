@@ -7,6 +7,7 @@ import scala.collection.mutable
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.state.NoPrefixKeyStateEncoderSpec
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
@@ -36,6 +37,7 @@ class LiveTableSuite extends AnyFunSuite {
     val whole = mutable.Map.empty[String, (String, Map[String, String])]
     val asked = mutable.ArrayBuffer.empty[(String, Option[String])]
     var failAfter: Int = Int.MaxValue
+    var missing = 0
 
     override def load(version: Long, attempt: Option[String], have: Option[Position])(
         onHeader: LoadHeader => Unit
@@ -43,7 +45,7 @@ class LiveTableSuite extends AnyFunSuite {
       val (base, rows) = whole(attempt.get)
       asked += ((attempt.get, have.map(_.content)))
       val fromHave = have.exists(_.content == base)
-      onHeader(LoadHeader(attempt, fromHave, families, Map(0 -> rows.size.toLong)))
+      onHeader(LoadHeader(attempt, fromHave, families, Map(0 -> (rows.size + missing).toLong)))
       val before = if (fromHave) whole.get(base).fold(Map.empty[String, String])(_._2) else Map.empty[String, String]
       var sent = 0
       def send(op: Byte, key: String, value: String): Unit = {
@@ -208,6 +210,22 @@ class LiveTableSuite extends AnyFunSuite {
     f.versions.failAfter = Int.MaxValue
     assert(f.move(9, id(9, 'z')) == Move.Loaded)
     assert(f.contents == Map("m" -> "9", "n" -> "9"))
+  }
+
+  test("a version of which other rows are restored than its manifest counts is refused, and the next load is whole") {
+    for (onTop <- Seq(false, true)) {
+      val f = new Fixture
+      f.commit(id(1, 'a'), "k" -> "1")
+      f.versions.whole(id(2, 'b')) = (id(if (onTop) 1 else 9, 'a'), Map("k" -> "2", "l" -> "2"))
+      f.versions.missing = 1
+      val error = intercept[LaminaError](f.move(2, id(2, 'b')))
+      assert(error.kind == LaminaError.FileDamaged)
+      assert(error.getMessage.contains("3 rows in column family 0, and restoring it gave 2"))
+      assert(f.live.at.content == Attempts.Empty)
+      f.versions.missing = 0
+      assert(f.move(2, id(2, 'b')) == Move.Loaded)
+      assert(f.contents == Map("k" -> "2", "l" -> "2"))
+    }
   }
 
   test("a commit whose file did not become durable is taken back") {
