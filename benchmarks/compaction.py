@@ -1,9 +1,10 @@
 """What compaction costs and gives: `python -m benchmarks.compaction`.
 
 One store of the engine's own classes, without Spark, over many versions: compaction in the background, in full every
-few versions, and none. Per mode: bytes of commits and bytes of segments apart, files that a version consists of, bytes
-on storage beside the live state, time of a commit, time to restore the newest version. Background compaction runs in a
-process of its own, as it does beside a query. Then the resident memory of that process while it merges a large state.
+few versions, rolling, and none. Per mode: bytes of commits and bytes of segments apart, files that a version consists
+of, bytes on storage beside the live state, time of a commit, time to restore the newest version. Background compaction
+runs in a process of its own, as it does beside a query. Then the resident memory of that process while it merges a
+large state.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ from benchmarks.rounds import RESULTS, progress, run_child, turns, write_result
 from benchmarks.statistics import median_interval, ratios
 
 CHILD = "benchmarks.compaction_child"
-BACKGROUND, FULL, NONE = "background", "full", "none"
-MODES = {BACKGROUND: "background", FULL: "full, every 10 versions", NONE: "no compaction"}
+BACKGROUND, FULL, ROLLING, NONE = "background", "full", "rolling", "none"
+MODES = {
+    BACKGROUND: "background",
+    FULL: "full, every 10 versions",
+    ROLLING: "rolling, 16 parts",
+    NONE: "no compaction",
+}
 BYTES_BAR, MEMORY_BAR_MIB, COMMIT_BAR = 2.5, 256, 1.1
 
 
@@ -150,6 +156,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         "written/changes",
         "files median",
         "most",
+        "MB stored",
         "commit ms",
         "p99",
         "restore s",
@@ -164,6 +171,7 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"{found['write_amplification']:.2f}",
             f"{found['files_median']:.0f}",
             f"{found['files_most']}",
+            f"{found['stored_bytes'] / 1e6:.1f}",
             f"{found['commit_ms']['median']:.2f}",
             f"{found['commit_ms_p99']['median']:.2f}",
             f"{found['restore_s']['median']:.3f}",

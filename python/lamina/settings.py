@@ -167,11 +167,14 @@ class Settings:
     )
     compaction_mode: str = _key(
         "compaction.mode",
-        _choice("background", "full"),
+        _choice("background", "full", "rolling"),
         "background",
         "`background` merges increments in the maintenance process; `full` writes the whole state every "
-        "`compaction.fullInterval` batches as part of the commit.",
-        "`full` makes restores read one file, and those batches as slow as the state is large.",
+        "`compaction.fullInterval` batches as part of the commit; `rolling` rewrites one of `compaction.rollingParts` "
+        "parts of the state with each commit, in turn, so that older files fall off.",
+        "`full` makes restores read one file, and those batches as slow as the state is large. `rolling` makes every "
+        "batch alike and merges nothing afterwards, and every batch writes a part of the state. Its files are of "
+        "format 2, which readers of format 1 refuse.",
     )
     compaction_full_interval: int = _key(
         "compaction.fullInterval",
@@ -180,11 +183,20 @@ class Settings:
         "With `compaction.mode` `full`: every how many batches the whole state is written; 1 means each batch.",
         "Small: short restores, much writing. Large: the opposite.",
     )
+    compaction_rolling_parts: int = _key(
+        "compaction.rollingParts",
+        _integer(1, 256, "parts"),
+        16,
+        "With `compaction.mode` `rolling`: in how many parts, by a hash of the key, the state is rewritten, one a "
+        "batch; a version consists of about as many files.",
+        "Few: short restores, each batch writes more. Many: the opposite.",
+    )
     compaction_max_chain: int = _key(
         "compaction.maxChain",
         _integer(2, 900, "files"),
         64,
-        "Most files that a version may consist of before its commit writes a snapshot itself.",
+        "Most files that a version may consist of before its commit writes a snapshot itself; with `compaction.mode` "
+        "`rolling` these and `compaction.rollingParts` more.",
         "Small: a commit is slow more often when compaction cannot keep up. Large: longer restores.",
     )
     compression_codec: str = _key(

@@ -44,6 +44,14 @@ class TestHeapWithShortChains(OnMemory):
     settings: ClassVar[dict[str, Any]] = {"compaction_max_chain": 2}
 
 
+class TestHeapRolling(OnLocalFiles):
+    settings: ClassVar[dict[str, Any]] = {"compaction_mode": "rolling", "compaction_rolling_parts": 4}
+
+
+class TestHeapRollingInOnePart(OnMemory):
+    settings: ClassVar[dict[str, Any]] = {"compaction_mode": "rolling", "compaction_rolling_parts": 1}
+
+
 class TestHeapUncompressed(OnMemory):
     settings: ClassVar[dict[str, Any]] = {"compression_codec": "uncompressed"}
 

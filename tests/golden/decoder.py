@@ -30,6 +30,36 @@ def half_sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]
 
 
+def fold_1(key: bytes) -> int:
+    """The hash of a key that files call fold-1, unsigned."""
+    bits = (1 << 64) - 1
+    k0, k1, k2 = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F
+
+    def signed(number: int) -> int:
+        return number - (1 << 64) if number >> 63 else number
+
+    def fold(a: int, b: int) -> int:
+        upper = (signed(a) * signed(b) >> 64) & bits
+        return ((a * b) & bits) ^ ((upper << 23 | upper >> 41) & bits) ^ a
+
+    h = k0 ^ (len(key) * k2 & bits)
+    words = len(key) // 8 * 8
+    for start in range(0, words, 8):
+        h = fold(h ^ int.from_bytes(key[start : start + 8], "little"), k1)
+    if words < len(key):
+        h = fold(h ^ int.from_bytes(key[words:], "little"), k2)
+    h = fold(h ^ k2, k0)
+    return h ^ (h >> 29)
+
+
+def part_of(key: bytes, parts: int, name: str) -> int:
+    """Which part of a rewrite a key is in."""
+    if name == "fold-1":
+        return fold_1(key) * parts >> 64
+    need(name == "crc32", "hash of a rewrite")
+    return zlib.crc32(key) % parts
+
+
 class File:
     """One `.lam` or `.seg` file, verified as far as the specification asks; `sections` are decoded entries by name."""
 
@@ -38,14 +68,14 @@ class File:
         need(len(data) >= 80, "too short")
         need(data[:8] == b"LAMINA\r\n", "magic at the start")
         version, kind = struct.unpack("<HB", data[8:11])
-        need(version == 1, "format version in the header")
+        need(version in (1, 2), "format version in the header")
         need(kind in (1, 2), "kind")
         need(data[11:16] == bytes(5), "zeros in the header")
         footer = data[-64:]
         offset, stored, length = struct.unpack("<QQQ", footer[:24])
         whole, crc, footer_version = struct.unpack("<QII", footer[40:56])
         need(footer[56:] == b"\r\nANIMAL", "magic at the end")
-        need(footer_version == 1, "format version in the footer")
+        need(footer_version == version, "format version in the footer")
         need(zlib.crc32(footer[:48]) == crc, "checksum of the footer")
         need(whole == len(data), "length of the file")
         need(offset + stored + 64 == len(data), "the manifest ends where the footer begins")
@@ -55,6 +85,8 @@ class File:
         self.manifest: dict[str, Any] = json.loads(text)
         need(json.dumps(self.manifest, sort_keys=True) == json.dumps(json.loads(text)), "object keys are sorted")
         need(self.manifest["header_crc"] == zlib.crc32(data[:16]), "checksum of the header")
+        rewrites = any("rewrite" in reference for reference in self.manifest.get("references", ()))
+        need(version == (2 if rewrites else 1), "format version fits the manifest")
         need(kind == (2 if "segment" in self.manifest else 1), "kind fits the manifest")
         self.name = path.name
         self.size = len(data)
@@ -95,10 +127,20 @@ def state(directory: Path, name: str) -> dict[Key, bytes]:
     """The state of the version in the file `name`: its references applied oldest first to nothing."""
     newest = File(directory / name)
     rows: dict[Key, bytes] = {}
-    version = 0
-    for reference in reversed(newest.manifest["references"]):
+    references = newest.manifest["references"]
+    rewritten: dict[tuple[str, int], set[int]] = {}
+    for reference in references:
+        if reference["kind"] == "rewrite":
+            part = reference["rewrite"]
+            rewritten.setdefault((part["hash"], part["parts"]), set()).add(part["part"])
+    covered = any(parts == set(range(number)) for (_, number), parts in rewritten.items())
+    version = references[-1]["to"] if covered and references[-1]["kind"] == "rewrite" else 0
+    for reference in reversed(references):
         need(reference["root"] is None and reference["filter"] is None, "references of this directory only")
-        need(reference["from"] == version, "references join")
+        if reference["kind"] == "rewrite":
+            need(reference["from"] == 0 and reference["to"] == version, "a rewrite is of the version before it")
+        else:
+            need(reference["from"] == version, "references join")
         version = reference["to"]
         file = newest if reference["path"] is None else File(directory / reference["path"])
         need(reference["path"] is None or reference["size"] == file.size, "size of the file")
@@ -106,8 +148,12 @@ def state(directory: Path, name: str) -> dict[Key, bytes]:
         content = file.section_at(reference["offset"], reference["length"])
         if reference["kind"] == "run":
             need([(cf, key) for cf, _, key, _ in content] == sorted((cf, key) for cf, _, key, _ in content), "sorted")
-        if reference["kind"] == "snapshot" or (reference["kind"] == "run" and reference["from"] == 0):
+        if reference["kind"] in ("snapshot", "rewrite") or (reference["kind"] == "run" and reference["from"] == 0):
             need(all(op == 1 for _, op, _, _ in content), "only puts")
+        if reference["kind"] == "rewrite":
+            part = reference["rewrite"]
+            places = {part_of(key, part["parts"], part["hash"]) for _, _, key, _ in content}
+            need(places <= {part["part"]}, "keys of the part that is rewritten")
         apply(rows, content)
     need(version == newest.manifest["version"], "references reach the version")
     for family, count in newest.manifest["counts"].items():

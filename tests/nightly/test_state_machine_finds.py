@@ -142,6 +142,31 @@ def a_zombie_that_published_last_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(v1, "arbitrate", arbitrate)
 
 
+def a_chain_is_cut_one_rewrite_too_early(patch: pytest.MonkeyPatch) -> None:
+    def covered(references: Any) -> int | None:
+        seen: dict[tuple[str, int], set[int]] = {}
+        for count, one in enumerate(references, start=1):
+            if one.part is not None:
+                group = seen.setdefault((one.part.hash, one.part.parts), set())
+                group.add(one.part.part)
+                if len(group) == one.part.parts - 1:
+                    return count
+        return None
+
+    patch.setattr(chain, "_covered", covered)
+
+
+def an_increment_is_newer_than_the_rewrite_beside_it(patch: pytest.MonkeyPatch) -> None:
+    original = chain.own_references
+
+    def own_references(*arguments: Any) -> Any:
+        found = original(*arguments)
+        beside = len(found) > 1 and found[0].part is not None and found[0].path == found[1].path
+        return (found[1], found[0], *found[2:]) if beside else found
+
+    patch.setattr(chain, "own_references", own_references)
+
+
 def what_a_caller_has_is_taken_for_an_ancestor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(chain, "since", lambda references, version: tuple(one for one in references if one.end > version))
 
@@ -176,6 +201,8 @@ BROKEN: list[Break] = [
     a_writer_of_an_older_run_publishes,
     the_attempt_in_the_log_is_not_looked_at,
     the_smallest_task_counts_without_ids,
+    a_chain_is_cut_one_rewrite_too_early,
+    an_increment_is_newer_than_the_rewrite_beside_it,
     a_zombie_that_published_last_counts,
     what_a_caller_has_is_taken_for_an_ancestor,
     a_base_that_is_gone_is_built_on,

@@ -208,7 +208,9 @@ def _chain(details: VersionDetails) -> Table:
     table = plain_table("chain", ">from", ">to", ">rows", ">bytes", "file")
     for reference in details.chain[:_MANY]:
         table.add_row(
-            reference.kind,
+            reference.kind
+            if reference.part is None
+            else f"{reference.kind} {reference.part.part}/{reference.part.parts}",
             str(reference.start),
             str(reference.end),
             number_text(reference.rows),

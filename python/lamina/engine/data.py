@@ -55,7 +55,7 @@ class Exchange:
 
     def _section_names(self) -> list[str]:
         names = self.header.get("sections", [])
-        if not isinstance(names, list) or not all(name in ("increment", "snapshot") for name in names):
+        if not isinstance(names, list) or not all(name in ("increment", "snapshot", "rewrite") for name in names):
             raise EngineError("engine.protocol", f"a request with the sections {names!r}")
         return list(names)
 

@@ -21,7 +21,13 @@ from lamina.format import manifest
 from lamina.format.entries import Compression, Written, encode
 from lamina.format.manifest import CommitManifest, Section, SegmentManifest
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The greatest format version that this release reads."""
+
+PLAIN = 1
+REWRITES = 2
+"""Format versions as written: 2 where a commit refers to rewrites, which a reader of 1 would misunderstand, else 1."""
+
 COMMIT = 1
 SEGMENT = 2
 
@@ -45,16 +51,17 @@ def checksum(*chunks: Any) -> str:
     return digest.hexdigest()[: 2 * _SHA_BYTES]
 
 
-def header(kind: int) -> bytes:
+def header(kind: int, version: int = PLAIN) -> bytes:
     """The first 16 bytes of a file."""
-    return HEADER.pack(MAGIC, FORMAT_VERSION, kind)
+    return HEADER.pack(MAGIC, version, kind)
 
 
 class ContainerWriter:
     """Writes one container: `chunks` yields its bytes; afterwards the other attributes describe it."""
 
-    def __init__(self, kind: int, compression: Compression) -> None:
+    def __init__(self, kind: int, compression: Compression, version: int = PLAIN) -> None:
         self._kind = kind
+        self._version = version
         self._compression = compression
         self.sections: list[Section] = []
         self.size = 0
@@ -71,7 +78,7 @@ class ContainerWriter:
             sections: names and entries, consumed in order.
             manifest_of: called when all sections are written, with them and the CRC-32 of the header.
         """
-        first = header(self._kind)
+        first = header(self._kind, self._version)
         self.size = len(first)
         yield first
         for name, batches in sections:
@@ -81,7 +88,7 @@ class ContainerWriter:
         offset = self.size
         self.size += len(stored) + FOOTER.size
         yield stored
-        yield footer(offset, stored, len(text), self.size)
+        yield footer(offset, stored, len(text), self.size, self._version)
 
     def _section(self, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
         offset, written, digest = self.size, Written(), hashlib.sha256()
@@ -99,11 +106,11 @@ class ContainerWriter:
             yield bytes(padding)
 
 
-def footer(manifest_offset: int, stored: bytes, manifest_length: int, file_length: int) -> bytes:
+def footer(manifest_offset: int, stored: bytes, manifest_length: int, file_length: int, version: int = PLAIN) -> bytes:
     """The last 64 bytes of a file."""
     sha = hashlib.sha256(stored).digest()[:_SHA_BYTES]
     body = struct.pack("<QQQ16sQ", manifest_offset, len(stored), manifest_length, sha, file_length)
-    return body + struct.pack("<II8s", zlib.crc32(body), FORMAT_VERSION, END_MAGIC)
+    return body + struct.pack("<II8s", zlib.crc32(body), version, END_MAGIC)
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,7 @@ class Footer:
     manifest_length: int
     sha256: bytes
     file_length: int
+    version: int
 
     @classmethod
     def parse(cls, tail: Any, size: int, path: str) -> Footer:
@@ -134,13 +142,13 @@ class Footer:
             raise damaged(path, "its footer does not fit its checksum")
         if version > FORMAT_VERSION:
             raise newer(path, version)
-        if version != FORMAT_VERSION:
+        if version < PLAIN:
             raise damaged(path, f"its footer names format version {version}")
         if file_length != size:
             raise damaged(path, f"it has {size} bytes where its footer says {file_length}")
         if offset + stored + FOOTER.size != size or offset < HEADER.size or length > MAX_MANIFEST_BYTES:
             raise damaged(path, "its footer places the manifest outside the file")
-        return cls(offset, stored, length, sha, file_length)
+        return cls(offset, stored, length, sha, file_length, version)
 
     def manifest(self, stored: Any, path: str) -> dict[str, Any]:
         """The manifest's JSON from its bytes as stored, verified."""
@@ -153,6 +161,10 @@ class Footer:
             raise damaged(path, f"its manifest cannot be read ({error})") from error
         if not isinstance(value, dict):
             raise damaged(path, "its manifest is no object")
+        references = value.get("references") or ()
+        needed = REWRITES if any(isinstance(one, dict) and one.get("rewrite") for one in references) else PLAIN
+        if self.version != needed:
+            raise damaged(path, f"its footer names format version {self.version}, and its manifest is of {needed}")
         return value
 
 
@@ -166,7 +178,7 @@ def check_header(first: Any, kind: int, header_crc: int, path: str) -> None:
         if version > FORMAT_VERSION:
             raise newer(path, version)
         raise damaged(path, "its header does not fit its checksum")
-    if found != kind or version != FORMAT_VERSION:
+    if found != kind or not PLAIN <= version <= FORMAT_VERSION:
         raise damaged(path, f"its header says kind {found}, version {version}")
 
 

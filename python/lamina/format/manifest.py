@@ -13,6 +13,26 @@ from typing import Any
 INCREMENT = "increment"
 SNAPSHOT = "snapshot"
 RUN = "run"
+REWRITE = "rewrite"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The keys whose hash falls into part `part` of `parts`; `hash` names the function, which only its writer knows."""
+
+    part: int
+    parts: int
+    hash: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"part": self.part, "parts": self.parts, "hash": self.hash}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Part:
+        found = cls(int(value["part"]), int(value["parts"]), str(value["hash"]))
+        if not 0 <= found.part < found.parts:
+            raise ValueError(f"part {found.part} of {found.parts}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,8 @@ class Reference:
     """Where one part of a version is, and whose it was when written.
 
     `root` None is the directory of the store whose manifest this is. `path` None is the manifest's own file, whose
-    `size` is then not known yet and None. `start` exclusive, `end` inclusive.
+    `size` is then not known yet and None. `start` exclusive, `end` inclusive. `part` says what a rewrite covers; None
+    for the other kinds.
     """
 
     root: str | None
@@ -85,9 +106,12 @@ class Reference:
     end: int
     rows: int
     origin: StoreIdentity
+    part: Part | None = None
 
     def to_json(self) -> dict[str, Any]:
+        part = {} if self.part is None else {"rewrite": self.part.to_json()}
         return {
+            **part,
             "root": self.root,
             "path": self.path,
             "offset": self.offset,
@@ -106,6 +130,7 @@ class Reference:
     def from_json(cls, value: Mapping[str, Any]) -> Reference:
         if value.get("filter") is not None:
             raise ValueError("a reference has a filter, which this format version does not have")
+        kind = str(value["kind"])
         return cls(
             _optional_text(value["root"]),
             _optional_text(value["path"]),
@@ -113,11 +138,12 @@ class Reference:
             int(value["length"]),
             None if value["size"] is None else int(value["size"]),
             str(value["sha256"]),
-            str(value["kind"]),
+            kind,
             int(value["from"]),
             int(value["to"]),
             int(value["rows"]),
             StoreIdentity.from_json(value["origin"]),
+            Part.from_json(value["rewrite"]) if kind == REWRITE else None,
         )
 
     def placed(self, path: str, size: int) -> Reference:

@@ -1,7 +1,12 @@
 """Chains: which references make a version, and when a commit must bring a snapshot.
 
 Pure functions over references, newest first. A chain is whole when each reference begins where the next older one ends,
-and the oldest begins at 0.
+and the oldest begins at 0, or the rewrites in it cover every key.
+
+A rewrite of version v holds every row of v whose key is in one of n parts, and comes before (is newer than) what else
+v brought. A chain that ends at the oldest of n rewrites of all n parts needs nothing older: a row that lives was
+written in full by the rewrite of its part, or after it; and where the chain has something of a key that was removed
+since, it has the removal too, as it has every change after its oldest rewrite.
 """
 
 from __future__ import annotations
@@ -11,7 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.errors import LaminaError
-from lamina.format.manifest import INCREMENT, RUN, SNAPSHOT, Reference, Section, SegmentManifest, StoreIdentity
+from lamina.format.manifest import (
+    INCREMENT,
+    REWRITE,
+    RUN,
+    SNAPSHOT,
+    Part,
+    Reference,
+    Section,
+    SegmentManifest,
+    StoreIdentity,
+)
 from lamina.format.paths import SegmentName
 from lamina.settings import Settings
 
@@ -58,7 +73,49 @@ def wants_snapshot(settings: Settings, version: int, chain: Sequence[Reference])
     """Whether the commit of `version`, on top of `chain`, brings a snapshot although it has a usable base."""
     if settings.compaction_mode == "full" and version % settings.compaction_full_interval == 0:
         return True
-    return len(chain) >= settings.compaction_max_chain
+    return files(chain) >= longest(settings)
+
+
+def longest(settings: Settings) -> int:
+    """How many files a version may consist of before its commit writes a snapshot.
+
+    As many more as a cycle of rewrites takes, which then leaves the older ones out.
+    """
+    cycle = settings.compaction_rolling_parts if settings.compaction_mode == "rolling" else 0
+    return settings.compaction_max_chain + cycle
+
+
+def files(chain: Sequence[Reference]) -> int:
+    """How many files the references are in."""
+    return len({(reference.root, reference.path) for reference in chain})
+
+
+def next_part(chain: Sequence[Reference], parts: int) -> int:
+    """The part of `parts` whose turn it is to be rewritten on top of `chain`: the one that was longest ago.
+
+    The chain alone decides, so that attempts of one version rewrite the same part, and one that failed changes nothing.
+    """
+    rewritten = [one.part.part for one in chain if one.part is not None and one.part.parts == parts]
+    last = {part: age for age, part in reversed(list(enumerate(rewritten)))}
+    return max(range(parts), key=lambda part: last.get(part, len(rewritten)))
+
+
+def trimmed(chain: Sequence[Reference]) -> tuple[Reference, ...]:
+    """`chain` without what is older than a full cycle of rewrites."""
+    return tuple(chain[: _covered(chain) or len(chain)])
+
+
+def _covered(chain: Sequence[Reference]) -> int | None:
+    """How many of the references, from the newest on, hold a rewrite of each part; None where all of them do not."""
+    seen: dict[tuple[str, int], set[int]] = {}
+    for count, reference in enumerate(chain, start=1):
+        part = reference.part
+        if part is not None:
+            group = seen.setdefault((part.hash, part.parts), set())
+            group.add(part.part)
+            if len(group) == part.parts:
+                return count
+    return None
 
 
 def own_references(
@@ -67,17 +124,37 @@ def own_references(
     base_version: int,
     older: Sequence[Reference],
     store: StoreIdentity,
+    part: Part | None = None,
 ) -> tuple[Reference, ...]:
-    """The references of a new commit: its snapshot alone, or its increment on top of `older`."""
+    """The references of a new commit: its snapshot alone, or its increment on top of `older`.
+
+    Args:
+        part: what its rewrite covers, where it brings one.
+    """
     by_name = {section.name: section for section in sections}
     if SNAPSHOT in by_name:
-        return (_own(by_name[SNAPSHOT], SNAPSHOT, 0, version, store),)
-    return (_own(by_name[INCREMENT], INCREMENT, base_version, version, store), *older)
+        return (_own(by_name[SNAPSHOT], 0, version, store),)
+    chain = (_own(by_name[INCREMENT], base_version, version, store), *older)
+    if REWRITE in by_name:
+        # before the increment: it has the rows as they are after it
+        chain = (_own(by_name[REWRITE], 0, version, store, part), *chain)
+    return trimmed(chain)
 
 
-def _own(section: Section, kind: str, start: int, end: int, store: StoreIdentity) -> Reference:
+def _own(section: Section, start: int, end: int, store: StoreIdentity, part: Part | None = None) -> Reference:
     return Reference(
-        None, None, section.offset, section.length, None, section.sha256, kind, start, end, section.rows, store
+        None,
+        None,
+        section.offset,
+        section.length,
+        None,
+        section.sha256,
+        section.name,
+        start,
+        end,
+        section.rows,
+        store,
+        part,
     )
 
 
@@ -101,9 +178,10 @@ def check(chain: Sequence[Reference], version: int, where: str) -> None:
     for reference in chain:
         if reference.end != end or reference.start >= reference.end:
             break
-        end = reference.start
+        if reference.kind != REWRITE:
+            end = reference.start
     else:
-        if end == 0:
+        if end == 0 or _covered(chain):
             return
     raise LaminaError.from_kind(
         "file.damaged", f"{where} is damaged: its references do not add up to version {version}"
@@ -111,6 +189,6 @@ def check(chain: Sequence[Reference], version: int, where: str) -> None:
 
 
 def since(chain: Sequence[Reference], version: int) -> tuple[Reference, ...] | None:
-    """The references after `version`, newest first; None where one of them reaches behind it."""
-    newer = tuple(reference for reference in chain if reference.end > version)
-    return newer if all(reference.start >= version for reference in newer) else None
+    """The changes after `version`, newest first; None where the references do not begin there."""
+    newer = tuple(reference for reference in chain if reference.end > version and reference.kind != REWRITE)
+    return newer if not newer or newer[-1].start == version else None

@@ -20,9 +20,9 @@ from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
-from lamina.format.container import COMMIT, ContainerWriter
+from lamina.format.container import COMMIT, PLAIN, REWRITES, ContainerWriter
 from lamina.format.entries import Compression
-from lamina.format.manifest import SNAPSHOT, Base, CommitManifest, Reference, Run, Section
+from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
 from lamina.store import chain, v1
 from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import live_rows, pick
@@ -49,6 +49,7 @@ class _Begun:
     lineage: tuple[tuple[str, int], ...]
     siblings: tuple[str, ...]
     needs_snapshot: bool
+    rewrite: tuple[int, int] | None
 
 
 class Commits:
@@ -95,20 +96,30 @@ class Commits:
         opened, usable = self._open_base(Version(base.version, located), lenient=have or load_empty)
         stands = usable and not load_empty and not force_snapshot
         wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
+        needs_snapshot = not load_empty and (force_snapshot or not usable)
+        snapshot = needs_snapshot or (wanted and not load_empty)
         begun = _Begun(
             version,
             opened if stands else None,
             self._lineage_on(located),
             siblings,
-            needs_snapshot=not load_empty and (force_snapshot or not usable),
+            needs_snapshot,
+            self._turn(opened) if stands and not snapshot else None,
         )
         attempt = str(AttemptId.for_file(version, self._epoch(), self._ids.hex128()))
         with self._lock:
             self._begun[attempt] = begun
             while len(self._begun) > _ATTEMPTS_KEPT:
                 self._begun.popitem(last=False)
-        snapshot = begun.needs_snapshot or (wanted and not load_empty)
-        return Begin(attempt, None if load_empty else located, snapshot), Version(base.version, located)
+        answer = Begin(attempt, None if load_empty else located, snapshot, begun.rewrite)
+        return answer, Version(base.version, located)
+
+    def _turn(self, base: Opened | None) -> tuple[int, int] | None:
+        """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""
+        if self._settings.compaction_mode != "rolling" or base is None:
+            return None
+        parts = self._settings.compaction_rolling_parts
+        return chain.next_part(base.manifest.references, parts), parts
 
     def _candidates(self, base: Version, *, load_empty: bool) -> tuple[str | None, tuple[str, ...]]:
         """The attempt of `base`, and the attempts that are there of the version after it (without ids only)."""
@@ -141,7 +152,8 @@ class Commits:
         if base is None:
             return ()
         references = base.references()
-        return references if len(references) < self._settings.compaction_max_chain else self._segments.applied(base)
+        short = chain.files(references) < chain.longest(self._settings)
+        return references if short else self._segments.applied(base)
 
     def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
         """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
@@ -155,7 +167,7 @@ class Commits:
         """Writes an attempt that `begin` allotted; returns when its file is durable.
 
         Args:
-            sections: `increment`, and `snapshot` where `begin` asked for it; consumed in their order.
+            sections: `increment`, and `snapshot` or `rewrite` where `begin` asked for it; consumed in their order.
         Raises:
             LaminaError: `store.state`, `state.base`, `state.superseded`, `storage.*`, `engine.protocol`.
         """
@@ -163,10 +175,15 @@ class Commits:
         begun = self._begun_as(request)
         if begun.needs_snapshot and SNAPSHOT not in sections:
             raise LaminaError.from_kind("state.base", f"attempt {request.attempt} has no base and brings no snapshot")
+        if SNAPSHOT not in sections:
+            _check_rewrite(request, begun, REWRITE in sections)
         self._refuse_if_superseded(request)
         older = self._segments.applied(begun.base) if begun.base and SNAPSHOT not in sections else ()
+        rewrites = REWRITE in sections or any(reference.part is not None for reference in older)
         writer = ContainerWriter(
-            COMMIT, Compression(self._settings.compression_codec, self._settings.compression_level)
+            COMMIT,
+            Compression(self._settings.compression_codec, self._settings.compression_level),
+            REWRITES if rewrites else PLAIN,
         )
         written: list[CommitManifest] = []
 
@@ -238,7 +255,16 @@ class Commits:
         older: Sequence[Reference],
     ) -> CommitManifest:
         base = begun.base.manifest if begun.base else None
-        base_version = base.version if base else 0
+        references = chain.own_references(
+            sections,
+            request.version,
+            base.version if base else 0,
+            older,
+            self._files.identity,
+            request.rewrite,
+        )
+        # nothing is published that could not be restored
+        chain.check(references, request.version, file_name(request.attempt))
         return CommitManifest(
             attempt=request.attempt,
             version=request.version,
@@ -251,7 +277,7 @@ class Commits:
             spark=self._conf.spark,
             sections=sections,
             header_crc=header_crc,
-            references=chain.own_references(sections, request.version, base_version, older, self._files.identity),
+            references=references,
             lineage=begun.lineage,
             counts=request.counts,
             column_families=request.column_families,
@@ -270,6 +296,17 @@ class Commits:
         if self._checkpoint.epoch is None:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
         return self._checkpoint.epoch
+
+
+def _check_rewrite(request: CommitRequest, begun: _Begun, brought: bool) -> None:
+    """Raises where another part is rewritten than `begin` asked for, or none."""
+    part = request.rewrite
+    said = (part.part, part.parts) if part is not None else None
+    if said != begun.rewrite or brought != (said is not None):
+        raise LaminaError.from_kind(
+            "engine.protocol",
+            f"attempt {request.attempt} was to rewrite the part {begun.rewrite}, and says that it brings {said}",
+        )
 
 
 def _check_rows(request: CommitRequest, sections: Sequence[Section]) -> None:

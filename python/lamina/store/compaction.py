@@ -29,7 +29,7 @@ from lamina.errors import LaminaError
 from lamina.format import container
 from lamina.format.container import SEGMENT, ContainerWriter
 from lamina.format.entries import Compression, decode, messages
-from lamina.format.manifest import RUN, CommitManifest, Reference, Section, SegmentManifest
+from lamina.format.manifest import REWRITE, RUN, CommitManifest, Reference, Section, SegmentManifest
 from lamina.format.paths import SegmentName
 from lamina.store import restore
 from lamina.store.chain import Segment
@@ -120,6 +120,9 @@ class Compaction:
         inputs = pick(references, live_rows(manifest))
         if not inputs:
             return None
+        if any(reference.kind == REWRITE for reference in inputs):
+            # a chain that ends at rewrites needs all of them, unless one run takes the place of the whole
+            inputs = references
         total = sum(reference.rows for reference in inputs)
         done = 0
 

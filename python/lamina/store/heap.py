@@ -134,7 +134,7 @@ class HeapStore:
         """Writes an attempt that `begin` allotted; returns when its file is durable.
 
         Args:
-            sections: `increment`, and `snapshot` where `begin` asked for it; consumed in their order.
+            sections: `increment`, and `snapshot` or `rewrite` where `begin` asked for it; consumed in their order.
         Raises:
             LaminaError: `store.state`, `state.base`, `state.superseded`, `storage.*`, `engine.protocol`.
         """

@@ -150,7 +150,7 @@ def _load(opened: Opened, start: str, references: Sequence[Reference], batches: 
         manifest.counts,
         manifest.column_families,
         manifest.next_column_family,
-        len(references),
+        chain.files(references),
         sum(reference.length for reference in references),
         batches,
     )

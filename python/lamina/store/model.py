@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.format.manifest import ColumnFamily, Count
+from lamina.format.manifest import ColumnFamily, Count, Part
 from lamina.settings import Settings
 
 
@@ -55,17 +55,22 @@ class Begin:
     """The answer to `begin`.
 
     `attempt` is the id of the new attempt, `base_attempt` the id of its base (None where it has none) and `snapshot`
-    whether the commit must bring a snapshot section.
+    whether the commit must bring a snapshot section. `rewrite` is (part, parts) where the commit must bring a rewrite
+    section with every row of the new version whose key the caller's hash puts into that part.
     """
 
     attempt: str
     base_attempt: str | None
     snapshot: bool
+    rewrite: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """What the shim knows of a commit; `rows` is per section and checked against what arrives."""
+    """What the shim knows of a commit; `rows` is per section and checked against what arrives.
+
+    `rewrite` says which part the rewrite section holds, and by which hash.
+    """
 
     attempt: str
     version: int
@@ -76,6 +81,7 @@ class CommitRequest:
     next_column_family: int
     task_attempt: int
     rows: Mapping[str, int] = field(default_factory=dict)
+    rewrite: Part | None = None
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> CommitRequest:
@@ -91,6 +97,7 @@ class CommitRequest:
             int(header["next_column_family"]),
             int(header["task_attempt"]),
             {str(name): int(rows) for name, rows in (header.get("rows") or {}).items()},
+            None if header.get("rewrite") is None else Part.from_json(header["rewrite"]),
         )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import struct
+import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +18,7 @@ import pyarrow as pa
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.format.manifest import INCREMENT, SNAPSHOT, ColumnFamily, Count
+from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT, ColumnFamily, Count, Part
 from lamina.format.paths import is_immutable
 from lamina.settings import Settings
 from lamina.storage import LocalCache, Storage
@@ -31,6 +33,8 @@ Value = bytes | list[bytes]
 
 _LENGTH = struct.Struct("<I")
 _TASK = 0
+_HASH = "crc32"
+"""What the parts of a rewrite go by."""
 
 
 def open_store(
@@ -117,6 +121,7 @@ class PlainStore:
         load = self._heap.load(version, have=None, read_only=False)
         self._rows: dict[tuple[int, bytes], bytes] = newest_first(load.batches)
         self._counts: dict[int, Count] = dict(load.counts)
+        _check_counts(self._rows, self._counts, version)
         self._families = {family.name: family for family in load.column_families}
         self._next_family = load.next_column_family
         self._version = Version(version.version, load.attempt)
@@ -213,6 +218,11 @@ class PlainStore:
         if begin.snapshot:
             sections[SNAPSHOT] = _batches((*position, PUT, value) for position, value in after.items())
             rows[SNAPSHOT] = len(after)
+        part = None if begin.rewrite is None else Part(*begin.rewrite, _HASH)
+        if part is not None:
+            rewritten = in_part(after, part)
+            sections[REWRITE] = _batches((*position, PUT, value) for position, value in rewritten.items())
+            rows[REWRITE] = len(rewritten)
         counts = _counts(after, self._families.values())
         version = Version(self._version.version + 1, begin.attempt)
         request = CommitRequest(
@@ -225,6 +235,7 @@ class PlainStore:
             self._next_family,
             self._tasks,
             rows,
+            part,
         )
         self._heap.commit(request, sections)
         self._heap.confirm(version)
@@ -291,6 +302,11 @@ class PlainStore:
             for position, (op, value) in self._changes.items()
             if _applied(self._rows.get(position), op, value) != self._rows.get(position)
         }
+
+
+def in_part(rows: Mapping[tuple[int, bytes], bytes], part: Part) -> dict[tuple[int, bytes], bytes]:
+    """The rows whose keys the hash of this module puts into `part`."""
+    return {position: value for position, value in rows.items() if zlib.crc32(position[1]) % part.parts == part.part}
 
 
 def newest_first(batches: Iterable[pa.RecordBatch]) -> dict[tuple[int, bytes], bytes]:
@@ -369,6 +385,18 @@ def _counts(rows: Mapping[tuple[int, bytes], bytes], families: Iterable[ColumnFa
         number, size = found[family]
         found[family] = (number + 1, size + len(key) + len(value))
     return {family: Count(number, size) for family, (number, size) in found.items()}
+
+
+def _check_counts(rows: Mapping[tuple[int, bytes], bytes], counts: Mapping[int, Count], version: Version) -> None:
+    """Raises `file.damaged` where other rows were restored than the manifest counts."""
+    found = Counter(family for family, _ in rows)
+    for family, count in counts.items():
+        if found[family] != count.rows:
+            raise LaminaError.from_kind(
+                "file.damaged",
+                f"the manifest of {version} says that it has {count.rows} rows in column family {family}, and "
+                f"restoring it gave {found[family]}; its files do not make it up (lamina fsck says more)",
+            )
 
 
 def _digest(changes: Mapping[tuple[int, bytes], tuple[int, bytes]]) -> str:

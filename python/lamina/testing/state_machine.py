@@ -37,12 +37,12 @@ from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.container import verify
 from lamina.format.entries import APPEND, DELETE, PUT
-from lamina.format.manifest import INCREMENT, SNAPSHOT, CommitManifest
+from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT, CommitManifest, Part
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.settings import Settings
 from lamina.storage import Storage, is_temporary
 from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
-from lamina.store.plain import newest_first
+from lamina.store.plain import in_part, newest_first
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
 from lamina.testing.memory import MemoryBackend
@@ -112,11 +112,13 @@ class StoreMachine(RuleBasedStateMachine):
         {},
         {"compaction_max_chain": 3},
         {"compaction_mode": "full", "compaction_full_interval": 3},
+        {"compaction_mode": "rolling", "compaction_rolling_parts": 2},
+        {"compaction_mode": "rolling", "compaction_rolling_parts": 3, "compaction_max_chain": 3},
     )
 
     @initialize(mode=st.integers(0, 100), format_version=st.sampled_from([1, 2]))
     def start(self, mode: int, format_version: int) -> None:
-        self.settings = Settings(retention_min_age_ms=MIN_AGE_MS, **self.modes[mode % len(self.modes)])
+        self._set(mode)
         self.format_version = format_version
         self.clock = ManualClock(START_MS)
         self.ids = SequenceIds(1)
@@ -161,6 +163,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.executors = [self._new_executor(), self._new_executor()]
         self.acknowledged = []
         self.changes = {}
+
+    def _set(self, mode: int) -> None:
+        self.settings = Settings(retention_min_age_ms=MIN_AGE_MS, **self.modes[mode % len(self.modes)])
 
     def _new_executor(self) -> Executor:
         backend = FaultyBackend(self.objects, shuffle=self.runs, wait=self._slowly)
@@ -277,6 +282,11 @@ class StoreMachine(RuleBasedStateMachine):
         if attempt.begun.snapshot:
             sections[SNAPSHOT] = [batch_of((*position, PUT, value) for position, value in attempt.rows.items())]
             rows[SNAPSHOT] = len(attempt.rows)
+        part = None if attempt.begun.rewrite is None else Part(*attempt.begun.rewrite, "crc32")
+        if part is not None:
+            rewritten = in_part(attempt.rows, part)
+            sections[REWRITE] = [batch_of((*position, PUT, value) for position, value in rewritten.items())]
+            rows[REWRITE] = len(rewritten)
         # what is published from here on may be found by anybody
         self.states[attempt.begun.attempt] = attempt.rows
         request = CommitRequest(
@@ -289,6 +299,7 @@ class StoreMachine(RuleBasedStateMachine):
             len(FAMILIES),
             attempt.number,
             rows,
+            part,
         )
         attempt.executor.store.commit(request, sections)
 
@@ -406,6 +417,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
+        self._new_run()
+
+    @rule(mode=st.integers(0, 100))
+    def restart_in_another_mode(self, mode: int) -> None:
+        self._set(mode)
         self._new_run()
 
     @rule(minutes=st.sampled_from([-60, -1, 1, 60]))

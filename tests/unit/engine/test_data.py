@@ -82,6 +82,30 @@ def test_a_snapshot_section_follows_the_increment_in_one_request(engine: Engine,
     assert sorted(loaded) == sorted(rows(10) + new)
 
 
+def test_a_rewrite_section_follows_the_increment_in_one_request(engine: Engine, data: Data, url: str) -> None:
+    store = Store(engine, url, settings={"compaction.mode": "rolling", "compaction.rollingParts": "2"})
+    assert store.begin(0, None)["rewrite"] is None
+    attempt = store.commit(data, 1, None, entries(rows(4)))
+    halves = [[*rows(4)[:2], (0, 1, b"new", b"2")], rows(4)[2:]]
+    for version, half in enumerate(halves, start=2):
+        begun = store.begin(version - 1, attempt)
+        assert begun["rewrite"] == {"part": version - 2, "parts": 2}
+        header = store.commit_header(
+            version,
+            begun,
+            1,
+            sections=["increment", "rewrite"],
+            rows={"increment": 1, "rewrite": len(half)},
+            rewrite={**begun["rewrite"], "hash": "halves"},
+        )
+        data.request(header, [[entries([(0, 1, b"new", b"%d" % version)])], [entries(half)]])
+        attempt = begun["attempt"]
+    answer, loaded = store.load(data, 3, attempt)
+    assert answer["files"] == 2
+    # without version 1 and the increment of version 2: both halves are there in full
+    assert loaded == [*halves[1], (0, 1, b"new", b"3"), *halves[0]]
+
+
 def test_an_error_of_the_store_leaves_the_connection_usable(engine: Engine, data: Data, url: str) -> None:
     store = Store(engine, url)
     begun = store.begin(0, None)

@@ -20,6 +20,7 @@ from lamina.format.manifest import CommitManifest
 from lamina.testing.expect import fails_with
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "format-1" / "state" / "0" / "0"
+ROLLING = next((GOLDEN.parents[3] / "format-2" / "state" / "0" / "0").glob("9_*.lam"))
 COMMITS = sorted(GOLDEN.glob("*.lam"))
 SEGMENTS = sorted(GOLDEN.glob("*.seg"))
 
@@ -50,7 +51,9 @@ def written(batches: list[pa.RecordBatch], compression: Compression | None = Non
     return data
 
 
-@pytest.mark.parametrize("path", [COMMITS[1], COMMITS[-1], SEGMENTS[0]], ids=["commit", "full", "segment"])
+@pytest.mark.parametrize(
+    "path", [COMMITS[1], COMMITS[-1], SEGMENTS[0], ROLLING], ids=["commit", "full", "segment", "rolling"]
+)
 def test_every_flipped_byte_of_a_file_is_detected_and_the_file_named(path: Path) -> None:
     data = bytearray(path.read_bytes())
     for position in range(len(data)):
@@ -105,15 +108,31 @@ def test_padding_that_is_not_zero_is_detected(position: int | None) -> None:
 
 def test_a_file_of_a_newer_format_is_refused_by_name() -> None:
     data = bytearray(COMMITS[0].read_bytes())
-    data[-12:-8] = struct.pack("<I", 2)
+    data[-12:-8] = struct.pack("<I", container.FORMAT_VERSION + 1)
     with fails_with("file.version") as caught:
         verify(bytes(data), "the-file.lam")
     assert "the-file.lam" in caught.error.message
 
 
+def test_a_format_that_does_not_fit_the_manifest_is_detected() -> None:
+    """The footer's checksum does not cover its version, and a reader of format 1 must not take rewrites for more."""
+    for path, version in ((COMMITS[0], 2), (ROLLING, 1)):
+        data = bytearray(path.read_bytes())
+        data[-12:-8] = struct.pack("<I", version)
+        with fails_with("file.damaged") as caught:
+            verify(bytes(data), "the-file.lam")
+        assert "the-file.lam" in caught.error.message
+
+
+def test_only_files_with_rewrites_are_of_the_newer_format() -> None:
+    """So that a release that does not know them refuses these by name, and reads all others."""
+    assert {path.read_bytes()[8] for path in (*COMMITS, *SEGMENTS)} == {1}
+    assert (ROLLING.read_bytes()[8], ROLLING.read_bytes()[-12]) == (2, 2)
+
+
 def test_a_newer_format_in_the_header_is_refused_by_name() -> None:
     data = bytearray(COMMITS[0].read_bytes())
-    data[8:10] = struct.pack("<H", 2)
+    data[8:10] = struct.pack("<H", container.FORMAT_VERSION + 1)
     with fails_with("file.version") as caught:
         verify(bytes(data), "the-file.lam")
     assert "the-file.lam" in caught.error.message

@@ -16,10 +16,13 @@ from lamina.store.model import Version
 from lamina.store.plain import open_store
 from tests.golden import decoder
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "format-1"
-STORE = GOLDEN / "state" / "0" / "0"
-EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
-FILES = sorted(path.name for path in STORE.iterdir())
+GOLDEN = Path(__file__).parents[2] / "golden"
+STORES = {form: GOLDEN / form / "state" / "0" / "0" for form in ("format-1", "format-2")}
+EXPECTED: dict[str, dict[str, Any]] = {
+    form: json.loads((GOLDEN / form / "expected.json").read_text()) for form in STORES
+}
+FILES = sorted((form, path.name) for form, store in STORES.items() for path in store.iterdir())
+VERSIONS = [(form, name) for form, names in EXPECTED.items() for name in names]
 
 
 def elements(value: bytes) -> list[str]:
@@ -31,9 +34,9 @@ def elements(value: bytes) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_independent_decoder_accepts_every_golden_file(name: str) -> None:
-    file = decoder.File(STORE / name)
+@pytest.mark.parametrize(("form", "name"), FILES)
+def test_the_independent_decoder_accepts_every_golden_file(form: str, name: str) -> None:
+    file = decoder.File(STORES[form] / name)
     parsed = parse_name(name)
     if isinstance(parsed, CommitName):
         assert file.manifest["attempt"] == str(parsed.attempt)
@@ -42,27 +45,28 @@ def test_the_independent_decoder_accepts_every_golden_file(name: str) -> None:
         assert file.manifest["segment"] == parsed.id
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_the_independent_decoder_restores_every_golden_version(name: str) -> None:
-    families = {family["name"]: family["id"] for family in decoder.File(STORE / name).manifest["column_families"]}
+@pytest.mark.parametrize(("form", "name"), VERSIONS)
+def test_the_independent_decoder_restores_every_golden_version(form: str, name: str) -> None:
+    store = STORES[form]
+    families = {family["name"]: family["id"] for family in decoder.File(store / name).manifest["column_families"]}
     found: dict[str, dict[str, Any]] = {"default": {}, "lists": {}}
-    rows = decoder.state(STORE, name)
+    rows = decoder.state(store, name)
     for (family, key), value in rows.items():
         if family == families["default"]:
             found["default"][key.hex()] = value.hex()
         else:
             found["lists"][key.hex()] = elements(value)
-    assert found == EXPECTED[name]
+    assert found == EXPECTED[form][name]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_lamina_restores_every_golden_version(name: str, tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "state", tmp_path / "state")
+@pytest.mark.parametrize(("form", "name"), VERSIONS)
+def test_lamina_restores_every_golden_version(form: str, name: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / form / "state", tmp_path / "state")
     store = open_store(str(tmp_path))
     parsed = parse_name(name)
     assert isinstance(parsed, CommitName)
     store.restore(Version(parsed.version, str(parsed.attempt)))
-    for family, rows in EXPECTED[name].items():
+    for family, rows in EXPECTED[form][name].items():
         found = {
             key.hex(): [element.hex() for element in value] if isinstance(value, list) else value.hex()
             for key, value in store.scan(family)
@@ -71,24 +75,34 @@ def test_lamina_restores_every_golden_version(name: str, tmp_path: Path) -> None
 
 
 def test_the_golden_files_hold_every_kind_of_section_and_reference() -> None:
-    manifests = [decoder.File(STORE / name).manifest for name in FILES]
+    files = [decoder.File(STORES[form] / name) for form, name in FILES]
+    manifests = [file.manifest for file in files]
     sections = {section["name"] for manifest in manifests for section in manifest["sections"]}
     kinds = {reference["kind"] for manifest in manifests for reference in manifest.get("references", ())}
-    ops = {row[1] for name in FILES for rows in decoder.File(STORE / name).sections.values() for row in rows}
-    assert sections == kinds == {"increment", "snapshot", "run"}
+    ops = {row[1] for file in files for rows in file.sections.values() for row in rows}
+    assert sections == kinds == {"increment", "snapshot", "run", "rewrite"}
     assert ops == {1, 2, 3}
 
 
+def test_the_hash_of_keys_is_the_one_that_files_name() -> None:
+    """The same figures as in the shim's TableProperties.scala: what it writes is what the specification says."""
+    keys = (b"", b"a", b"twelve bytes", b"x" * 100)
+    hashes = [number - (1 << 64) if number >> 63 else number for number in map(decoder.fold_1, keys)]
+    assert hashes == [-7439127429289781049, -1093194412166744295, -7230302100138640279, -3241748939359587446]
+    parts = [[decoder.part_of(key, number, "fold-1") for number in (1, 3, 16, 256)] for key in keys]
+    assert parts == [[0, 1, 9, 152], [0, 2, 15, 240], [0, 1, 9, 155], [0, 2, 13, 211]]
+
+
 def test_a_manifest_survives_the_way_through_json() -> None:
-    for name in FILES:
-        manifest = decoder.File(STORE / name).manifest
-        parsed = verify((STORE / name).read_bytes(), name)
+    for form, name in FILES:
+        manifest = decoder.File(STORES[form] / name).manifest
+        parsed = verify((STORES[form] / name).read_bytes(), name)
         assert parsed.to_json() == manifest
         assert type(parsed).from_json({**manifest, "unknown": 1}) == parsed
 
 
 def test_the_golden_checkpoint_has_the_layout_of_the_specification() -> None:
-    state = json.loads((GOLDEN / "state" / paths.CHECKPOINT).read_text())
+    state = json.loads((GOLDEN / "format-1" / "state" / paths.CHECKPOINT).read_text())
     assert state["format"] == 1
-    runs = sorted(path.name for path in (GOLDEN / "state" / paths.RUNS).iterdir())
+    runs = sorted(path.name for path in (GOLDEN / "format-1" / "state" / paths.RUNS).iterdir())
     assert [parsed[0] for name in runs if (parsed := paths.parse_run(name))] == [1, 2, 3, 4]

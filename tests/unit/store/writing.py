@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from lamina.components import Clock, Ids
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.format.manifest import ColumnFamily, Count
+from lamina.format.manifest import ColumnFamily, Count, Part
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, Load, StoreConf, StoreId, Version
-from lamina.store.plain import newest_first
+from lamina.store.plain import in_part, newest_first
 from lamina.testing import FaultyBackend, ManualClock, SequenceIds
 
 Change = tuple[int, bytes]
@@ -99,6 +99,10 @@ class Query:
         }
         if begun.snapshot:
             sections["snapshot"] = [entries((0, PUT, key, value) for key, value in after.items())]
+        part = None if begun.rewrite is None else Part(*begun.rewrite, "crc32")
+        if part is not None:
+            rewritten = in_part({(0, key): value for key, value in after.items()}, part)
+            sections["rewrite"] = [entries((0, PUT, key, value) for (_, key), value in rewritten.items())]
         request = CommitRequest(
             begun.attempt,
             base.version + 1,
@@ -109,6 +113,7 @@ class Query:
             1,
             task_attempt or next(self.tasks),
             rows or {},
+            part,
         )
         store.commit(request, sections)
         self.states[begun.attempt] = after

@@ -10,7 +10,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   StateStoreId,
   StateStoreMetrics
 }
-import org.apache.spark.sql.lamina.table.{ChangeSummary, EntrySink}
+import org.apache.spark.sql.lamina.table.{ChangeSummary, EntrySink, KeyHash}
 
 /**
  * What a writing open is based on.
@@ -90,7 +90,10 @@ final class Commits(
     var summary: ChangeSummary = null
     val increment = "increment" -> ((sink: EntrySink) => { summary = live.table.changeSet(sink) })
     val snapshot = "snapshot" -> ((sink: EntrySink) => { live.table.snapshot(sink); () })
-    val sections = if (whole) Seq(increment, snapshot) else Seq(increment)
+    val rewrite = begun.rewrite.map { case (part, parts) =>
+      "rewrite" -> ((sink: EntrySink) => live.table.rewrite(part, parts, sink))
+    }
+    val sections = Seq(increment) ++ (if (whole) Some(snapshot) else rewrite)
     val header = () => describe(store, draft, begun, base, whole, summary)
     val answer = engine.commit(begun, header, sections)
     val next = Position(store.version + 1, begun.attempt, live.working, summary.digest)
@@ -127,12 +130,16 @@ final class Commits(
       family.id.toString -> (count: JValue)
     }
     val increment: JObject = "increment" -> JInt(summary.rows)
+    val rewrite = begun.rewrite.map { case (part, parts) =>
+      ("part" -> part) ~ ("parts" -> parts) ~ ("hash" -> KeyHash.Name)
+    }
     val basedOn: JValue =
       if (draft.loadEmpty) JNull
       else base.fold[JValue](JNull)(attempt => ("version" -> store.version) ~ ("attempt" -> attempt))
     ("attempt" -> begun.attempt) ~ ("version" -> (store.version + 1)) ~ ("base" -> basedOn) ~
       ("digest" -> summary.digest) ~
       ("rows" -> (if (whole) increment ~ ("snapshot" -> JInt(live.table.rows)) else increment)) ~
+      ("rewrite" -> rewrite) ~
       ("counts" -> JObject(counts.toList)) ~
       ("column_families" -> live.working.toJson) ~
       ("next_column_family" -> live.working.next) ~

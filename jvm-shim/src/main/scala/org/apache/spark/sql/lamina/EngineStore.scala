@@ -40,12 +40,14 @@ final class EngineHandle(
  *
  * @param handle the process that knows it: an attempt does not outlive its engine
  * @param snapshot whether the commit must hold the whole version
+ * @param rewrite the part of the version, and of how many, that the commit must hold
  */
 final case class Begun(
     handle: EngineHandle,
     attempt: String,
     baseAttempt: Option[String],
-    snapshot: Boolean
+    snapshot: Boolean,
+    rewrite: Option[(Int, Int)]
 )
 
 /**
@@ -124,7 +126,11 @@ final class EngineStore(
         throw new LaminaError(LaminaError.EngineProtocol, "begin answered without an attempt")
       ),
       EngineStore.string(result \ "base_attempt"),
-      result \ "snapshot" == JBool(true)
+      result \ "snapshot" == JBool(true),
+      for {
+        part <- EngineStore.long(result \ "rewrite" \ "part")
+        parts <- EngineStore.long(result \ "rewrite" \ "parts")
+      } yield (part.toInt, parts.toInt)
     )
   }
 

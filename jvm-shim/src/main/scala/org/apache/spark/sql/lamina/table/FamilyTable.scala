@@ -154,6 +154,26 @@ final class FamilyTable private[table] (
     }
   }
 
+  /** Each row whose key's hash is in a part of the hashes; reads no more of the index than holds that part. */
+  private[table] def foreachIn(part: Int, parts: Int)(visit: Long => Unit): Unit = if (rows > 0) {
+    val buffer = new HashIndex.WordBuffer
+    var prefix = KeyHash.first(part, parts)
+    var more = true
+    while (more) {
+      prefix = index.copySegment(prefix, buffer)
+      var i = 0
+      while (i < buffer.count) {
+        val word = buffer.words(i)
+        if (word != 0L && word != HashIndex.Tombstone && !isRemoved(word)) {
+          val row = rowOf(word)
+          if (KeyHash.part(KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)), parts) == part) visit(row)
+        }
+        i += 1
+      }
+      more = prefix != 0L && KeyHash.part(prefix, parts) == part
+    }
+  }
+
   /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
   def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
     require(ordered, s"column family $id keeps no order")

@@ -104,22 +104,28 @@ final class StoreTable(pool: PagePool) {
       val cursor = family.scan(startsAtBase = false)
       var row = cursor.next()
       while (row != 0L) {
-        sink.entry(
-          family.id,
-          Ops.Put,
-          null,
-          Rows.keyAddress(row),
-          Rows.keyLength(row),
-          null,
-          Rows.valueAddress(row),
-          Rows.valueLength(row)
-        )
+        put(family, row, sink)
         rows += 1
         row = cursor.next()
       }
     }
     rows
   }
+
+  /** Sends every live entry whose key's hash is in one of `parts` parts, as a put; the cost is that of the part. */
+  def rewrite(part: Int, parts: Int, sink: EntrySink): Unit =
+    families.values.foreach(family => family.foreachIn(part, parts)(row => put(family, row, sink)))
+
+  private def put(family: FamilyTable, row: Long, sink: EntrySink): Unit = sink.entry(
+    family.id,
+    Ops.Put,
+    null,
+    Rows.keyAddress(row),
+    Rows.keyLength(row),
+    null,
+    Rows.valueAddress(row),
+    Rows.valueLength(row)
+  )
 
   /** Prepares an empty column family for a number of rows. */
   def reserve(family: Int, rows: Long): Unit = this.family(family).reserve(rows)

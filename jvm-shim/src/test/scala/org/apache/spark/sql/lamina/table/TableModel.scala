@@ -155,6 +155,7 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
       }
       expected.keys.foreach(key => assert(get(family, key) == expected.get(key), s"get $key"))
     }
+    assert(parts(3).flatten.toMap == state, "the parts of a rewrite are not the version")
   }
 
   def checkRange(from: Option[String], until: Option[String], base: Boolean): Unit = {
@@ -190,6 +191,26 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
       all += (family, text(keyBase, keyOffset, keyLength)) -> text(valueBase, valueOffset, valueLength)
     }
     all
+  }
+
+  /** The rows of each part; a key that came in two of them fails. */
+  def parts(number: Int): Seq[State] = {
+    var seen = Set.empty[(Int, String)]
+    (0 until number).map { part =>
+      var rows: State = Map.empty
+      table.rewrite(
+        part,
+        number,
+        (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) => {
+          assert(op == Ops.Put)
+          val key = (family, text(keyBase, keyOffset, keyLength))
+          assert(!seen(key), s"$key came twice")
+          seen += key
+          rows += key -> text(valueBase, valueOffset, valueLength)
+        }
+      )
+      rows
+    }
   }
 
   def close(): Unit = {

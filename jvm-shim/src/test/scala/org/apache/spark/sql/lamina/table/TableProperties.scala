@@ -223,6 +223,41 @@ object TableProperties extends Properties("table") {
       }
     }
 
+  property("parts of a rewrite are the version, whatever their number, each key always in the same one") =
+    forAll(Gen.choose(1, 300), Gen.choose(0, 30000)) { (number, keys) =>
+      val model = new TableModel()
+      try {
+        for (i <- 0 until keys) model.put(if (i % 3 == 0) Lists else Plain, s"key $i", s"$i")
+        model.commit()
+        val before = model.parts(number)
+        for (i <- 0 until keys by 10) model.put(Plain, s"new $i", "x")
+        for (i <- 0 until keys by 7) model.remove(Plain, s"key $i")
+        val after = model.parts(number)
+        model.commit()
+        val stayed = before.zip(after).forall { case (old, now) =>
+          now.keys.forall(k => old.contains(k) || k._2.startsWith("new"))
+        }
+        stayed && after.flatten.toMap == model.state
+      } finally model.close()
+    }
+
+  property("the hash is the one that files know by its name") = Prop.delay {
+    // the same figures as in tests/unit/format/test_golden_files.py, which has the specification's words in Python
+    val hashes = Seq("", "a", "twelve bytes", "x" * 100).map { key =>
+      KeyHash.hash(bytes(key), Base, key.length)
+    }
+    val parts = hashes.map(hash => Seq(1, 3, 16, 256).map(number => KeyHash.part(hash, number)))
+    val expected = Seq(
+      -7439127429289781049L,
+      -1093194412166744295L,
+      -7230302100138640279L,
+      -3241748939359587446L
+    )
+    val expectedParts = Seq(Seq(0, 1, 9, 152), Seq(0, 2, 15, 240), Seq(0, 1, 9, 155), Seq(0, 2, 13, 211))
+    val same = KeyHash.Name == "fold-1" && hashes == expected && parts == expectedParts
+    Prop(same) :| s"another hash has another name: $hashes, $parts"
+  }
+
   property("a row stays readable while its reader lives and for the quarantine after it") = Prop {
     val model = new TableModel(quarantineMs = 1000L)
     try {
