@@ -28,11 +28,12 @@ PYTHON := $(shell for low in 11 10; do for p in python3 python3.13 python3.12 py
 	2>/dev/null && { command -v $$p; exit 0; }; done; done)
 endif
 
+PYSPARK = $$($(PY) -c 'import pyspark; print(pyspark.__version__)')
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
 .PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
-	test-faults test-nightly test-packaging matrix bench-quick clean check-machine
+	test-long test-faults test-nightly test-packaging matrix bench-quick clean check-machine
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
@@ -68,14 +69,18 @@ test-spark: test-pyspark test-suites  ## Tests with Spark (at most 45 minutes on
 
 test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/spark --junitxml=build/test-reports/pyspark-$$($(PY) -c "import pyspark; print(pyspark.__version__)").xml
+	$(PY) -m pytest tests/spark -m "not long" --junitxml=build/test-reports/pyspark-$(PYSPARK).xml
+
+test-long: $(VENV)/.dev  ## PySpark tests that take minutes each: clusters, Spark Connect, many restarts and stores
+	$(PY) hatch_build.py
+	$(PY) -m pytest tests/spark -m long --junitxml=build/test-reports/pyspark-$(PYSPARK)-long.xml
 
 test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll
 	# Some of Spark's tests race the query that they watch; a suite in which one failed is run once more.
 	$(SBT) suites42/test || $(SBT) suites42/testQuick
 
-matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark
+matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark and test-long
 	$(PY) -m tests.matrix
 
 test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=3

@@ -10,6 +10,8 @@ from tests.spark.connect_queries import QUERIES, RUNS, feed
 from tests.spark.programs import run_program
 from tests.spark.streams import LAMINA, Query, Streams
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def connected(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.spark.conftest import shim_jar
 from tests.spark.programs import run_program
 from tests.spark.test_restarts import expected
+
+pytestmark = pytest.mark.long
 
 BATCHES = 3
 

@@ -13,6 +13,8 @@ from benchmarks.processes import held
 from tests.spark.streams import LAMINA, Streams
 from tests.spark.test_restarts import rows, totals, unload_all
 
+pytestmark = pytest.mark.long
+
 QUERIES, PARTITIONS, STORES_OF_A_JOIN = 2, 8, 4
 # Pools of Spark's and of the engine's make some threads and connections when they are first needed. Something that each
 # batch kept, or each store, would be 64 or more.

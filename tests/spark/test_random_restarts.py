@@ -9,11 +9,14 @@ import threading
 from collections import Counter
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from tests.spark.streams import LAMINA, SCHEMA, Streams
 from tests.spark.test_restarts import engine_pid, unload_all
+
+pytestmark = pytest.mark.long
 
 RESTARTS = 50
 SEED = 20240101

@@ -18,6 +18,8 @@ from lamina.spark.jars import spark_home
 from tests.spark.conftest import shim_jar
 from tests.spark.programs import run_program
 
+pytestmark = pytest.mark.long
+
 KEYS = 20
 STALLING = 2  # the file whose batch has the task that stalls
 
