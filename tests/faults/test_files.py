@@ -17,7 +17,7 @@ import pytest
 
 from lamina.checkpoint import read_identity, read_runs
 from lamina.errors import LaminaError
-from lamina.format.container import verify
+from lamina.format.container import FORMAT_VERSION, verify
 from lamina.format.paths import CHECKPOINT, RUNS, parse_name
 from lamina.storage import Storage
 from lamina.store.model import Version
@@ -268,7 +268,7 @@ def test_a_store_whose_newest_file_is_of_a_newer_format_is_refused_by_name(posit
     store = checkpoint.written()
     name = f"{store.version.version}_{store.version.attempt}.lam"
     data = bytearray(checkpoint.objects.objects[f"0/0/{name}"][0])
-    data[position] = 2
+    data[position] = FORMAT_VERSION + 1
     checkpoint.objects.objects[f"0/0/{name}"] = (bytes(data), START_MS)
     with fails_with("file.version") as caught:
         checkpoint.open()
