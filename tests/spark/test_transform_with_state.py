@@ -288,6 +288,7 @@ def test_a_state_that_was_dropped_is_passed_over_when_the_query_restarts_from_it
 
 
 @pytest.mark.covers("transformWithState: chained time modes", "Python", "v2")
+@pytest.mark.long
 @pytest.mark.parametrize("query", [then_windows, then_itself_then_windows, then_without_time])
 def test_chained_with_another_operator_it_gives_the_same_rows(streams: Streams, query: Query) -> None:
     found = []
