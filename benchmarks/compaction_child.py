@@ -25,10 +25,10 @@ from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_from_json
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
-from lamina.format.manifest import Part
 from lamina.settings import PREFIX, Settings
 from lamina.store import CommitRequest, HeapStore, StoreId, Version
 from lamina.store.chain import files as files_of
+from lamina.store.plain import part_of
 
 KEY, VALUE = 40, 56
 FAMILY = ColumnFamily(0, "default", {"multi_value": False})
@@ -80,7 +80,7 @@ class Life:
         sections = {"increment": batches(changes)}
         if begun.snapshot:
             sections["snapshot"] = batches(self.rows)
-        part = None if begun.rewrite is None else Part(*begun.rewrite, "crc32")
+        part = part_of(begun)
         if part is not None:
             sections["rewrite"] = batches(self.parts[part.part])
         counts = {0: Count(len(self.rows), len(self.rows) * (KEY + VALUE))}

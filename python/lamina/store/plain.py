@@ -25,7 +25,7 @@ from lamina.storage import LocalCache, Storage
 from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import Compacted
 from lamina.store.heap import HeapStore
-from lamina.store.model import Collected, CommitRequest, StoreConf, StoreId, Version
+from lamina.store.model import Begin, Collected, CommitRequest, StoreConf, StoreId, Version
 
 DEFAULT_FAMILY = "default"
 
@@ -33,8 +33,6 @@ Value = bytes | list[bytes]
 
 _LENGTH = struct.Struct("<I")
 _TASK = 0
-_HASH = "crc32"
-"""What the parts of a rewrite go by."""
 
 
 def open_store(
@@ -218,7 +216,7 @@ class PlainStore:
         if begin.snapshot:
             sections[SNAPSHOT] = _batches((*position, PUT, value) for position, value in after.items())
             rows[SNAPSHOT] = len(after)
-        part = None if begin.rewrite is None else Part(*begin.rewrite, _HASH)
+        part = part_of(begin)
         if part is not None:
             rewritten = in_part(after, part)
             sections[REWRITE] = _batches((*position, PUT, value) for position, value in rewritten.items())
@@ -302,6 +300,11 @@ class PlainStore:
             for position, (op, value) in self._changes.items()
             if _applied(self._rows.get(position), op, value) != self._rows.get(position)
         }
+
+
+def part_of(begin: Begin) -> Part | None:
+    """What the rewrite of a commit covers by the hash of `in_part`; None where it brings none."""
+    return None if begin.rewrite is None else Part(*begin.rewrite, "crc32")
 
 
 def in_part(rows: Mapping[tuple[int, bytes], bytes], part: Part) -> dict[tuple[int, bytes], bytes]:

@@ -37,12 +37,12 @@ from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.container import verify
 from lamina.format.entries import APPEND, DELETE, PUT
-from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT, CommitManifest, Part
+from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT, CommitManifest
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.settings import Settings
 from lamina.storage import Storage, is_temporary
 from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
-from lamina.store.plain import in_part, newest_first
+from lamina.store.plain import in_part, newest_first, part_of
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
 from lamina.testing.memory import MemoryBackend
@@ -282,7 +282,7 @@ class StoreMachine(RuleBasedStateMachine):
         if attempt.begun.snapshot:
             sections[SNAPSHOT] = [batch_of((*position, PUT, value) for position, value in attempt.rows.items())]
             rows[SNAPSHOT] = len(attempt.rows)
-        part = None if attempt.begun.rewrite is None else Part(*attempt.begun.rewrite, "crc32")
+        part = part_of(attempt.begun)
         if part is not None:
             rewritten = in_part(attempt.rows, part)
             sections[REWRITE] = [batch_of((*position, PUT, value) for position, value in rewritten.items())]

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from lamina.components import Clock, Ids
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.format.manifest import ColumnFamily, Count, Part
+from lamina.format.manifest import ColumnFamily, Count
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, Load, StoreConf, StoreId, Version
-from lamina.store.plain import in_part, newest_first
+from lamina.store.plain import in_part, newest_first, part_of
 from lamina.testing import FaultyBackend, ManualClock, SequenceIds
 
 Change = tuple[int, bytes]
@@ -99,7 +99,7 @@ class Query:
         }
         if begun.snapshot:
             sections["snapshot"] = [entries((0, PUT, key, value) for key, value in after.items())]
-        part = None if begun.rewrite is None else Part(*begun.rewrite, "crc32")
+        part = part_of(begun)
         if part is not None:
             rewritten = in_part({(0, key): value for key, value in after.items()}, part)
             sections["rewrite"] = [entries((0, PUT, key, value) for (_, key), value in rewritten.items())]

@@ -246,14 +246,13 @@ final class LiveTable(pool: PagePool) {
     }
     try {
       source.load(version, attempt, have)(onHeader) {
-        (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
+        (id, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
+          val family = table.familyOrNull(id)
           // Of a column family that was dropped since, older files still have entries, which lead to nothing.
-          if (!table.hasFamily(family)) ()
+          if (family == null) ()
           else if (header.fromHave) {
-            apply(table.family(family), op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-          } else {
-            table.fill(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-          }
+            apply(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+          } else family.fill(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
       }
       if (!header.fromHave) table.endFill()
       miscount = header.rows.collectFirst {
@@ -284,7 +283,7 @@ final class LiveTable(pool: PagePool) {
     if (header.fromHave) Move.CaughtUp else Move.Loaded
   }
 
-  private def rowsOf(family: Int): Long = if (table.hasFamily(family)) table.rows(family) else 0L
+  private def rowsOf(family: Int): Long = Option(table.familyOrNull(family)).fold(0L)(_.rows)
 
   private def apply(
       family: FamilyTable,

@@ -154,6 +154,17 @@ final class FamilyTable private[table] (
     }
   }
 
+  /** One entry of a restore. Entries come newest first, outside of a transaction. */
+  def fill(
+      op: Byte,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int
+  ): Unit = filling.add(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+
   /** Each row whose key's hash is in a part of the hashes; reads no more of the index than holds that part. */
   private[table] def foreachIn(part: Int, parts: Int)(visit: Long => Unit): Unit = if (rows > 0) {
     val buffer = new HashIndex.WordBuffer

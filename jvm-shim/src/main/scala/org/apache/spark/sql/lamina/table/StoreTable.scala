@@ -22,7 +22,8 @@ final class StoreTable(pool: PagePool) {
 
   def family(id: Int): FamilyTable = families.getOrElse(id, throw new NoSuchElementException(s"no column family $id"))
 
-  def hasFamily(id: Int): Boolean = families.contains(id)
+  /** The column family, or null where there is none. */
+  def familyOrNull(id: Int): FamilyTable = families.getOrElse(id, null)
 
   def inTransaction: Boolean = open
 
@@ -130,19 +131,7 @@ final class StoreTable(pool: PagePool) {
   /** Prepares an empty column family for a number of rows. */
   def reserve(family: Int, rows: Long): Unit = this.family(family).reserve(rows)
 
-  /** One entry of a restore. Entries come newest first, outside of a transaction. */
-  def fill(
-      family: Int,
-      op: Byte,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
-      valueLength: Int
-  ): Unit =
-    this.family(family).filling.add(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-
+  /** The end of a restore, whose entries came by the column families' `fill`. */
   def endFill(): Unit = families.values.foreach(_.filling.end())
 
   /**
