@@ -76,7 +76,7 @@ final class TableSubject extends Subject {
   }
 
   override def scan(): Long = {
-    val cursor = family.scan(base = false)
+    val cursor = family.scan(startsAtBase = false)
     var sum = 0L
     var found = cursor.next()
     while (found != 0L) {
