@@ -140,6 +140,8 @@ def main() -> None:
             told = now
             tell({"progress": done})
 
+    # what was imported is there to stay: the collection after each job need not look at it
+    gc.freeze()
     while True:
         tell(maintainer.work(jobs.get(), progress))
         gc.collect()

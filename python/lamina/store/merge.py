@@ -21,6 +21,9 @@ from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
 CHUNK_BYTES = 12 << 20
 """Unsorted entries that are sorted at once; sorting takes a few times as much."""
 
+HELD_BYTES = 4 << 20
+"""Runs that together stay below this are kept in memory: merging a few small increments needs no disk."""
+
 SPILL_ROWS = 8_192
 SPILL_BYTES = 256 << 10
 """Size of a batch in a spilled run: one per source is in memory while merging."""
@@ -180,6 +183,7 @@ class Merger:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._spilled = 0
+        self._held = 0
 
     def merged(
         self,
@@ -220,9 +224,14 @@ class Merger:
         if chunk:
             entries = sort(chunk)
             chunk.clear()
-            runs.append(self._spill(iter([fold(entries, whole=False)])))
-            del entries
-            _release()
+            entries = fold(entries, whole=False)
+            if self._held + entries.nbytes <= HELD_BYTES:
+                self._held += entries.nbytes
+                runs.append(iter([entries]))
+            else:
+                runs.append(self._spill(iter([entries])))
+                del entries
+                _release()
 
     def _spill(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         path = os.path.join(self._directory, f"run-{self._spilled}")

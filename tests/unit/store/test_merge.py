@@ -98,9 +98,11 @@ def test_an_append_after_a_delete_is_a_put_of_its_own() -> None:
     assert rows([fold(sort(newest_first), whole=False)]) == [(0, PUT, b"a", b"2")]
 
 
+@pytest.mark.parametrize("held", [0, 5_000, merge.HELD_BYTES])
 def test_a_merge_of_more_chunks_than_fit_at_once_spills_and_gives_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
+    monkeypatch.setattr(merge, "HELD_BYTES", held)
     monkeypatch.setattr(merge, "CHUNK_BYTES", 2_000)
     monkeypatch.setattr(merge, "MAX_SOURCES", 4)
     monkeypatch.setattr(merge, "SPILL_ROWS", 7)
@@ -121,7 +123,9 @@ def test_a_merge_of_more_chunks_than_fit_at_once_spills_and_gives_the_same(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_values_larger_than_a_chunk_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("held", [0, 5_000, merge.HELD_BYTES])
+def test_values_larger_than_a_chunk_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    monkeypatch.setattr(merge, "HELD_BYTES", held)
     monkeypatch.setattr(merge, "CHUNK_BYTES", 1_000)
     monkeypatch.setattr(merge, "SPILL_BYTES", 100)
     chain = [(False, [batch([(0, PUT, b"%d" % key, b"%d" % number * 5_000) for key in range(3)])]) for number in (2, 1)]
