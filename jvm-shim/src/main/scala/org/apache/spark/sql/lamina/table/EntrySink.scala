@@ -38,12 +38,3 @@ final case class ChangeSummary(rows: Long, bytes: Long, digest: String)
 final case class TableMemory(pageBytes: Long, deadBytes: Long, indexBytes: Long, undoBytes: Long, orderedBytes: Long) {
   def total: Long = pageBytes + indexBytes + undoBytes + orderedBytes
 }
-
-/** Walks rows; `next` gives a row's address, or 0 at the end. Updates meanwhile are allowed and may or may not be seen. */
-abstract class RowCursor {
-
-  /** Whether the next row comes from the version that the open transaction is based on. */
-  var base: Boolean
-
-  def next(): Long
-}

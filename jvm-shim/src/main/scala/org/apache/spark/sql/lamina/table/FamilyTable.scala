@@ -127,32 +127,7 @@ final class FamilyTable private[table] (
   }
 
   /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
-  def scan(startsAtBase: Boolean): RowCursor = new RowCursor {
-    override var base: Boolean = startsAtBase
-    private val buffer = new HashIndex.WordBuffer
-    private val wasEmpty = !base && rows == 0
-    private var started = false
-    private var prefix = 0L
-    private var position = 0
-
-    override def next(): Long = {
-      while (true) {
-        while (position < buffer.count) {
-          val word = buffer.words(position)
-          position += 1
-          if (word != 0L && word != HashIndex.Tombstone) {
-            val row = if (base) baseNow(word) else if (isRemoved(word)) 0L else rowOf(word)
-            if (row != 0L) return handOut(row)
-          }
-        }
-        if (wasEmpty || (started && prefix == 0L)) return 0L
-        started = true
-        prefix = index.copySegment(prefix, buffer)
-        position = 0
-      }
-      0L
-    }
-  }
+  def scan(startsAtBase: Boolean): RowCursor = new ScanCursor(this, index, startsAtBase)
 
   /** One entry of a restore. Entries come newest first, outside of a transaction. */
   def fill(
@@ -188,29 +163,7 @@ final class FamilyTable private[table] (
   /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
   def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
     require(ordered, s"column family $id keeps no order")
-    new RowCursor {
-      override var base: Boolean = startsAtBase
-      private val buffer = new OrderedKeys.KeyBuffer
-      private var more = keys.copyFrom(from, above = false, buffer)
-
-      override def next(): Long = {
-        while (more) {
-          while (!buffer.isEmpty) {
-            val key = buffer.next()
-            val offset = Platform.BYTE_ARRAY_OFFSET.toLong
-            if (until != null && KeyOrder.compare(key, offset, key.length, until, offset, until.length) >= 0) {
-              more = false
-              return 0L
-            }
-            val row = if (base) getBase(key, offset, key.length) else get(key, offset, key.length)
-            if (buffer.isEmpty) more = keys.copyFrom(key, above = true, buffer)
-            if (row != 0L) return row
-          }
-          if (more && buffer.isEmpty) more = false
-        }
-        0L
-      }
-    }
+    new RangeCursor(this, keys, from, until, startsAtBase)
   }
 
   // ---- transaction, called by StoreTable
@@ -483,10 +436,14 @@ final class FamilyTable private[table] (
     }
   }
 
-  /** As `base`, for a word that was copied a while ago: the transaction that wrote its row may have ended since. */
-  private def baseNow(word: Long): Long = {
+  /** The row that a slot's word, copied a while ago, leads to, or 0; the transaction that wrote it may have ended. */
+  private[table] def seen(word: Long, inBase: Boolean): Long = {
     val row = rowOf(word)
-    if (isRemoved(word) || Rows.has(row, Rows.Own)) getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) else row
+    val found =
+      if (!inBase) if (isRemoved(word)) 0L else row
+      else if (isRemoved(word) || Rows.has(row, Rows.Own)) getBase(null, Rows.keyAddress(row), Rows.keyLength(row))
+      else row
+    if (found == 0L) 0L else handOut(found)
   }
 
   private def noteBase(): Unit = if (baseRows != null) baseRows.extend()
