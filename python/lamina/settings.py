@@ -20,8 +20,10 @@ PREFIX = "spark.sql.streaming.stateStore.lamina."
 AUTO = "auto"
 """How a setting whose value is derived at run time is written."""
 
-_BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+_BYTES = re.compile(r"([0-9]+)([kmgtp]?)b?", re.IGNORECASE)
+"""As Spark reads sizes, in powers of 1024: the shim reads them with Spark's own parser."""
+
 _INTEGER = re.compile(r"[+-]?\d+")
 
 

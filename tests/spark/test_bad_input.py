@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from tests.spark.programs import run_program
 from tests.spark.streams import LAMINA, Streams
 
 PREFIX = "spark.sql.streaming.stateStore.lamina."
@@ -51,6 +54,15 @@ def test_a_wrong_setting_is_named_and_the_query_goes_on_when_it_is_right(
         assert words in message
     run = streams.run(totals, LAMINA, mode="complete")
     assert len(run.batches[1]) == 7
+
+
+def test_a_setting_of_the_whole_jvm_can_be_corrected_until_a_store_has_opened(tmp_path: Path) -> None:
+    ends = json.loads(run_program("first_setting_query.py", str(tmp_path)).splitlines()[-1])
+    unknown, too_small, right, left_out, other, again = ends
+    assert "settings.unknown" in unknown
+    assert "settings.invalid" in too_small
+    assert "settings.conflict" in other
+    assert [right, left_out, again] == ["ok"] * 3
 
 
 def test_a_missing_state_file_is_named(streams: Streams) -> None:

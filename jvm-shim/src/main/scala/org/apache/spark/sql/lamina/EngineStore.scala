@@ -93,7 +93,14 @@ final class EngineStore(
         ("format_version" -> (if (storeConf.enableStateStoreCheckpointIds) 2 else 1)) ~
         ("minVersionsToRetain" -> storeConf.minVersionsToRetain) ~
         ("spark" -> SPARK_VERSION)
-    val result = engine.call("openStore", compact(render(argument)))
+    val result =
+      try engine.call("openStore", compact(render(argument)))
+      catch {
+        case error: LaminaError if error.kind.startsWith("settings.") =>
+          Engine.refuse()
+          throw error
+      }
+    Engine.opened()
     val number = result \ "handle" match {
       case JInt(value) => value.toLong
       case _ => throw new LaminaError(LaminaError.EngineProtocol, "openStore answered without a handle")

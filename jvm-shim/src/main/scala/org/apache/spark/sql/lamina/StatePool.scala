@@ -6,10 +6,11 @@ import java.util.concurrent.atomic.AtomicInteger
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.PagePool
+import org.apache.spark.sql.lamina.wire.Engine
 
 /**
- * The off-heap memory of this JVM's tables. There is one cap for all queries: the first store that opens fixes it, and
- * another value later is an error that names both.
+ * The off-heap memory of this JVM's tables. There is one cap for all queries: the first store that opens fixes it, a
+ * later one may leave it out, and another value is an error that names both.
  */
 object StatePool {
   private val Names = Seq("heap.maxBytes", "heap.quarantineMs")
@@ -21,7 +22,16 @@ object StatePool {
 
   def get(settings: StoreSettings, conf: SparkConf): PagePool = synchronized {
     val wanted = Names.map(name => name -> settings.get(name)).toMap
-    if (pool == null) {
+    val other = if (pool == null) None else Names.find(name => wanted(name).exists(!fixed(name).contains(_)))
+    for (name <- other if !Engine.mayChange) {
+      def shown(values: Map[String, Option[String]]): String = values(name).fold("not set")(value => s"'$value'")
+      throw new LaminaError(
+        LaminaError.SettingsConflict,
+        s"${StoreSettings.Prefix}$name was ${shown(fixed)} when the first store of this JVM opened and is " +
+          s"${shown(wanted)} now; it holds for all queries of a JVM, so set the same everywhere or restart the application"
+      )
+    }
+    if (pool == null || other.isDefined) {
       val created = new PagePool(
         HeapCap.resolve(settings.get("heap.maxBytes"), conf, Machine.current()),
         settings.long("heap.quarantineMs", 1000L),
@@ -30,13 +40,6 @@ object StatePool {
       created.onPressure(() => TableLease.releaseMemory())
       fixed = wanted
       pool = created
-    } else Names.find(name => wanted(name) != fixed(name)).foreach { name =>
-      def shown(values: Map[String, Option[String]]): String = values(name).fold("not set")(value => s"'$value'")
-      throw new LaminaError(
-        LaminaError.SettingsConflict,
-        s"${StoreSettings.Prefix}$name was ${shown(fixed)} when the first store of this JVM opened and is " +
-          s"${shown(wanted)} now; it holds for all queries of a JVM, so set the same everywhere or restart the application"
-      )
     }
     pool
   }

@@ -148,6 +148,10 @@ object Engine {
   private var generations = 0L
   private var hooked = false
 
+  /** Whether a store has opened, and whether the settings of one that wanted to were refused. */
+  @volatile private var inUse = false
+  @volatile private var refused = false
+
   /**
    * The engine of this JVM; starts its process if there is none, or if it has ended.
    *
@@ -155,25 +159,34 @@ object Engine {
    *   is not what the first start fixed
    */
   def get(settings: ProcessSettings): Engine = current match {
-    case Some(engine) if engine.isAlive =>
-      fixed.foreach(requireSame(_, settings))
-      engine
+    case Some(engine) if engine.isAlive && fixed.forall(conflict(_, settings).isEmpty) => engine
     case _ => startIfNeeded(settings)
   }
 
+  /** A store has opened: from now on the process settings hold for all queries. */
+  def opened(): Unit = inUse = true
+
+  /** The settings of a store were refused. */
+  def refuse(): Unit = refused = true
+
+  /** Whether process settings may still change: no store has opened, and those of the first that tried were refused. */
+  def mayChange: Boolean = !inUse && (refused || current.isEmpty)
+
   private def startIfNeeded(settings: ProcessSettings): Engine = synchronized {
-    fixed.foreach(requireSame(_, settings))
+    fixed.flatMap(conflict(_, settings)).foreach(error => if (mayChange) shutdown() else throw error)
     current.filter(_.isAlive).getOrElse {
       hookShutdown()
       generations += 1
+      // another start is like the first one, also for a query that leaves settings out
+      val wanted = fixed.getOrElse(settings)
       val engine =
-        try start(settings, generations)
+        try start(wanted, generations)
         catch {
           case error: InterruptedException =>
             Thread.currentThread.interrupt()
             throw new LaminaError(LaminaError.EngineCancelled, "the start of the engine was interrupted", error)
         }
-      fixed = Some(settings)
+      fixed = Some(wanted)
       current = Some(engine)
       engine
     }
@@ -192,23 +205,22 @@ object Engine {
     }
   }
 
-  private def requireSame(first: ProcessSettings, later: ProcessSettings): Unit = {
-    if ((first.raw ne later.raw) && first.raw != later.raw) {
-      val keys = (first.raw.keySet ++ later.raw.keySet).filter(key => first.raw.get(key) != later.raw.get(key))
-      val key = keys.min
-      def shown(settings: ProcessSettings): String = settings.raw.get(key).fold("not set")(value => s"'$value'")
-      throw conflict(key, shown(first), shown(later))
-    }
-    if (first.python != later.python)
-      throw conflict("spark.sql.streaming.stateStore.lamina.engine.python", first.python, later.python)
-  }
-
-  private def conflict(key: String, first: String, later: String): LaminaError =
-    new LaminaError(
+  /** What `later` sets otherwise than `first`; what it leaves out follows. */
+  private def conflict(first: ProcessSettings, later: ProcessSettings): Option[LaminaError] = {
+    def error(key: String, before: String, now: String) = new LaminaError(
       LaminaError.SettingsConflict,
-      s"$key was $first when the engine of this JVM was first started and is $later now; it holds for all queries " +
-        "of a JVM, so set the same everywhere or restart the application"
+      s"$key was $before when the first store of this JVM opened and is $now now; it holds for all queries of a JVM, " +
+        "so set the same everywhere or restart the application"
     )
+    if (first.python == later.python && first.raw == later.raw) None
+    else if (first.python != later.python)
+      Some(error("spark.sql.streaming.stateStore.lamina.engine.python", first.python, later.python))
+    else
+      later.raw.toSeq.sorted.collectFirst {
+        case (key, value) if !first.raw.get(key).contains(value) =>
+          error(key, first.raw.get(key).fold("not set")(before => s"'$before'"), s"'$value'")
+      }
+  }
 
   private def hookShutdown(): Unit = if (!hooked) {
     try ShutdownHookManager.addShutdownHook(ShutdownPriority)(() => shutdown())
@@ -224,5 +236,7 @@ object Engine {
     current.foreach(_.stop(GraceMs))
     current = None
     fixed = None
+    inUse = false
+    refused = false
   }
 }

@@ -223,11 +223,27 @@ class EngineSuite extends EngineFixture {
 
   test("another process setting than the first start's is a conflict that names both values") {
     val key = "spark.sql.streaming.stateStore.lamina.heap.maxBytes"
-    Engine.get(peer.settings(raw = Map(key -> "100")))
+    val other = "spark.sql.streaming.stateStore.lamina.storage.cache.maxBytes"
+    val first = Engine.get(peer.settings(raw = Map(key -> "100")))
     val error = intercept[LaminaError](Engine.get(peer.settings(raw = Map(key -> "200"))))
     assert(error.kind == LaminaError.SettingsConflict)
     Seq(key, "'100'", "'200'").foreach(part => assert(error.getMessage.contains(part)))
-    assert(intercept[LaminaError](Engine.get(peer.settings())).getMessage.contains("not set"))
+    assert(intercept[LaminaError](Engine.get(peer.settings(raw = Map(other -> "1")))).getMessage.contains("not set"))
+    assert(Engine.get(peer.settings()) eq first, "what a later query leaves out follows the first")
+    kill(first)
+    assert(Engine.get(peer.settings()).call("stats") \ "process" \ key == JString("100"), "also when it starts again")
+  }
+
+  test("process settings may change after those of the first store were refused, until a store has opened") {
+    val key = "spark.sql.streaming.stateStore.lamina.heap.maxBytes"
+    val first = Engine.get(peer.settings())
+    Engine.refuse()
+    val second = Engine.get(peer.settings(raw = Map(key -> "100")))
+    assert(second.generation > first.generation && !first.isAlive)
+    Engine.opened()
+    Engine.refuse()
+    assert(kindOf(Engine.get(peer.settings(raw = Map(key -> "200")))) == LaminaError.SettingsConflict)
+    assert(Engine.get(peer.settings()) eq second)
   }
 
   test("an engine of another version is refused, with the side to upgrade") {

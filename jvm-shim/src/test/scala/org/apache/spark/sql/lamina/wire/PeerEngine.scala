@@ -73,7 +73,7 @@ private[wire] object PeerEngine {
       |    def hello(self, text):
       |        return json.dumps({"ok": True, "pid": os.getpid(), "maintenance_pid": None})
       |    def stats(self):
-      |        return json.dumps({"ok": True, "kept": {str(h): kept[h]["shape"] for h in kept}})
+      |        return json.dumps({"ok": True, "process": process, "kept": {str(h): kept[h]["shape"] for h in kept}})
       |    def begin(self, handle, text):
       |        argument = json.loads(text)
       |        if argument.get("peer") == "die":
