@@ -33,6 +33,7 @@ final class StoreOpener(
 
   private val opening = new Object
   private val codecs = newCodecs()
+  private val turns = new WriterTurns(provider.stateStoreId)
 
   /** The table of this provider, or null: read and replaced under `opening`, or by `close`. */
   @volatile private var live: LiveTable = _
@@ -49,7 +50,7 @@ final class StoreOpener(
       opening.synchronized {
         requireOpen()
         val sent = attemptOf(ckptId)
-        settleTable(null)
+        settleTable()
         // A provider that Spark did not load may only read, so its attempt is begun by its commit.
         val begun = if (streaming) Some(engine.begin(version, sent, loadEmpty, forceSnapshot, holds(sent))) else None
         val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
@@ -107,7 +108,7 @@ final class StoreOpener(
   def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
     val streaming = provider.isStreaming
     opening.synchronized {
-      settleTable(store.open)
+      settleTable()
       val base = resolve(store.version, store.sent, streaming)
       val begun =
         if (streaming) Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true)) else None
@@ -200,7 +201,10 @@ final class StoreOpener(
 
   /** Another provider may have taken the table since this open chose it. */
   private def requireOwned(table: LiveTable): Unit = if (!owns(table)) {
-    throw new LaminaError(LaminaError.StoreStamp, s"the table of $id was taken over by another run of the query")
+    throw new LaminaError(
+      LaminaError.StoreStamp,
+      s"the table of $id was taken over by another run of the query; stop one of the two, the task is tried again"
+    )
   }
 
   /** This provider's table, one that another provider had at that attempt, or a new one. */
@@ -252,7 +256,7 @@ final class StoreOpener(
     val pending = table.synchronized(if (table.writer == null) table.pending else null)
     if (pending != null) pending.settle()
     val shared = table.synchronized {
-      takeOverIfEnded(table)
+      turns.takeOverIfEnded(table)
       table.at.content == Attempts.content(base) || !(table.isBusy || table.hasReaders)
     }
     if (shared) table else privateTable()
@@ -312,49 +316,19 @@ final class StoreOpener(
     store
   }
 
-  // ---- one writer at a time
-
   /** Waits until nobody else writes and the last commit is settled. */
-  private def settleTable(mine: Open): Unit = {
+  private def settleTable(): Unit = {
     val table = live
     if (table != null) {
-      val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(StoreOpener.WriterTimeoutMs)
+      val deadline = turns.deadline()
       var settled = false
       while (!settled) {
         val pending = table.synchronized {
-          awaitWriter(table, mine, deadline)
+          turns.await(table, deadline)
           table.pending
         }
         if (pending == null) settled = true else pending.settle()
       }
-    }
-  }
-
-  private def awaitWriter(table: LiveTable, mine: Open, deadline: Long): Unit = {
-    takeOverIfEnded(table)
-    while (table.writer != null) {
-      if (System.nanoTime() > deadline || StoreOpener.isMine(table.writer)) {
-        throw new LaminaError(
-          LaminaError.StoreState,
-          s"$id is being written by ${table.writer}; a second writer waits for its task to end, for " +
-            s"${StoreOpener.WriterTimeoutMs} ms at most"
-        )
-      }
-      table.wait(StoreOpener.PollMs)
-      takeOverIfEnded(table)
-    }
-  }
-
-  /**
-   * Aborts a writer that can not go on: its task has ended, or this thread, which would have to, opens the store again.
-   */
-  private def takeOverIfEnded(table: LiveTable): Unit = {
-    val writer = table.writer
-    if (writer != null && (writer.isOver || writer.isAbandonedBy(Thread.currentThread()))) {
-      logWarning(s"$id: the transaction of $writer is taken over by abort")
-      writer.transition(OpenAction.TakeOver)
-      table.abort()
-      if (writer.task == null) table.leave(writer)
     }
   }
 
@@ -419,20 +393,5 @@ final class StoreOpener(
   private def discard(table: LiveTable): Unit = {
     if (key != null) TableLease.forget(key, table)
     table.synchronized(table.close())
-  }
-}
-
-object StoreOpener {
-
-  /** How long a second writer waits: as long as Spark's own provider does. */
-  private val WriterTimeoutMs = 60000L
-
-  /** The end of a task is not signalled, so it is looked for. */
-  private val PollMs = 20L
-
-  /** Whether waiting for a writer would be waiting for oneself. */
-  private def isMine(writer: Open): Boolean = {
-    val task = TaskContext.get()
-    task != null && writer.task != null && writer.task.taskAttemptId() == task.taskAttemptId()
   }
 }
