@@ -7,8 +7,8 @@
         data.sock
 
 An engine holds a lock on its directories as long as it lives, and removes them when it ends. One that was killed
-cannot: the next engine removes the directories beside its own that are not empty and that nobody holds. An empty one
-belongs to an engine that is just starting.
+cannot: the next engine removes those beside its own that nobody holds. Where there is no data.sock yet, an engine may
+be about to start; where nobody has listened on hadoop.sock for a while, its JVM has died.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ import contextlib
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
+import time
 from pathlib import Path
 
 _SOCKET = "data.sock"
+_HADOOP_SOCKET = "hadoop.sock"
 _PREFIX = "lamina-"
 _SHORT_BASE = "/tmp"
 
 _MAX_SOCKET_PATH = 100
 """In bytes. The kernel's limit is 107; macOS's is 103."""
+
+_STARTING_S = 60.0
+"""A directory this young may be a JVM's that does not listen yet."""
 
 
 class Directories:
@@ -35,13 +41,13 @@ class Directories:
         self._locks: list[int] = []
         self._paths: list[Path] = []
         self._hold(Path(given))
-        socket = Path(given) / _SOCKET
-        if len(os.fsencode(socket)) > _MAX_SOCKET_PATH:
+        path = Path(given) / _SOCKET
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
             short = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT_BASE))
             self._hold(short)
-            socket = short / _SOCKET
-            (Path(given) / _SOCKET).symlink_to(socket)
-        self.socket_path = str(socket)
+            path = short / _SOCKET
+            (Path(given) / _SOCKET).symlink_to(path)
+        self.socket_path = str(path)
         # the JVM's own second directory: the engine outlives a JVM that is killed
         if hadoop_socket is not None and Path(hadoop_socket).parent != Path(given):
             self._hold(Path(hadoop_socket).parent)
@@ -89,7 +95,7 @@ def _remove_if_dead(path: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.lexists(path / _SOCKET):
+        if not os.path.lexists(path / _SOCKET) and not _is_deserted(path):
             return False
         shutil.rmtree(path, ignore_errors=True)
         return True
@@ -97,3 +103,15 @@ def _remove_if_dead(path: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def _is_deserted(path: Path) -> bool:
+    """Whether this is the directory of a JVM that died with its engine, or before that started."""
+    if not os.path.lexists(path / _HADOOP_SOCKET) or time.time() - path.stat().st_mtime < _STARTING_S:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path / _HADOOP_SOCKET))
+        except ConnectionRefusedError:
+            return True
+    return False

@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -119,15 +120,24 @@ def test_a_private_directory_of_200_characters_works_and_nothing_of_it_stays(
     directory = tmp_path / ("lamina-" + "d" * (200 - len(str(tmp_path)) - 8))
     assert len(str(directory)) == 200
     engine = start_engine(directory)
-    socket = Path(checked(engine.answer)["socket"])
-    assert len(str(socket)) < 108
-    assert socket.parent.stat().st_mode & 0o777 == 0o700
+    path = Path(checked(engine.answer)["socket"])
+    assert len(str(path)) < 108
+    assert path.parent.stat().st_mode & 0o777 == 0o700
     data = engine.connect()
     assert data.greeted()
     assert data.request({"op": "ping"})["ok"]
     engine.end()
-    assert not socket.parent.exists()
+    assert not path.parent.exists()
     assert not directory.exists()
+
+
+def listening_in(directory: Path) -> socket.socket:
+    """A JVM's socket for Hadoop files, in a directory without an engine."""
+    directory.mkdir()
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(directory / "hadoop.sock"))
+    server.listen()
+    return server
 
 
 def test_a_new_engine_removes_what_a_killed_one_left_and_touches_no_living_one(
@@ -142,13 +152,20 @@ def test_a_new_engine_removes_what_a_killed_one_left_and_touches_no_living_one(
     starting.mkdir()
     foreign = tmp_path / "other"
     foreign.mkdir()
+    names = ("dead", "listening", "young")
+    dead, listening, young = (tmp_path / f"lamina-jvm-{name}" for name in names)
+    jvms = [listening_in(path) for path in (dead, listening, young)]
+    for jvm in (jvms[0], jvms[2]):
+        jvm.close()
+    for path in (dead, listening):
+        os.utime(path, (0, 0))
     next_engine = start_engine()
-    left = [killed.directory, long, Path(killed_long.answer["socket"]).parent]
+    left = [killed.directory, long, Path(killed_long.answer["socket"]).parent, dead]
     while any(path.exists() for path in left):
         assert next_engine.call("hello", {})["ok"]
-    assert living.directory.exists()
-    assert starting.exists()
-    assert foreign.exists()
+    next_engine.end()
+    for path in (living.directory, starting, foreign, listening, young):
+        assert path.exists()
     data = living.connect()
     assert data.greeted()
 
