@@ -11,9 +11,8 @@ import pytest
 from lamina import errors
 from lamina.errors import KINDS, LaminaError
 
-SCALA = (
-    Path(__file__).resolve().parents[2] / "jvm-shim/src/main/scala/org/apache/spark/sql/lamina/errors/LaminaError.scala"
-)
+ROOT = Path(__file__).resolve().parents[2]
+SCALA = ROOT / "jvm-shim/src/main/scala/org/apache/spark/sql/lamina/errors/LaminaError.scala"
 
 
 def test_scala_and_python_list_the_same_kinds_in_the_same_order() -> None:
@@ -23,6 +22,12 @@ def test_scala_and_python_list_the_same_kinds_in_the_same_order() -> None:
     assert listed is not None
     assert tuple(constants[name] for name in re.findall(r"\w+", listed[1])) == KINDS
     assert set(constants.values()) == set(KINDS)
+
+
+def test_the_guide_says_of_each_kind_what_to_do() -> None:
+    table = (ROOT / "docs/guide/index.md").read_text().split("| kind | what to do |")[1]
+    named = [kind for row in table.splitlines() if "|" in row for kind in re.findall(r"`([\w.-]+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
