@@ -33,7 +33,7 @@ SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
 .PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
-	test-long test-faults test-nightly test-packaging matrix bench-quick clean check-machine
+	test-long test-faults test-nightly test-packaging matrix docs notebooks bench-quick clean check-machine
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
@@ -48,10 +48,17 @@ build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist
 publish-local: $(SBT_JAR)  ## Publish the jars to the local Maven repository, for spark-submit --packages
 	$(SBT) -Dmaven.repo.local=$(abspath $(M2)) $(foreach project,$(SBT_PROJECTS),$(project)/publishM2)
 
-lint: $(VENV)/.dev  ## Lint, formatting and types
+lint: $(VENV)/.dev docs  ## Lint, formatting, types, links of the documentation
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+docs: $(VENV)/.dev  ## The documentation as a site, in site/
+	$(PY) -m mkdocs build --strict --quiet
+
+notebooks: $(VENV)/.dev  ## Run the notebooks of the examples and keep what they give
+	$(PY) hatch_build.py
+	$(VENV)/bin/jupyter-execute --inplace examples/*.ipynb
 
 format: $(VENV)/.dev $(SBT_JAR)  ## Format the Python and the Scala sources
 	$(PY) -m ruff format .
