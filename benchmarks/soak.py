@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figure, machine, session, variants
+from benchmarks.processes import held
 from benchmarks.rounds import RESULTS, progress, write_result
 from lamina.spark import configure
 
@@ -98,14 +99,11 @@ class Sampler:
 
     def sample(self, running: StreamingQuery) -> None:
         """What there is now, and the batches that ended since the last sample."""
-        processes = {self._jvm: "jvm"}
-        for process, command in machine.descendants(self._jvm).items():
-            processes[process] = "maintenance" if "lamina.engine.maintenance" in command else "engine"
-        for role in ("jvm", "engine", "maintenance"):
-            memory = sum(machine.resident_bytes(process) for process, found in processes.items() if found == role)
-            self._add(f"{role}_memory", memory / 1e6)
-        self._add("handles", sum(_entries(f"/proc/{process}/fd") for process in processes))
-        self._add("threads", sum(_entries(f"/proc/{process}/task") for process in processes))
+        found = held(self._jvm)
+        for role, one in found.items():
+            self._add(f"{role}_memory", one.resident / 1e6)
+        self._add("handles", sum(one.files for one in found.values()))
+        self._add("threads", sum(one.threads for one in found.values()))
         self._add("disk", sum(session.directory_bytes(self._folder / "tmp").values()) / 1e6)
         state = self._folder / "checkpoint" / "state"
         self._add("files", sum(len(names) for _, _, names in os.walk(state)))
@@ -119,13 +117,6 @@ class Sampler:
 
     def _add(self, name: str, value: float) -> None:
         self.samples[name].append((self.elapsed, value))
-
-
-def _entries(path: str) -> int:
-    try:
-        return len(os.listdir(path))
-    except OSError:
-        return 0
 
 
 def run(minutes: float, keys: int) -> dict[str, Any]:
