@@ -28,10 +28,7 @@ from rich.table import Table
 from benchmarks import figure, machine, session, variants
 from benchmarks.processes import held
 from benchmarks.rounds import RESULTS, progress, write_result
-from lamina.spark import configure
 
-MIN_AGE_MS = 30_000
-RETAINED = 10
 BATCHES_LIVE = 100
 RESTART_EVERY_S = 75
 BLOCK_S = 60
@@ -51,22 +48,14 @@ SERIES = {
 
 
 def start(folder: Path) -> SparkSession:
-    """A session whose heap is touched at its start, so that a growing process has another reason."""
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .appName("lamina-soak")
-        .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", f"-Xms2g -XX:+AlwaysPreTouch -Djava.io.tmpdir={folder / 'tmp'}")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", str(folder / "tmp"))
-        .config("spark.log.level", "OFF")  # a stop interrupts tasks, which Spark reports as errors
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.minBatchesToRetain", str(RETAINED))
-        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
-        .config("spark.sql.streaming.stateStore.maintenanceInterval", "5s")
-    )
-    return configure(builder, retention_min_age_ms=MIN_AGE_MS).getOrCreate()
+    """The steady session of the query."""
+    settings = {
+        "spark.log.level": "OFF",  # a stop interrupts tasks, which Spark reports as errors
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
+    }
+    return session.start_steady("lamina-soak", folder, settings)
 
 
 def query(spark: SparkSession, keys: int) -> DataFrame:
@@ -125,7 +114,6 @@ def run(minutes: float, keys: int) -> dict[str, Any]:
     restarts = 0
     with tempfile.TemporaryDirectory(prefix="lamina-soak-") as name:
         folder = Path(name)
-        (folder / "tmp").mkdir()
         spark = start(folder)
         sampler = Sampler(spark, folder)
         end = time.monotonic() + minutes * 60
