@@ -27,7 +27,6 @@ from benchmarks.operator_queries import OPERATORS, Timeline
 from benchmarks.processes import ROLES, Held, held
 from benchmarks.rounds import RESULTS, progress, write_result
 from benchmarks.statistics import Spread, spread
-from lamina.spark import configure
 
 STORES_OF_A_JOIN = 4
 SETTLING = 24  # rounds until rows leave the state
@@ -36,23 +35,15 @@ COUNTS = {"threads": "threads", "sockets": "sockets", "files": "open files", "re
 
 
 def start(folder: Path, partitions: int) -> SparkSession:
-    """A session whose heap is touched at its start, so that a growing process has another reason."""
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .appName("lamina-many-stores")
-        .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", f"-Xms2g -XX:+AlwaysPreTouch -Djava.io.tmpdir={folder / 'tmp'}")
-        .config("spark.jars", ",".join(map(str, variants.jars(variants.LAMINA))))
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", str(folder / "tmp"))
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", str(partitions))
-        .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-        .config("spark.sql.streaming.minBatchesToRetain", "10")
-        .config("spark.sql.streaming.stateStore.maintenanceInterval", "10s")
-    )
-    return configure(builder, retention_min_age_ms=30_000).getOrCreate()
+    """The steady session of all queries; a batch begins only where there are rows."""
+    settings = {
+        "spark.jars": ",".join(map(str, variants.jars(variants.LAMINA))),
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+    }
+    return session.start_steady("lamina-many-stores", folder, settings)
 
 
 def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]:
@@ -63,7 +54,6 @@ def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]
     timeline = Timeline(rows=rows // operator.sides, seconds=1, preload=1, warmup=0, timed=SETTLING + rounds, quiet=0)
     with tempfile.TemporaryDirectory(prefix="lamina-many-stores-") as name:
         folder = Path(name)
-        (folder / "tmp").mkdir()
         spark = start(folder, partitions)
         pid = session.jvm_pid(spark)
         gate = session.jvm(spark).lamina.benchmarks.workload.KeyGate

@@ -1,4 +1,4 @@
-"""The pieces of a page of results: tables, medians with their interval, verdicts, and what it ran on."""
+"""Tables, medians with their interval, verdicts and what a benchmark ran on, and how they get into a page."""
 
 from __future__ import annotations
 
@@ -32,3 +32,13 @@ def header(result: dict[str, Any]) -> str:
         f"{result['date']}; {found['cpu']}, {found['cores']} cores, {found['memory_gib']:.0f} GiB, {found['system']}; "
         f"JDK {found['jdk']}, Python {found['python']}, Spark {found['spark']}, pyarrow {found['pyarrow']}.\n"
     )
+
+
+def fill(page: str, name: str, content: str) -> str:
+    """The page with what stands between the comments `name` and `/name` replaced."""
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, opened, rest = page.partition(start)
+    _, closed, after = rest.partition(end)
+    if not opened or not closed:
+        raise SystemExit(f"the page has no comments {start.strip()} and {end} to write between: put them back")
+    return f"{before}{start}{content}{end}{after}"

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figure, machine, variants
+from benchmarks.markdown import around
 from benchmarks.operator_queries import OPERATORS, STATELESS, Operator, Timeline
 from benchmarks.rounds import RESULTS, progress, read_result, run_child, turns, write_result
 from benchmarks.scala import benchmark_jar
@@ -152,8 +153,7 @@ def bars(result: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
             if speed:
                 ratio = speed[speed["better"]]
                 name = f"{operator['title']}: {what}, shorter than with {TITLES[speed['better']]}"
-                measured = f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
-                found.append((name, f"≥ {bar:g} times", measured, ratio["median"] >= bar))
+                found.append((name, f"≥ {bar:g} times", around(ratio), ratio["median"] >= bar))
     join = result["operators"].get(EVICTION_OF)
     if join and LAMINA in join["idle_removal_ms"]:
         took = join["idle_removal_ms"][LAMINA]["median"]

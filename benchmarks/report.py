@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import aggregation, compaction, memory, micro, restore
-from benchmarks.markdown import around, header, table, verdict
+from benchmarks.markdown import around, fill, header, table, verdict
 from benchmarks.operators_report import many_stores_section, operators_section
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
@@ -271,16 +271,6 @@ def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) 
         + f"\n{header(aggregated)[:-1]} Spread, ratios, bytes and targets: [benchmarks](docs/benchmarks.md); "
         "`make bench-quick` measures your machine in three minutes.\n"
     )
-
-
-def fill(page: str, name: str, content: str) -> str:
-    """The page with what stands between the comments `name` and `/name` replaced."""
-    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    before, opened, rest = page.partition(start)
-    _, closed, after = rest.partition(end)
-    if not opened or not closed:
-        raise SystemExit(f"the page has no comments {start.strip()} and {end} to put figures between: put them back")
-    return f"{before}{start}{content}{end}{after}"
 
 
 SECTIONS = {

@@ -1,4 +1,4 @@
-"""A child's Spark session, and what can be read of its JVM between two batches."""
+"""The Spark sessions of the benchmarks, and what can be read of their JVM between two batches."""
 
 from __future__ import annotations
 
@@ -31,6 +31,26 @@ def start(variant: str, *, driver_memory: str, extra_jars: list[Path] | None = N
     if variant == variants.LAMINA:
         builder = configure(builder)
     return builder.getOrCreate()
+
+
+def start_steady(name: str, folder: Path, settings: dict[str, str]) -> SparkSession:
+    """A session on lamina whose heap is touched at its start, so that a growing process has another reason.
+
+    Its local files lie in `tmp`, which it makes in the folder.
+    """
+    (folder / "tmp").mkdir()
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName(name)
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraJavaOptions", f"-Xms2g -XX:+AlwaysPreTouch -Djava.io.tmpdir={folder / 'tmp'}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(folder / "tmp"))
+        .config("spark.sql.streaming.minBatchesToRetain", "10")
+        .config(map=settings)
+    )
+    return configure(builder, retention_min_age_ms=30_000).getOrCreate()
 
 
 def jvm(spark: SparkSession) -> Any:

@@ -26,11 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figure, machine, session, variants
+from benchmarks.processes import held
 from benchmarks.rounds import RESULTS, progress, write_result
-from lamina.spark import configure
 
-MIN_AGE_MS = 30_000
-RETAINED = 10
 BATCHES_LIVE = 100
 RESTART_EVERY_S = 75
 BLOCK_S = 60
@@ -50,22 +48,14 @@ SERIES = {
 
 
 def start(folder: Path) -> SparkSession:
-    """A session whose heap is touched at its start, so that a growing process has another reason."""
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .appName("lamina-soak")
-        .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", f"-Xms2g -XX:+AlwaysPreTouch -Djava.io.tmpdir={folder / 'tmp'}")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", str(folder / "tmp"))
-        .config("spark.log.level", "OFF")  # a stop interrupts tasks, which Spark reports as errors
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.minBatchesToRetain", str(RETAINED))
-        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
-        .config("spark.sql.streaming.stateStore.maintenanceInterval", "5s")
-    )
-    return configure(builder, retention_min_age_ms=MIN_AGE_MS).getOrCreate()
+    """The steady session of the query."""
+    settings = {
+        "spark.log.level": "OFF",  # a stop interrupts tasks, which Spark reports as errors
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
+    }
+    return session.start_steady("lamina-soak", folder, settings)
 
 
 def query(spark: SparkSession, keys: int) -> DataFrame:
@@ -98,14 +88,11 @@ class Sampler:
 
     def sample(self, running: StreamingQuery) -> None:
         """What there is now, and the batches that ended since the last sample."""
-        processes = {self._jvm: "jvm"}
-        for process, command in machine.descendants(self._jvm).items():
-            processes[process] = "maintenance" if "lamina.engine.maintenance" in command else "engine"
-        for role in ("jvm", "engine", "maintenance"):
-            memory = sum(machine.resident_bytes(process) for process, found in processes.items() if found == role)
-            self._add(f"{role}_memory", memory / 1e6)
-        self._add("handles", sum(_entries(f"/proc/{process}/fd") for process in processes))
-        self._add("threads", sum(_entries(f"/proc/{process}/task") for process in processes))
+        found = held(self._jvm)
+        for role, one in found.items():
+            self._add(f"{role}_memory", one.resident / 1e6)
+        self._add("handles", sum(one.files for one in found.values()))
+        self._add("threads", sum(one.threads for one in found.values()))
         self._add("disk", sum(session.directory_bytes(self._folder / "tmp").values()) / 1e6)
         state = self._folder / "checkpoint" / "state"
         self._add("files", sum(len(names) for _, _, names in os.walk(state)))
@@ -121,20 +108,12 @@ class Sampler:
         self.samples[name].append((self.elapsed, value))
 
 
-def _entries(path: str) -> int:
-    try:
-        return len(os.listdir(path))
-    except OSError:
-        return 0
-
-
 def run(minutes: float, keys: int) -> dict[str, Any]:
     """The soak, in a session of its own."""
     variants.shim_jar()
     restarts = 0
     with tempfile.TemporaryDirectory(prefix="lamina-soak-") as name:
         folder = Path(name)
-        (folder / "tmp").mkdir()
         spark = start(folder)
         sampler = Sampler(spark, folder)
         end = time.monotonic() + minutes * 60

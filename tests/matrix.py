@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.markdown import fill
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PYSPARK_REPORTS = ROOT / "build" / "test-reports"
@@ -155,8 +157,7 @@ def in_readme() -> str:
 
 
 def with_table(readme: str, markdown: str) -> str:
-    before, rest = readme.split(BEGIN)
-    return f"{before}{BEGIN}\n{markdown}{END}{rest.split(END)[1]}"
+    return fill(readme, "matrix", markdown)
 
 
 def unproven(named: set[Cell], found: dict[Cell, list[bool]]) -> list[Cell]:

@@ -17,23 +17,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
+from tests.spark.programs import cluster_session
 from tests.spark.streams import Streams
 from tests.spark.test_restarts import rows
 
 
 def session(jar: str) -> SparkSession:
     settings = {
-        "spark.jars": jar,
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # JVMs that live for seconds
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.executor.memory": "1g",
-        "spark.executor.cores": "1",
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
@@ -42,15 +33,10 @@ def session(jar: str) -> SparkSession:
         "spark.dynamicAllocation.executorIdleTimeout": "1s",
         "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         "spark.locality.wait": "100ms",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.metricsEnabled": "true",
-        PROVIDER_KEY: PROVIDER,
-        CHECKPOINT_FORMAT_KEY: "2",
-        "spark.sql.streaming.stateStore.lamina.heap.maxBytes": "256m",
-        "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
     }
-    spark: SparkSession = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
+    spark = cluster_session("local-cluster[2,1,1024]", jar, settings)
     # executors that go are noisy
     spark.sparkContext.setLogLevel("FATAL")
     return spark

@@ -1,4 +1,4 @@
-"""Runs a program with a Spark session of its own: a cluster, or a Spark Connect server."""
+"""Programs with a Spark session of their own, on a cluster or a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -33,3 +37,25 @@ def run_program(name: str, argument: str, **environment: str) -> str:
         program.wait()
     assert program.returncode == 0, messages[-6000:]
     return output
+
+
+def cluster_session(master: str, jar: str, settings: dict[str, str]) -> SparkSession:
+    """A program's session with lamina on a cluster whose executors have one core each."""
+    shared = {
+        "spark.jars": jar,
+        "spark.ui.enabled": "false",
+        # JVMs that live for seconds
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "1g",
+        "spark.executor.cores": "1",
+        "spark.sql.shuffle.partitions": "2",
+        PROVIDER_KEY: PROVIDER,
+        CHECKPOINT_FORMAT_KEY: "2",
+        "spark.sql.streaming.stateStore.lamina.heap.maxBytes": "256m",
+        "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
+    }
+    spark: SparkSession = SparkSession.builder.master(master).config(map={**shared, **settings}).getOrCreate()
+    return spark

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
+from tests.spark.programs import cluster_session
 
 OUTPUT = "k string, n long, total long, before long, noise long, attempt int"
 
@@ -39,18 +39,7 @@ def noisy(key: tuple[Any, ...], batches: Iterator[pd.DataFrame], state: GroupSta
 
 
 def session(argument: dict[str, Any]) -> SparkSession:
-    builder = SparkSession.builder.master(argument["master"])
     settings = {
-        "spark.jars": argument["jar"],
-        "spark.ui.enabled": "false",
-        # JVMs that live for seconds
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.executor.memory": "1g",
-        "spark.executor.cores": "1",
-        "spark.sql.shuffle.partitions": "2",
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.quantile": "0.5",
@@ -58,14 +47,10 @@ def session(argument: dict[str, Any]) -> SparkSession:
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": argument["events"],
-        PROVIDER_KEY: PROVIDER,
-        CHECKPOINT_FORMAT_KEY: "2",
         # The commit returns when its file is there, so that both attempts leave one.
         "spark.sql.streaming.stateStore.lamina.durability.level": "store",
-        "spark.sql.streaming.stateStore.lamina.heap.maxBytes": "256m",
-        "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
     }
-    spark: SparkSession = builder.config(map=settings).getOrCreate()
+    spark = cluster_session(argument["master"], argument["jar"], settings)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

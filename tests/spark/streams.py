@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,22 @@ class Run:
 
 
 Query = Callable[[dict[str, DataFrame]], DataFrame]
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Sets SQL settings of a session, and restores what each was before: its value, or unset."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
 
 
 class Streams:
@@ -83,15 +100,12 @@ class Streams:
             "spark.sql.streaming.stateStore.checkpointFormatVersion": str(version),
             **(conf or {}),
         }
-        before = {key: self.spark.conf.get(key, None) for key in settings}
-        for key, value in settings.items():
-            self.spark.conf.set(key, value)
         result = Run()
 
         def collect(frame: DataFrame, batch: int) -> None:
             result.batches[batch] = sorted(str(row.asDict(recursive=True)) for row in frame.collect())
 
-        try:
+        with configured(self.spark, settings):
             running = (
                 query(self.sources())
                 .writeStream.outputMode(mode)
@@ -106,12 +120,6 @@ class Streams:
             finally:
                 running.stop()
                 result.progress = [json.loads(p.json) if hasattr(p, "json") else p for p in running.recentProgress]
-        finally:
-            for key, value in before.items():
-                if value is None:
-                    self.spark.conf.unset(key)
-                else:
-                    self.spark.conf.set(key, value)
         return result
 
     def checkpoint(self, provider: str = LAMINA, name: str = "checkpoint") -> Path:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.processes import held
-from tests.spark.streams import LAMINA, Streams
+from tests.spark.streams import LAMINA, Streams, configured
 from tests.spark.test_restarts import rows, totals, unload_all
 
 pytestmark = pytest.mark.long
@@ -24,21 +24,14 @@ SETTINGS = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # a table does not wait for the next run of its query
     "spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0",
+    "spark.sql.shuffle.partitions": str(PARTITIONS),
 }
 
 
 @pytest.fixture
 def settings(spark: SparkSession) -> Iterator[None]:
-    wanted = {**SETTINGS, "spark.sql.shuffle.partitions": str(PARTITIONS)}
-    before = {key: spark.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
-        spark.conf.set(key, value)
-    yield
-    for key, old in before.items():
-        if old is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, old)
+    with configured(spark, SETTINGS):
+        yield
 
 
 def join(frames: dict[str, DataFrame]) -> DataFrame:

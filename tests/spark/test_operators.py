@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.streams import HDFS, LAMINA, ROCKSDB, Query, Run, Streams
+from tests.spark.streams import HDFS, LAMINA, ROCKSDB, Query, Run, Streams, configured
 
 Frames = dict[str, DataFrame]
 
@@ -261,11 +261,8 @@ def test_row_checksums_are_written_and_verified(streams: Streams) -> None:
 def test_real_time_mode_is_refused_by_spark_itself(streams: Streams, spark: SparkSession) -> None:
     """Spark wants RocksDB's class by name before it plans anything."""
     key = "spark.sql.streaming.stateStore.providerClass"
-    spark.conf.set(key, LAMINA)
-    try:
+    with configured(spark, {key: LAMINA}):
         counts = spark.readStream.format("rate").load().groupBy("value").count()
         writer = counts.writeStream.format("console").outputMode("update").trigger(realTime="5 seconds")
         with pytest.raises(IllegalArgumentException, match=f"REAL_TIME_MODE.*{key} must be {ROCKSDB}"):
             writer.option("checkpointLocation", str(streams.checkpoint())).start()
-    finally:
-        spark.conf.unset(key)

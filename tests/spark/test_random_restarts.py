@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tests.spark.streams import LAMINA, SCHEMA, Streams
+from tests.spark.streams import LAMINA, SCHEMA, Streams, configured
 from tests.spark.test_restarts import engine_pid, unload_all
 
 pytestmark = pytest.mark.long
@@ -90,9 +90,7 @@ def test_fifty_restarts_at_random_points_give_the_answer_of_a_batch_query(
         "spark.sql.streaming.stateStore.providerClass": LAMINA,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     }
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
+    with configured(spark, settings):
         feed(SPARE)
         for _ in range(RESTARTS):
             batches = draw.choice([1, 1, 1, 2])
@@ -116,9 +114,6 @@ def test_fifty_restarts_at_random_points_give_the_answer_of_a_batch_query(
                 query.stop()
             if event == "unload":
                 unload_all(spark)
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
     streams.run(lambda frames: totals(frames["s"]), LAMINA, mode="complete", each_batch=answers)
 
     # Which files a batch takes is Spark's choice, but it takes them in their order, so the number of rows tells.

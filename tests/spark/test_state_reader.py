@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tests.spark.streams import HDFS, LAMINA, Streams
+from tests.spark.streams import HDFS, LAMINA, Streams, configured
 
 
 def rows(batch: int) -> list[dict[str, Any]]:
@@ -29,16 +29,11 @@ def read(spark: SparkSession, path: Path, provider: str, **options: object) -> l
         "spark.sql.streaming.stateStore.providerClass": provider,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "1" if provider == HDFS else "2",
     }
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
+    with configured(spark, settings):
         reader = spark.read.format("statestore")
         for name, option in options.items():
             reader = reader.option(name, str(option))
         return sorted(str(row) for row in reader.load(str(path)).collect())
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
 
 
 def digest(path: Path) -> dict[str, str]:

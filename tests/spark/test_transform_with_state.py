@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from tests.spark.streams import LAMINA, ROCKSDB, Query, Run, Streams
+from tests.spark.streams import LAMINA, ROCKSDB, Query, Run, Streams, configured
 from tests.spark.test_operators import rows
 from tests.spark.test_restarts import unload_all
 
@@ -324,12 +324,9 @@ def test_state_with_a_time_to_live_expires_alike(streams: Streams) -> None:
 
 def read(spark: SparkSession, streams: Streams, provider: str, **options: str) -> list[str]:
     # the session's format has to be that of the checkpoint
-    spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
-    try:
+    with configured(spark, {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}):
         frame = spark.read.format("statestore").options(**options).load(str(streams.checkpoint(provider)))
         return sorted(str(row.asDict(recursive=True)) for row in frame.drop("partition_id").collect())
-    finally:
-        spark.conf.unset("spark.sql.streaming.stateStore.checkpointFormatVersion")
 
 
 def test_its_variables_and_timers_are_read_by_the_state_reader(streams: Streams, spark: SparkSession) -> None:
@@ -353,16 +350,9 @@ def test_a_batch_query_with_initial_state_runs_where_lamina_is_the_provider(
     frame = spark.createDataFrame(
         [Row(k=row["k"], v=row["v"], t=row["t"]) for row in rows(1, 10)], "k string, v long, t string"
     ).select(f.col("t").cast("timestamp").alias("t"), "k", "v")
-    before = spark.conf.get("spark.sql.streaming.stateStore.providerClass", None)
     answers = {}
-    try:
-        for provider in (LAMINA, ROCKSDB):
-            spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    for provider in (LAMINA, ROCKSDB):
+        with configured(spark, {"spark.sql.streaming.stateStore.providerClass": provider}):
             answers[provider] = sorted(map(str, query({"s": frame}).collect()))
-    finally:
-        if before is None:
-            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
-        else:
-            spark.conf.set("spark.sql.streaming.stateStore.providerClass", before)
     assert answers[LAMINA] == answers[ROCKSDB]
     assert any("n=10" in row for row in answers[LAMINA])
