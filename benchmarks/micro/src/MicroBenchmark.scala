@@ -88,6 +88,6 @@ object MicroBenchmark {
     println(
       s"""RESULT {${fields.mkString(", ")}, "insert_gc_ms": ${afterInsert - before}, """ +
         s""""update_gc_ms": ${afterUpdate - afterInsert}, """ +
-        s""""commit_wall_ns": {${parts.mkString(", ")}}, "checksum": $checksum}""")
+        s""""commit_wall_ns": {${parts.mkString(", ")}}, "checksum": $checksum, "digest": "${measured.digest()}"}""")
   }
 }

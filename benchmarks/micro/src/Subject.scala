@@ -4,7 +4,7 @@ package lamina.benchmarks.micro
 import java.util.HashMap
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.lamina.table.{PagePool, Rows, StoreTable}
+import org.apache.spark.sql.lamina.table.{FamilyTable, PagePool, Rows, StoreTable}
 import org.apache.spark.sql.lamina.wire.ChangeMessages
 import org.apache.spark.unsafe.Platform
 
@@ -16,8 +16,35 @@ trait Subject {
   def scan(): Long
   def rows: Long
 
+  /** Of all keys and values, in whatever order they come. */
+  def digest(): Long
+
   /** Wall time since the last call, by part of the commit, in nanoseconds. */
   def commitParts(): Seq[(String, Long)]
+}
+
+object Subject {
+
+  /** What one row adds to a digest. */
+  def hash(key: UnsafeRow, value: UnsafeRow): Long = {
+    val mixed = ((key.hashCode.toLong << 32) ^ (value.hashCode & 0xffffffffL)) * 0x9e3779b97f4a7c15L
+    mixed ^ (mixed >>> 29)
+  }
+
+  /** The digest of all rows of a column family of a table. */
+  def digest(family: FamilyTable): Long = {
+    val (key, value) = (new UnsafeRow(1), new UnsafeRow(3))
+    val cursor = family.scan(startsAtBase = false)
+    var sum = 0L
+    var found = cursor.next()
+    while (found != 0L) {
+      key.pointTo(null, Rows.keyAddress(found), Rows.keyLength(found))
+      value.pointTo(null, Rows.valueAddress(found), Rows.valueLength(found))
+      sum += hash(key, value)
+      found = cursor.next()
+    }
+    sum
+  }
 }
 
 final class TableSubject extends Subject {
@@ -88,6 +115,8 @@ final class TableSubject extends Subject {
   }
 
   override def rows: Long = table.rows(0)
+
+  override def digest(): Long = Subject.digest(family)
 }
 
 final class MapSubject extends Subject {
@@ -127,4 +156,14 @@ final class MapSubject extends Subject {
   }
 
   override def rows: Long = map.size()
+
+  override def digest(): Long = {
+    val entries = map.entrySet().iterator()
+    var sum = 0L
+    while (entries.hasNext) {
+      val entry = entries.next()
+      sum += Subject.hash(entry.getKey, entry.getValue)
+    }
+    sum
+  }
 }
