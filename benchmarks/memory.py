@@ -173,7 +173,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(f"heap for each further row: {each}")
     console.print(f"same results in all rounds: {'yes' if result['same_digest'] else 'NO'}")
     for name, words in result["durability"].items():
-        console.print(f"{'the table alone' if name == TABLE else TITLES[name]}: {told(words)}")
+        console.print(f"{TITLES.get(name, 'the table alone')}: {told(words)}")
 
 
 def mib(count: float) -> str:

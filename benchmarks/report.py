@@ -86,7 +86,8 @@ def aggregation_section(result: dict[str, Any]) -> str:
 
 def _durability(result: dict[str, Any]) -> str:
     """How durable and how compressed each variant wrote."""
-    lines = [f"- {TITLES.get(name, f'the {name} alone')}: {told(words)}" for name, words in result["durability"].items()]
+    titles = {**TITLES, memory.TABLE: "the table alone"}
+    lines = [f"- {titles[name]}: {told(words)}" for name, words in result["durability"].items()]
     return "\n".join(["Durability:\n", *lines, ""])
 
 
@@ -239,7 +240,7 @@ def memory_targets(result: dict[str, Any]) -> list[list[str]]:
     found, queries = result["table"], result["queries"]
     kind, pause = memory.longest_pause(found)
     few, many = sorted(queries, key=int)
-    heap = f"Java heap in use at {int(few):,} and at {int(many):,} keys (flat: less for each row than a reference to it)"
+    heap = f"Java heap in use at {int(few):,} and {int(many):,} keys (flat: a row takes less than a reference to it)"
     heaps = f"{_mib(queries[few]['heap_bytes'])} and {_mib(queries[many]['heap_bytes'])} MiB"
     flat = verdict(result["heap_a_row"]["median"] < memory.HEAP_BAR)
     targets = [
