@@ -37,7 +37,11 @@ object MicroBenchmark {
     val batch = arguments(2).toInt
     val passes = arguments(3).toInt
     val value = new Array[Byte](KeyBlock.ValueBytes)
-    def subject(): Subject = if (kind == "table") new TableSubject else new MapSubject
+    def subject(): Subject = kind match {
+      case "store" => new StoreSubject
+      case "table" => new TableSubject
+      case "map" => new MapSubject
+    }
 
     def insert(into: Subject, count: Int): Seq[Time] =
       (0 until count by batch).map { from =>

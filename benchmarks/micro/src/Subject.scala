@@ -1,4 +1,4 @@
-// The two maps that are measured: lamina's table, and a java.util.HashMap of copied rows.
+// What is measured, and two of the maps: lamina's table, and a java.util.HashMap of copied rows.
 package lamina.benchmarks.micro
 
 import java.util.HashMap
@@ -47,12 +47,40 @@ object Subject {
   }
 }
 
+/** What the parts of commits took, in nanoseconds of wall time. */
+final class CommitClock {
+  private var collectNanos, endNanos, reclaimNanos = 0L
+
+  /** One commit: its change set as the messages that would be sent, the transaction's end, and what reclaim there is. */
+  def commit(collect: => Long)(end: => Unit)(reclaim: => Unit): Long = {
+    val start = System.nanoTime()
+    val bytes = collect
+    val collected = System.nanoTime()
+    end
+    val ended = System.nanoTime()
+    reclaim
+    collectNanos += collected - start
+    endNanos += ended - collected
+    reclaimNanos += System.nanoTime() - ended
+    bytes
+  }
+
+  /** The sums since the last call. */
+  def take(): Seq[(String, Long)] = {
+    val parts = Seq("collect" -> collectNanos, "end" -> endNanos, "reclaim" -> reclaimNanos)
+    collectNanos = 0L
+    endNanos = 0L
+    reclaimNanos = 0L
+    parts
+  }
+}
+
 final class TableSubject extends Subject {
   private val pool = new PagePool(16L << 30, 10000L, () => System.nanoTime() / 1000000L)
   private val table = new StoreTable(pool)
   private val family = table.addFamily(0, ordered = false, multiValue = false)
   private val messages = new ChangeMessages
-  private var collectNanos, endNanos, reclaimNanos = 0L
+  private val clock = new CommitClock
   private val row = new UnsafeRow(3)
 
   override def get(keys: KeyBlock): Long = {
@@ -80,27 +108,11 @@ final class TableSubject extends Subject {
     }
   }
 
-  /** The change set as the messages that would be sent, the transaction's end, and a step of reclaim. */
-  override def commit(): Long = {
-    val start = System.nanoTime()
-    val bytes = messages.build(table)
-    val built = System.nanoTime()
-    table.commit()
-    val ended = System.nanoTime()
+  override def commit(): Long = clock.commit(messages.build(table))(table.commit()) {
     while (table.maintain(4)) ()
-    collectNanos += built - start
-    endNanos += ended - built
-    reclaimNanos += System.nanoTime() - ended
-    bytes
   }
 
-  override def commitParts(): Seq[(String, Long)] = {
-    val parts = Seq("collect" -> collectNanos, "end" -> endNanos, "reclaim" -> reclaimNanos)
-    collectNanos = 0L
-    endNanos = 0L
-    reclaimNanos = 0L
-    parts
-  }
+  override def commitParts(): Seq[(String, Long)] = clock.take()
 
   override def scan(): Long = {
     val cursor = family.scan(startsAtBase = false)

@@ -127,15 +127,17 @@ def test_the_page_of_restore_says_how_durable_and_how_long_the_chains_are() -> N
     assert "| to the better built-in, JVM fresh | ≤ 0.3 | 0.33 (0.33-0.33) | **not met** |" in page
 
 
-def test_the_page_of_single_rows_says_what_is_not_measured_and_whether_the_rows_agree() -> None:
-    both = {LAMINA: spread([200.0, 210.0]), FLOOR: spread([400.0, 410.0])}
-    operation = {"cpu_ns": both, "wall_ns": both, "ratio": spread([0.5, 0.6])}
+def test_the_page_of_single_rows_judges_the_store_and_says_whether_the_rows_agree() -> None:
+    costs = {LAMINA: spread([1000.0, 1010.0]), micro.TABLE: spread([200.0, 210.0]), FLOOR: spread([400.0, 410.0])}
+    operation = {"cpu_ns": costs, "wall_ns": costs, "ratio": spread([2.4, 2.6])}
     result = {
         **RAN, "keys": 10, "batch": 5, "durability": NO_FILES, "same_digest": False,
         "operations": dict.fromkeys(micro.OPERATIONS, operation),
     }  # fmt: skip
     page = report.micro_section(result)
-    assert "None, no file is written; fsync no; compression no." in page
+    assert "Durability: none, no file is written; fsync no; compression no." in page
+    assert "| get | 1005 (1000-1010) | 205 (200-210) | 405 (400-410) | 2.50 (2.40-2.60) |" in page
+    assert "| put, amortised with commit | ≤ 1000 ns | 1005 ns | **not met** |" in page
     assert "2 rounds" in page and "The rows at the end **differ**." in page
     assert "The rows at the end are the same." in report.micro_section({**result, "same_digest": True})
 
