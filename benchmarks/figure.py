@@ -1,20 +1,20 @@
-"""Draws the figures: one look for all benchmarks, small PNG files."""
+"""Draws the figures: one look for all benchmarks, small PNG files.
+
+matplotlib is imported where something is drawn: tables and summaries do without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import matplotlib
+from typing import TYPE_CHECKING
 
 from benchmarks.statistics import Spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = {FLOOR: "#9a9a9a", HDFS: "#d98c3f", ROCKSDB: "#5b8db8", LAMINA: "#2a7f4f"}
 
@@ -24,7 +24,7 @@ def grouped_bars(
 ) -> None:
     """One group of bars for each cell, one bar for each variant, whiskers from the least to the greatest round."""
     present = [variant for variant in TITLES if any(variant in group for group in groups.values())]
-    figure, axes = pyplot.subplots(figsize=(8, 3.6), dpi=110)
+    figure, axes = _empty()
     width = 0.8 / len(present)
     for position, variant in enumerate(present):
         for place, group in enumerate(groups.values()):
@@ -50,7 +50,7 @@ def lines(
     path: Path, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str
 ) -> None:
     """One line for each named series."""
-    figure, axes = pyplot.subplots(figsize=(8, 3.6), dpi=110)
+    figure, axes = _empty()
     for name, (xs, ys) in series.items():
         axes.plot(xs, ys, label=name, linewidth=1.2)
     axes.set_xlabel(x, fontsize=8)
@@ -63,6 +63,13 @@ def _short(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
+def _empty() -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.6), dpi=110)
+    return figure, figure.subplots()
+
+
 def _finish(figure: Figure, axes: Axes, path: Path, title: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
@@ -71,4 +78,3 @@ def _finish(figure: Figure, axes: Axes, path: Path, title: str) -> None:
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
-    pyplot.close(figure)

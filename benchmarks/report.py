@@ -13,6 +13,7 @@ from benchmarks.markdown import around, fill, header, table, verdict
 from benchmarks.operators_report import many_stores_section, operators_section
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
+from benchmarks.settings import told
 from benchmarks.statistics import Spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
@@ -78,12 +79,21 @@ def aggregation_section(result: dict[str, Any]) -> str:
             same = "equals" if cell["restored"] else "**differs from**"
             checks += f"The state restored from lamina's files {same} the same query run as a batch."
         parts.append(checks + "\n")
-    parts.append("Durability:\n")
-    for variant, words in result["durability"].items():
-        parts.append(f"- {TITLES[variant]}: {words['durability']}; fsync {words['fsync']}; {words['compression']}")
-    parts.append("")
+    parts.append(_durability(result))
     parts.append(table(["target", "bar", "measured", ""], aggregation_targets(result)))
     return "\n".join(parts)
+
+
+def _durability(result: dict[str, Any]) -> str:
+    """How durable and how compressed each variant wrote."""
+    titles = {**TITLES, memory.TABLE: "the table alone"}
+    lines = [f"- {titles[name]}: {told(words)}" for name, words in result["durability"].items()]
+    return "\n".join(["Durability:\n", *lines, ""])
+
+
+def _loads(result: dict[str, Any]) -> str:
+    load = result["load"]
+    return f"{result['rounds']} rounds, load average before the runs {load['low']}-{load['high']}. "
 
 
 def aggregation_targets(result: dict[str, Any]) -> list[list[str]]:
@@ -122,18 +132,26 @@ def micro_section(result: dict[str, Any]) -> str:
     """Nanoseconds a row."""
     parts = ["## One row\n", header(result)]
     parts.append(
-        f"Thread CPU time in ns a row at {result['keys']:,} keys, {result['batch']:,} rows a transaction, the shim's "
-        f"table beside a `HashMap` of copied rows; {result['rounds']} rounds. Puts include the commit: collecting the "
-        "change set, building its messages, ending the transaction, reclaiming.\n"
+        f"Thread CPU time in ns a row at {result['keys']:,} keys, {result['batch']:,} rows a transaction: the store "
+        "that an operator calls, the bare table in it (without lock, checks, codecs and rows for Spark), and a "
+        "`HashMap` of copied rows. Puts include opening the store and the commit: collecting the change set, building "
+        "its messages, ending the transaction, reclaiming. What the engine does with the messages is left out. "
+        f"Durability: {told(result['durability'])}.\n"
     )
     parts.append("![ns a row](benchmarks/micro.png)\n")
     rows = [
-        [name, around(found["cpu_ns"][LAMINA], 0), around(found["cpu_ns"][FLOOR], 0), around(found["ratio"])]
+        [
+            name,
+            *(around(found["cpu_ns"][subject], 0) for subject in (LAMINA, micro.TABLE, FLOOR)),
+            around(found["ratio"]),
+        ]
         for name, found in result["operations"].items()
     ]
-    parts.append(table(["operation", "table", "HashMap", "ratio"], rows))
+    parts.append(table(["operation", "store", "bare table", "HashMap", "store to HashMap"], rows))
     slowest = max(result["operations"][name]["cpu_ns"][LAMINA]["median"] for name in ("insert", "update"))
     bar = micro.PUT_BAR_NS
+    same = "are the same" if result["same_digest"] else "**differ**"
+    parts.append(f"{_loads(result)}The rows at the end {same}.\n")
     target = [["put, amortised with commit", f"≤ {bar} ns", f"{slowest:.0f} ns", verdict(slowest <= bar)]]
     parts.append(table(["target", "bar", "measured", ""], target))
     return "\n".join(parts)
@@ -147,7 +165,9 @@ def restore_section(result: dict[str, Any]) -> str:
         "10 % deletes and 10 % list appends, two partitions, files evicted from the page cache; from the providers' "
         "`init` to the end of the first full batch, less the median of the batches after it. *Fresh* starts the JVM's "
         "classes and the engine too; *running* is a JVM that has restored a small chain before. The built-in heap "
-        "store has no lists; its chain has puts instead.\n"
+        "store has no lists; its chain has puts instead. Every store restores the same chain: lamina merges nothing "
+        "here, and the built-in stores write no later snapshot. *Files* are those that the restored version consists "
+        "of in a partition, a built-in store's snapshot counted as one.\n"
     )
     parts.append("![restore](benchmarks/restore.png)\n")
     targets = []
@@ -159,11 +179,12 @@ def restore_section(result: dict[str, Any]) -> str:
                 f"{found['steady_ms'][variant]:.0f}",
                 f"{found['scan_s'][variant]['median']:.2f}",
                 f"{result['chain_bytes'][variant] / 1e6:.0f}",
+                restore.between(result["chain_files"][variant]),
             ]
             for variant in (HDFS, ROCKSDB, LAMINA)
             if variant in found["restore_s"]
         ]
-        parts.append(table([f"JVM {state}", "restore s", "batch after, ms", "full scan s", "files MB"], rows))
+        parts.append(table([f"JVM {state}", "restore s", "batch after, ms", "full scan s", "MB", "files"], rows))
         took, bar = found["restore_s"][LAMINA], restore.BAR_S
         targets.append([f"restore, JVM {state}", f"≤ {bar} s", around(took), verdict(took["median"] <= bar)])
         if ratio := found.get("ratio_to_better_built_in"):
@@ -172,7 +193,8 @@ def restore_section(result: dict[str, Any]) -> str:
                 [what, f"≤ {restore.BAR_RATIO}", around(ratio), verdict(ratio["median"] <= restore.BAR_RATIO)]
             )
     same = "equal in all stores" if result["same_digest"] else "**different**"
-    parts.append(f"Digests of the full scans: {same}. Load {result['load']['low']}-{result['load']['high']}.\n")
+    parts.append(f"{_loads(result)}Digests of the full scans: {same}.\n")
+    parts.append(_durability(result))
     parts.append(table(["target", "bar", "measured", ""], targets))
     return "\n".join(parts)
 
@@ -183,40 +205,68 @@ def memory_section(result: dict[str, Any]) -> str:
     parts = ["## Memory and pauses\n", header(result)]
     parts.append(
         f"The table alone, growing to {result['keys']:,} rows of {found['key_value_bytes']} bytes and then updated by "
-        f"{result['updates']} batches of 50,000 random keys; sampled inside and after every transaction.\n"
+        f"{result['updates']} batches of 50,000 random keys; sampled inside and after every transaction. The figure "
+        "shows one round.\n"
     )
     parts.append("![memory](benchmarks/memory.png)\n")
-    samples = {"all keys in": "grown", "after the updates": "after_updates", "worst sample": "worst"}
     rows = [
-        [name, *(f"{found[key][part]:.1f}" for part in ("overhead", "pages", "dead", "index", "undo", "waiting"))]
-        for name, key in samples.items()
+        [
+            name,
+            around(found[key]["overhead"], 1),
+            *(f"{found[key][part]['median']:.1f}" for part in memory.PARTS if part != "overhead"),
+        ]
+        for name, key in memory.SAMPLES.items()
     ]
     heads = ["bytes a row", "beyond key + value", "pages", "of them dead", "index", "undo", "free pages of the pool"]
     parts.append(table(heads, rows))
-    growing, updating = found["longest_put_growing_ms"], found["longest_put_updating_ms"]
-    pause = max(growing, updating)
-    targets = [
-        _target("average beyond key + value", memory.AVERAGE_BAR, found["average"], "bytes"),
-        _target("worst beyond key + value", memory.WORST_BAR, found["worst"]["overhead"], "bytes"),
-        _target("longest pause inside a transaction", memory.PAUSE_BAR_MS, pause, "ms"),
+    empty, full = (memory.mib(found[key]["median"]) for key in ("heap_at_start", "heap_grown"))
+    parts.append(f"The Java heap of that JVM: {empty} MiB before the first row, {full} MiB with all.\n")
+    rows = [
+        [
+            f"{int(keys):,} keys",
+            _mib(answer["heap_bytes"]),
+            *(_mib(answer["resident_bytes"][process]) for process in memory.PROCESSES),
+        ]
+        for keys, answer in result["queries"].items()
     ]
-    rows = []
-    for keys, answer in result["queries"].items():
-        resident = [answer["resident_bytes"].get(name, 0) / 2**20 for name in ("jvm", "engine", "maintenance")]
-        rows.append([f"{int(keys):,} keys", f"{answer['heap_bytes'] / 2**20:.0f}", *(f"{mib:.0f}" for mib in resident)])
-    for name in ("engine", "maintenance"):
-        most = max(answer["resident_bytes"].get(name, 0) for answer in result["queries"].values()) / 2**20
-        targets.append(_target(f"resident memory of the {name} process", memory.RESIDENT_BAR_MIB, most, "MiB"))
     parts.append(
         f"The aggregation query over {result['batches']} batches of 10,000 rows; MiB, resident memory at its peak:\n"
     )
     parts.append(table(["", "heap after a collection", "JVM", "engine", "maintenance"], rows))
-    parts.append(table(["target", "bar", "measured", ""], targets))
+    same = "gave the same results" if result["same_digest"] else "**gave different results**"
+    parts.append(f"Medians (all rounds); {_loads(result)}All rounds {same}.\n")
+    parts.append(_durability(result))
+    parts.append(table(["target", "bar", "measured", ""], memory_targets(result)))
     return "\n".join(parts)
 
 
-def _target(name: str, bar: float, value: float, unit: str) -> list[str]:
-    return [name, f"≤ {bar} {unit}", f"{value:.1f} {unit}", verdict(value <= bar)]
+def memory_targets(result: dict[str, Any]) -> list[list[str]]:
+    """Each bar with what was measured."""
+    found, queries = result["table"], result["queries"]
+    kind, pause = memory.longest_pause(found)
+    few, many = sorted(queries, key=int)
+    heap = f"Java heap in use at {int(few):,} and {int(many):,} keys (flat: a row takes less than a reference to it)"
+    heaps = f"{_mib(queries[few]['heap_bytes'])} and {_mib(queries[many]['heap_bytes'])} MiB"
+    flat = verdict(result["heap_a_row"]["median"] < memory.HEAP_BAR)
+    targets = [
+        _target("average beyond key + value", memory.AVERAGE_BAR, found["average"], "bytes"),
+        _target("worst beyond key + value", memory.WORST_BAR, found["worst"]["overhead"], "bytes"),
+        _target(f"longest pause inside a transaction, or of reclaim: {kind}", memory.PAUSE_BAR_MS, pause, "ms"),
+        [heap, f"< {memory.HEAP_BAR} bytes a row more", heaps, flat],
+    ]
+    for process in ("engine", "maintenance"):
+        most = max((answer["resident_bytes"][process] for answer in queries.values()), key=lambda each: each["median"])
+        in_mib = Spread(median=most["median"] / 2**20, low=most["low"] / 2**20, high=most["high"] / 2**20)
+        targets.append(_target(f"resident memory of the {process} process", memory.RESIDENT_BAR_MIB, in_mib, "MiB"))
+    return targets
+
+
+def _mib(value: Spread) -> str:
+    return f"{memory.mib(value['median'])} ({memory.mib(value['low'])}-{memory.mib(value['high'])})"
+
+
+def _target(name: str, bar: float, value: Spread, unit: str) -> list[str]:
+    return [name, f"≤ {bar} {unit}", f"{around(value, 1)} {unit}", verdict(value["median"] <= bar)]
 
 
 def compaction_section(result: dict[str, Any]) -> str:

@@ -3,8 +3,9 @@
 The chain is a snapshot of all keys and increments with 10 % deletes and 10 % list appends, in two partitions. A restore
 is the time from the providers' `init` to the end of the first full batch, less the median of the batches after it; a
 full scan follows and its digest is compared. Files are evicted from the page cache first. `fresh` starts everything,
-the engine too, in a new JVM; `running` is a JVM that has restored another, small chain before. The built-in heap store
-has no column families and no lists: its chain has puts instead.
+the engine too, in a new JVM; `running` is a JVM that has restored another, small chain before. All stores restore the
+same chain: lamina merges nothing and the built-in stores write no later snapshot. The built-in heap store has no column
+families and no lists: its chain has puts instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.table import Table
 
 from benchmarks import figure, machine, variants
 from benchmarks.rounds import RESULTS, progress, run_child, turns, write_result
-from benchmarks.settings import durability
+from benchmarks.settings import durability, told
 from benchmarks.statistics import ratios, spread
 from benchmarks.variants import HDFS, LAMINA, ROCKSDB, TITLES
 
@@ -56,7 +57,8 @@ def run(keys: int, rows: int, increments: int, rounds: int, chosen: list[str], s
             request["checkpoint"] = str(Path(folder) / variant)
             built[variant] = run_child(CHILD, {**request, "action": "build"})
             requests[variant] = {**request, "action": "restore", "ids": built[variant]["ids"]}
-            progress(f"{variant}: a chain of {built[variant]['bytes'] / 1e6:.0f} MB")
+            size, files = built[variant]["bytes"], between(built[variant]["files"])
+            progress(f"{variant}: a chain of {size / 1e6:.0f} MB, {files} files a partition")
         for state in states:
             for number, variant in turns(chosen, rounds):
                 evict(Path(folder))
@@ -76,6 +78,7 @@ def run(keys: int, rows: int, increments: int, rounds: int, chosen: list[str], s
         "rounds": rounds,
         "load": spread([a["load"] for found in answers.values() for each in found.values() for a in each]),
         "chain_bytes": {variant: answer["bytes"] for variant, answer in built.items()},
+        "chain_files": {variant: answer["files"] for variant, answer in built.items()},
         "states": {state: summary(found) for state, found in answers.items()},
         "same_digest": same_digest(answers),
     }
@@ -109,6 +112,12 @@ def same_digest(answers: dict[str, dict[str, list[dict[str, Any]]]]) -> bool:
     return len(plain) == 1 and len(lists) <= 1
 
 
+def between(counts: list[int]) -> str:
+    """A count of each partition, as one where they are equal."""
+    low, high = min(counts), max(counts)
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     """Print a table for each state of the JVM."""
     load = result["load"]
@@ -117,7 +126,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         table = Table(
             title=f"restore, JVM {state}: {chain}; {result['rounds']} rounds, load {load['low']}-{load['high']}"
         )
-        for heading in ("store", "restore s", "rounds", "batch after ms", "full scan s", "files MB"):
+        for heading in ("store", "restore s", "rounds", "batch after ms", "full scan s", "MB", "files a partition"):
             table.add_column(heading, justify="left" if heading == "store" else "right")
         for variant, time in found["restore_s"].items():
             table.add_row(
@@ -127,6 +136,7 @@ def show(result: dict[str, Any], console: Console) -> None:
                 f"{found['steady_ms'][variant]:.0f}",
                 f"{found['scan_s'][variant]['median']:.2f}",
                 f"{result['chain_bytes'][variant] / 1e6:.0f}",
+                between(result["chain_files"][variant]),
             )
         console.print(table)
         if ratio := found.get("ratio_to_better_built_in"):
@@ -135,6 +145,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(
         f"same digests: {'yes' if result['same_digest'] else 'NO'}; files evicted from the page cache before each"
     )
+    for variant, words in result["durability"].items():
+        console.print(f"{TITLES[variant]}: {told(words)}")
 
 
 def main() -> None:

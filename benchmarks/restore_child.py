@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,17 @@ from pyspark.sql import SparkSession
 from benchmarks import session
 from benchmarks.rounds import print_result
 from benchmarks.scala import benchmark_jar
-from benchmarks.variants import HDFS, shim_jar
+from benchmarks.settings import NO_COMPACTION
+from benchmarks.variants import HDFS, LAMINA, shim_jar
+from lamina.checkpoint import read_identity
+from lamina.format.manifest import StoreIdentity
+from lamina.storage import Storage
+from lamina.store.chain import files as files_of
+from lamina.store.files import StoreFiles
 
 WARM_KEYS, WARM_ROWS, WARM_INCREMENTS = 200_000, 20_000, 6
+BUILT_IN_FILE = re.compile(r"(\d+)(?:_[^.]*)?\.(snapshot|zip|delta|changelog)")
+"""Spark's names of a whole version (the first two) and of what one changed; an id may follow the version."""
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -26,6 +36,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     # the chain is driven without a query: nobody would answer reports, and no maintenance may run into the clock
     spark.conf.set("spark.sql.streaming.stateStore.commitValidation.enabled", "false")
     spark.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", "1000")
+    if variant == LAMINA:
+        # as the built-in stores above: a snapshot and all increments, nothing merged before or during a restore
+        for key, value in NO_COMPACTION.items():
+            spark.conf.set(key, value)
     benchmark = session.jvm(spark).lamina.benchmarks.restore.RestoreBenchmark
     classic = spark._jsparkSession
     checkpoint, increments = request["checkpoint"], request["increments"]
@@ -36,7 +50,11 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     whole = shape(request["keys"], request["rows"])
     if request["action"] == "build":
         ids = benchmark.build(classic, checkpoint, whole, increments)
-        result: dict[str, Any] = {"ids": ids, "bytes": sum(session.directory_bytes(Path(checkpoint)).values())}
+        result: dict[str, Any] = {
+            "ids": ids,
+            "bytes": sum(session.directory_bytes(Path(checkpoint)).values()),
+            "files": files_read(variant, Path(checkpoint) / "state", ids.split(",")),
+        }
     else:
         if request["warm"]:
             # beside the chains: the parent removes it when nothing of this process can write there any more
@@ -47,6 +65,33 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         result["resident_bytes"] = session.resident(spark)
     spark.stop()
     return result
+
+
+def files_read(variant: str, state: Path, ids: list[str]) -> list[int]:
+    """How many files the newest version consists of in each partition.
+
+    Of lamina the files that its manifest names. Of a built-in store the newest whole version, which counts as one file,
+    and the changes after it.
+
+    Args:
+        state: the directory `state` of the chain's checkpoint.
+        ids: of the newest version, by partition.
+    """
+    if variant != LAMINA:
+        return [_built_in_files(path.name for path in (state / "0" / str(n)).iterdir()) for n in range(len(ids))]
+    storage = Storage(str(state))
+    identity = read_identity(storage)
+    assert identity is not None
+    stores = [StoreIdentity(identity.uuid, 0, partition, "default") for partition in range(len(ids))]
+    opened = [StoreFiles(storage, store).open_commit(id) for store, id in zip(stores, ids, strict=True)]
+    return [files_of(one.references()) for one in opened]
+
+
+def _built_in_files(names: Iterable[str]) -> int:
+    found = [(int(match[1]), match[2]) for match in map(BUILT_IN_FILE.fullmatch, names) if match]
+    whole = max((version for version, kind in found if kind in ("snapshot", "zip")), default=0)
+    changes = {version for version, kind in found if kind in ("delta", "changelog") and version > whole}
+    return bool(whole) + len(changes)
 
 
 def _restore(

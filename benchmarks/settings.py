@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB
-from lamina.settings import Settings
+from lamina.settings import PREFIX, Settings
+
+NO_FILES = {"durability": "none, no file is written", "fsync": "no", "compression": "no"}
+"""Of a benchmark that stops at the border between shim and engine."""
+
+NO_COMPACTION = {
+    PREFIX + "compaction.mode": "full",
+    PREFIX + "compaction.fullInterval": "1000000",
+    PREFIX + "compaction.maxChain": "900",
+}
+"""lamina then merges nothing: a version consists of the last snapshot and all increments since."""
 
 
 def durability(variant: str) -> dict[str, str]:
@@ -20,3 +32,8 @@ def durability(variant: str) -> dict[str, str]:
             "compression": f"{settings.compression_codec} level {settings.compression_level}",
         }
     raise ValueError(f"unknown variant {variant}")
+
+
+def told(words: Mapping[str, str]) -> str:
+    """What `durability` gives, as one line."""
+    return f"{words['durability']}; fsync {words['fsync']}; compression {words['compression']}"

@@ -7,7 +7,7 @@ import java.lang.management.ManagementFactory
 import org.apache.spark.sql.lamina.table.{PagePool, StoreTable}
 import org.apache.spark.unsafe.Platform
 
-import lamina.benchmarks.micro.KeyBlock
+import lamina.benchmarks.micro.{KeyBlock, Subject}
 
 object MemoryBenchmark {
   private val Batch = 50000
@@ -96,7 +96,7 @@ object MemoryBenchmark {
         s""""longest_maintain_growing_ms": ${growthMaintain / 1e6}, """ +
         s""""longest_maintain_updating_ms": ${longestMaintain / 1e6}, """ +
         s""""heap_at_start": $heapAtStart, "heap_grown": $heapGrown, """ +
-        s""""curve": [${curve.mkString(", ")}]}""")
+        s""""digest": "${Subject.digest(family)}", "curve": [${curve.mkString(", ")}]}""")
   }
 
   private def heapAfterCollection(): Long = {

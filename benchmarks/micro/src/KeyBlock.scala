@@ -2,6 +2,7 @@
 package lamina.benchmarks.micro
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.types.{LongType, StringType, StructType}
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -34,6 +35,8 @@ final class KeyBlock(ids: Array[Long]) {
 }
 
 object KeyBlock {
+  val KeySchema: StructType = new StructType().add("key", StringType)
+  val ValueSchema: StructType = new StructType().add("n", LongType).add("top", LongType).add("total", LongType)
   val KeyBytes = 40
   val ValueBytes = 32
   private val Prefix = "customer-000000000000000".getBytes("US-ASCII")

@@ -37,7 +37,11 @@ object MicroBenchmark {
     val batch = arguments(2).toInt
     val passes = arguments(3).toInt
     val value = new Array[Byte](KeyBlock.ValueBytes)
-    def subject(): Subject = if (kind == "table") new TableSubject else new MapSubject
+    def subject(): Subject = kind match {
+      case "store" => new StoreSubject
+      case "table" => new TableSubject
+      case "map" => new MapSubject
+    }
 
     def insert(into: Subject, count: Int): Seq[Time] =
       (0 until count by batch).map { from =>
@@ -88,6 +92,6 @@ object MicroBenchmark {
     println(
       s"""RESULT {${fields.mkString(", ")}, "insert_gc_ms": ${afterInsert - before}, """ +
         s""""update_gc_ms": ${afterUpdate - afterInsert}, """ +
-        s""""commit_wall_ns": {${parts.mkString(", ")}}, "checksum": $checksum}""")
+        s""""commit_wall_ns": {${parts.mkString(", ")}}, "checksum": $checksum, "digest": "${measured.digest()}"}""")
   }
 }

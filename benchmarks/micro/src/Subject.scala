@@ -1,10 +1,10 @@
-// The two maps that are measured: lamina's table, and a java.util.HashMap of copied rows.
+// What is measured, and two of the maps: lamina's table, and a java.util.HashMap of copied rows.
 package lamina.benchmarks.micro
 
 import java.util.HashMap
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.lamina.table.{PagePool, Rows, StoreTable}
+import org.apache.spark.sql.lamina.table.{FamilyTable, PagePool, Rows, StoreTable}
 import org.apache.spark.sql.lamina.wire.ChangeMessages
 import org.apache.spark.unsafe.Platform
 
@@ -16,8 +16,63 @@ trait Subject {
   def scan(): Long
   def rows: Long
 
+  /** Of all keys and values, in whatever order they come. */
+  def digest(): Long
+
   /** Wall time since the last call, by part of the commit, in nanoseconds. */
   def commitParts(): Seq[(String, Long)]
+}
+
+object Subject {
+
+  /** What one row adds to a digest. */
+  def hash(key: UnsafeRow, value: UnsafeRow): Long = {
+    val mixed = ((key.hashCode.toLong << 32) ^ (value.hashCode & 0xffffffffL)) * 0x9e3779b97f4a7c15L
+    mixed ^ (mixed >>> 29)
+  }
+
+  /** The digest of all rows of a column family of a table. */
+  def digest(family: FamilyTable): Long = {
+    val (key, value) = (new UnsafeRow(1), new UnsafeRow(3))
+    val cursor = family.scan(startsAtBase = false)
+    var sum = 0L
+    var found = cursor.next()
+    while (found != 0L) {
+      key.pointTo(null, Rows.keyAddress(found), Rows.keyLength(found))
+      value.pointTo(null, Rows.valueAddress(found), Rows.valueLength(found))
+      sum += hash(key, value)
+      found = cursor.next()
+    }
+    sum
+  }
+}
+
+/** What the parts of commits took, in nanoseconds of wall time. */
+final class CommitClock {
+  private var collectNanos, endNanos, reclaimNanos = 0L
+
+  /** One commit: its change set as the messages that would be sent, the transaction's end, and what reclaim there is. */
+  def commit(collect: => Long)(end: => Unit)(reclaim: => Unit): Long = {
+    val start = System.nanoTime()
+    val bytes = collect
+    val collected = System.nanoTime()
+    end
+    val ended = System.nanoTime()
+    reclaim
+    collectNanos += collected - start
+    endNanos += ended - collected
+    reclaimNanos += System.nanoTime() - ended
+    bytes
+  }
+
+  /** The sums since the last call. */
+  def take(): Seq[(String, Long)] = {
+    val parts = Seq("collect" -> collectNanos, "end" -> endNanos, "reclaim" -> reclaimNanos)
+    collectNanos = 0L
+    endNanos = 0L
+    reclaimNanos = 0L
+    parts
+  }
 }
 
 final class TableSubject extends Subject {
@@ -25,7 +80,7 @@ final class TableSubject extends Subject {
   private val table = new StoreTable(pool)
   private val family = table.addFamily(0, ordered = false, multiValue = false)
   private val messages = new ChangeMessages
-  private var collectNanos, endNanos, reclaimNanos = 0L
+  private val clock = new CommitClock
   private val row = new UnsafeRow(3)
 
   override def get(keys: KeyBlock): Long = {
@@ -53,27 +108,11 @@ final class TableSubject extends Subject {
     }
   }
 
-  /** The change set as the messages that would be sent, the transaction's end, and a step of reclaim. */
-  override def commit(): Long = {
-    val start = System.nanoTime()
-    val bytes = messages.build(table)
-    val built = System.nanoTime()
-    table.commit()
-    val ended = System.nanoTime()
+  override def commit(): Long = clock.commit(messages.build(table))(table.commit()) {
     while (table.maintain(4)) ()
-    collectNanos += built - start
-    endNanos += ended - built
-    reclaimNanos += System.nanoTime() - ended
-    bytes
   }
 
-  override def commitParts(): Seq[(String, Long)] = {
-    val parts = Seq("collect" -> collectNanos, "end" -> endNanos, "reclaim" -> reclaimNanos)
-    collectNanos = 0L
-    endNanos = 0L
-    reclaimNanos = 0L
-    parts
-  }
+  override def commitParts(): Seq[(String, Long)] = clock.take()
 
   override def scan(): Long = {
     val cursor = family.scan(startsAtBase = false)
@@ -88,6 +127,8 @@ final class TableSubject extends Subject {
   }
 
   override def rows: Long = table.rows(0)
+
+  override def digest(): Long = Subject.digest(family)
 }
 
 final class MapSubject extends Subject {
@@ -127,4 +168,14 @@ final class MapSubject extends Subject {
   }
 
   override def rows: Long = map.size()
+
+  override def digest(): Long = {
+    val entries = map.entrySet().iterator()
+    var sum = 0L
+    while (entries.hasNext) {
+      val entry = entries.next()
+      sum += Subject.hash(entry.getKey, entry.getValue)
+    }
+    sum
+  }
 }

@@ -10,11 +10,11 @@ import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.{LongType, StringType, StructType}
 import org.apache.spark.unsafe.Platform
 import org.apache.spark.util.SerializableConfiguration
 
 import lamina.benchmarks.micro.KeyBlock
+import lamina.benchmarks.micro.KeyBlock.{KeySchema, ValueSchema}
 
 /**
  * Shape of a chain.
@@ -34,10 +34,6 @@ final case class Found(plainRows: Long, plainHash: Long, listRows: Long, listHas
 }
 
 object Chain {
-  val KeySchema: StructType = new StructType().add("key", StringType)
-  val ValueSchema: StructType =
-    new StructType().add("n", LongType).add("top", LongType).add("total", LongType)
-
   private val Plain = "plain"
   private val Lists = "lists"
 
