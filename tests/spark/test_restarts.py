@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import select
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.streams import LAMINA, Streams
+from tests.spark.streams import LAMINA, Run, Streams
 
 
 def rows(batch: int, keys: int = 40) -> list[dict[str, Any]]:
@@ -133,7 +140,9 @@ def test_a_query_tells_the_memory_of_its_state(streams: Streams) -> None:
         assert operator["memoryUsedBytes"] == held["Page"] + held["Index"] + held["Undo"]
 
 
-def test_a_killed_engine_fails_the_task_and_its_retry_reloads_nothing(streams: Streams, spark: SparkSession) -> None:
+def test_an_engine_killed_between_batches_is_started_again_and_nothing_is_reloaded(
+    streams: Streams, spark: SparkSession
+) -> None:
     answers = Answers()
     for batch in range(8):
         streams.feed("s", rows(batch))
@@ -155,36 +164,80 @@ def test_a_killed_engine_fails_the_task_and_its_retry_reloads_nothing(streams: S
 def test_an_engine_killed_within_a_batch_fails_the_task_and_its_retry_succeeds(
     streams: Streams, spark: SparkSession
 ) -> None:
+    """With one partition, so that no other task loses its engine as well."""
     answers = Answers()
-    for batch in range(4):
+    for batch in range(5):
         streams.feed("s", rows(batch))
-    marker = streams.path / "killed"
+    deadly = {75, 175}  # in the batches 1 and 3
+    pid_file = str(streams.path / "pid")
+
+    def counted(key: tuple[Any, ...], batches: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        n, total = state.get if state.exists else (0, 0)
+        for batch in batches:
+            context = TaskContext.get()
+            assert context is not None
+            if context.attemptNumber() == 0 and deadly.intersection(batch["v"]):
+                with open(pid_file) as file:
+                    kill_and_wait(int(file.read()))
+            n += len(batch)
+            total += int(batch["v"].sum())
+        state.update((n, total))
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "total": [total]})
 
     def query(frames: dict[str, DataFrame]) -> DataFrame:
-        pid_file = str(streams.path / "pid")
+        columns = "n long, total long"
+        return (
+            frames["s"]
+            .groupBy("k")
+            .applyInPandasWithState(counted, f"k string, {columns}", columns, "update", GroupStateTimeout.NoTimeout)
+        )
 
-        def kill(v: int) -> int:
-            # Runs in a Python worker, while the store of its task is open.
-            if v == 120 and not os.path.exists(marker):
-                with open(pid_file) as file:
-                    pid = int(file.read())
-                with open(marker, "w"):
-                    pass
-                os.kill(pid, signal.SIGKILL)
-            return v
+    engines: list[int] = []
 
-        return totals({"s": frames["s"].withColumn("v", f.udf(kill, "long").asNondeterministic()("v"))})
-
-    def note_pid(frame: DataFrame, batch: int) -> None:
-        if batch >= 1 and not marker.exists():
-            (streams.path / "pid").write_text(str(engine_pid(spark)))
+    def note_engine(frame: DataFrame, batch: int) -> None:
         answers(frame, batch)
+        engines.append(engine_pid(spark))
+        Path(pid_file).write_text(str(engines[-1]))
 
-    run = streams.run(query, LAMINA, mode="complete", each_batch=note_pid)
-    assert marker.exists()
-    assert sorted(answers.batches) == list(range(4))
+    conf = {"spark.sql.shuffle.partitions": "1"}
+    run = streams.run(query, LAMINA, mode="update", each_batch=note_engine, conf=conf)
+    assert sorted(answers.batches) == list(range(5))
     answers.check()
+    # the batches 1 and 3 ended with another engine than the one before them
+    assert [later != earlier for earlier, later in itertools.pairwise(engines)] == [True, False, True, False]
+    failed = [attempts for attempts in tasks_of(spark, run) if any(reason for _, reason in attempts)]
+    assert [[attempt for attempt, _ in attempts] for attempts in failed] == [[0, 1], [0, 1]]
+    for (_, reason), (_, of_retry) in failed:
+        assert "[engine.lost]" in reason and "SIGKILL" in reason
+        assert not of_retry
     assert run.metric("laminaReloads") == 0
+
+
+def kill_and_wait(pid: int) -> None:
+    """Kills a process; returns when it has ended."""
+    process = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        select.select([process], [], [])
+    finally:
+        os.close(process)
+
+
+def tasks_of(spark: SparkSession, run: Run) -> list[list[tuple[int, str]]]:
+    """For each task of a run its attempts, oldest first: number, and why it failed, empty where it did not."""
+    jvm_context = spark.sparkContext._jsc.sc()
+    # what the status store knows comes through this bus
+    jvm_context.listenerBus().waitUntilEmpty()
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(run.progress[0]["runId"]))]
+    tasks: dict[tuple[int, int], list[tuple[int, str]]] = {}
+    for stage in sorted({stage for job in jobs if job is not None for stage in job.stageIds}):
+        found = jvm_context.statusStore().taskList(stage, 0, 1000)
+        for task in (found.apply(index) for index in range(found.size())):
+            reason = task.errorMessage()
+            attempt = task.attempt(), str(reason.get()) if reason.isDefined() else ""
+            tasks.setdefault((stage, task.index()), []).append(attempt)
+    return [sorted(attempts) for attempts in tasks.values()]
 
 
 def unload_all(spark: SparkSession) -> None:

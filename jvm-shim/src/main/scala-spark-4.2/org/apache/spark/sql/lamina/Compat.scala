@@ -11,7 +11,8 @@ import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStorePro
 
 /** What differs between the supported minors of Spark: this is 4.2. */
 object Compat {
-  val sparkMinor = "4.2"
+  // A constant: it is asked for where the rest of this object cannot be made, in another Spark.
+  final val sparkMinor = "4.2"
 
   /** Key of the Hadoop configuration that holds the run id of the query. */
   val runIdKey: String = StreamExecution.RUN_ID_KEY

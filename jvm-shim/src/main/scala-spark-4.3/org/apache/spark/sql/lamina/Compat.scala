@@ -10,7 +10,8 @@ import org.apache.spark.sql.types.StructType
 
 /** What differs between the supported minors of Spark: this is 4.3. */
 object Compat {
-  val sparkMinor = "4.3"
+  // A constant: it is asked for where the rest of this object cannot be made, in another Spark.
+  final val sparkMinor = "4.3"
 
   /** Key of the Hadoop configuration that holds the run id of the query. */
   val runIdKey: String = StreamExecution.RUN_ID_KEY

@@ -22,16 +22,24 @@ final case class Machine(limit: Long, container: Boolean, jvmHeap: Long)
 object Machine {
 
   /** Files in which cgroups say the limit, version 2 first. */
-  private val limitFiles = Seq("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+  private val limitFiles = Seq("memory.max", "memory/memory.limit_in_bytes")
 
   def current(): Machine = {
     val physical = ManagementFactory.getOperatingSystemMXBean match {
       case system: com.sun.management.OperatingSystemMXBean => system.getTotalMemorySize
       case _ => Long.MaxValue
     }
+    of(Paths.get("/sys/fs/cgroup"), physical, Runtime.getRuntime.maxMemory)
+  }
+
+  /**
+   * @param cgroups where the control groups of this process are mounted
+   * @param physical memory of the machine, in bytes
+   */
+  private[lamina] def of(cgroups: Path, physical: Long, jvmHeap: Long): Machine = {
     // "max", and the huge number that version 1 gives, mean that there is no limit.
-    val limit = limitFiles.iterator.map(Paths.get(_)).flatMap(read).find(_ < physical)
-    Machine(limit.getOrElse(physical), limit.isDefined, Runtime.getRuntime.maxMemory)
+    val limit = limitFiles.iterator.map(cgroups.resolve(_)).flatMap(read).find(_ < physical)
+    Machine(limit.getOrElse(physical), limit.isDefined, jvmHeap)
   }
 
   private def read(file: Path): Option[Long] =
@@ -42,13 +50,19 @@ object Machine {
  * How much memory outside the Java heap the tables of an executor may take.
  *
  * Beside the tables live the engine, its maintenance process, Python workers and Spark's own buffers, so `auto` takes a
- * part of what the Java heap leaves.
+ * part of what the Java heap leaves: all but `Reserved`, or half where that is more. A budget whose other half the
+ * engine alone would fill is refused.
  */
 object HeapCap {
   private val Key = StoreSettings.Prefix + "heap.maxBytes"
+  private val OverheadKey = "spark.executor.memoryOverhead"
+  private val HeapKeys = "spark.executor.memory (spark.driver.memory in local mode)"
 
   /** Kept for the engine, its maintenance process and buffers. */
   private val Reserved = 640L << 20
+
+  /** What the engine and its maintenance process take at least. */
+  private val LeastReserved = 256L << 20
 
   /** Below this, a store is of no use. */
   private val Least = 64L << 20
@@ -57,43 +71,53 @@ object HeapCap {
    * The cap in bytes.
    *
    * @param setting value of `heap.maxBytes`, if set
-   * @throws LaminaError `memory.cap` if the cap does not fit in the container, `settings.invalid` if it is no size
+   * @throws LaminaError `memory.cap` if the cap does not fit beside the Java heap or in the overhead that was asked for,
+   *   or if these leave none; `settings.invalid` if it is no size
    */
   def resolve(setting: Option[String], conf: SparkConf, machine: Machine): Long =
     setting.map(_.trim).filterNot(_.equalsIgnoreCase("auto")) match {
-      case Some(text) => explicit(text, machine)
-      case None => derived(conf, machine)
+      case Some(text) => explicit(text, overhead(conf), machine)
+      case None => derived(overhead(conf), machine)
     }
 
-  private def explicit(text: String, machine: Machine): Long = {
+  /** What the user asked the cluster manager for, beside the Java heap; of what Spark adds by itself nothing is known. */
+  private def overhead(conf: SparkConf): Option[Long] =
+    conf.getOption(OverheadKey).flatMap(text => Try(JavaUtils.byteStringAsMb(text) << 20).toOption)
+
+  private def explicit(text: String, overhead: Option[Long], machine: Machine): Long = {
     val bytes = Try(JavaUtils.byteStringAsBytes(text)).getOrElse(
       throw new LaminaError(LaminaError.SettingsInvalid, s"$Key is '$text'; expected auto or a size such as 2g")
     )
-    if (machine.container && bytes > machine.limit - machine.jvmHeap) {
+    val left = machine.limit - machine.jvmHeap
+    if (bytes > left) {
+      val (limit, raise) =
+        if (machine.container) ("the container's limit", s"raise $OverheadKey, ") else ("the machine's memory", "")
       throw new LaminaError(
         LaminaError.MemoryCap,
-        s"$Key is ${mib(bytes)}, but the container's limit of ${mib(machine.limit)} leaves " +
-          s"${mib(machine.limit - machine.jvmHeap)} beside the Java heap of ${mib(machine.jvmHeap)}; raise " +
-          s"spark.executor.memoryOverhead, lower spark.executor.memory, or lower $Key"
+        s"$Key is ${mib(bytes)}, but $limit of ${mib(machine.limit)} leaves ${mib(left)} beside the Java heap of " +
+          s"${mib(machine.jvmHeap)}; ${raise}lower $HeapKeys, or lower $Key"
+      )
+    }
+    overhead.filter(bytes > _).foreach { asked =>
+      throw new LaminaError(
+        LaminaError.MemoryCap,
+        s"$Key is ${mib(bytes)}, but $OverheadKey, which it is a part of, is ${mib(asked)}; raise $OverheadKey, or " +
+          s"lower $Key"
       )
     }
     bytes
   }
 
-  private def derived(conf: SparkConf, machine: Machine): Long = {
+  private def derived(overhead: Option[Long], machine: Machine): Long = {
     val left = machine.limit - machine.jvmHeap
-    val overhead = conf.getOption("spark.executor.memoryOverhead").flatMap(text =>
-      Try(JavaUtils.byteStringAsMb(text) << 20).toOption
-    )
     val budget = overhead.fold(left)(math.min(_, left))
     val cap = math.max(budget - Reserved, budget / 2)
-    if (cap < Least) {
+    if (cap < Least || budget - cap < LeastReserved) {
       throw new LaminaError(
         LaminaError.MemoryCap,
         s"no memory is left for state: of ${mib(machine.limit)} the Java heap takes ${mib(machine.jvmHeap)}" +
-          overhead.fold("")(bytes => s" and spark.executor.memoryOverhead is ${mib(bytes)}") +
-          s"; lower spark.executor.memory (spark.driver.memory in local mode), raise spark.executor.memoryOverhead, " +
-          s"or set $Key"
+          overhead.fold("")(bytes => s" and $OverheadKey is ${mib(bytes)}") +
+          s", and the engine takes ${mib(LeastReserved)} or more; lower $HeapKeys, raise $OverheadKey, or set $Key"
       )
     }
     cap

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.lamina
 
+import org.apache.spark.SPARK_VERSION
 import org.apache.spark.sql.SparkSessionExtensions
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.classic.SparkSession
@@ -14,8 +15,14 @@ import org.apache.spark.sql.lamina.errors.LaminaError
  *
  * The operators are replaced right before they run, since the rule that gives an operator its state copies it.
  */
-class LaminaExtensions extends (SparkSessionExtensions => Unit) {
+class LaminaExtensions private[lamina] (sparkVersion: String) extends (SparkSessionExtensions => Unit) {
+
+  /** As Spark makes it. */
+  def this() = this(SPARK_VERSION)
+
   override def apply(extensions: SparkSessionExtensions): Unit = {
+    // First of all: with the jar of another minor the rules fail in ways that tell nothing.
+    SupportedSpark.require(sparkVersion)
     extensions.injectColumnar(_ => AcceptProvider)
     extensions.injectHintResolutionRule(_ => LaminaStateDataSource.Reads)
   }

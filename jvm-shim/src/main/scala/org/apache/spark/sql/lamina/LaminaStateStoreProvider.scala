@@ -11,7 +11,6 @@ import org.apache.spark.{SPARK_VERSION, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
@@ -49,7 +48,7 @@ class LaminaStateStoreProvider
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]
   ): Unit = {
-    LaminaStateStoreProvider.requireSpark(SPARK_VERSION)
+    SupportedSpark.require(SPARK_VERSION)
     this.storeId = stateStoreId
     this.keySchema = keySchema
     this.valueSchema = valueSchema
@@ -192,7 +191,7 @@ class LaminaStateStoreProvider
 
   /** The first thing that Spark's driver asks of a provider, so the first chance to say that the jar is a wrong one. */
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
-    LaminaStateStoreProvider.requireSpark(SPARK_VERSION)
+    SupportedSpark.require(SPARK_VERSION)
     LaminaExtensions.requireForTransformWithState()
     Metrics.All
   }
@@ -250,15 +249,4 @@ object LaminaStateStoreProvider {
    * Versions between two reports to Spark; it takes a store for one that lags after five times `minDeltasForSnapshot`.
    */
   private val ReportEvery = 20L
-
-  /** Fails where this jar meets another minor of Spark than it was built for. */
-  private[lamina] def requireSpark(version: String): Unit = {
-    val minor = version.split('.').take(2).mkString(".")
-    if (minor != Compat.sparkMinor) {
-      throw new LaminaError(
-        LaminaError.VersionSpark,
-        s"this jar is lamina-spark-${Compat.sparkMinor}_2.13 and Spark is $version; use lamina-spark-${minor}_2.13"
-      )
-    }
-  }
 }

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina
 
+import java.nio.file.Files
+
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.SparkConf
@@ -42,9 +44,59 @@ class HeapCapSuite extends AnyFunSuite {
   }
 
   test("a set cap that does not fit beside the heap in the container is refused") {
-    val error = intercept[LaminaError](HeapCap.resolve(Some("5g"), bare, container))
+    val error = refusal(Some("5g"), bare, container)
+    Seq("5120 MiB", "the container's limit of 8192 MiB leaves 4096 MiB", "raise spark.executor.memoryOverhead")
+      .foreach(words => assert(error.contains(words)))
+    assert(HeapCap.resolve(Some("4g"), bare, container) == 4 * gib)
+  }
+
+  test("a set cap that does not fit beside the heap in the machine's memory is refused") {
+    val error = refusal(Some("5g"), bare, container.copy(container = false))
+    assert(error.contains("the machine's memory of 8192 MiB leaves 4096 MiB") && !error.contains("memoryOverhead"))
+    assert(HeapCap.resolve(Some("4g"), bare, container.copy(container = false)) == 4 * gib)
+  }
+
+  test("a set cap above the overhead that the executor asked for is refused") {
+    val conf = bare.clone().set("spark.executor.memoryOverhead", "2g")
+    val error = refusal(Some("3g"), conf, container)
+    Seq("3072 MiB", "2048 MiB", "raise spark.executor.memoryOverhead").foreach(words => assert(error.contains(words)))
+    assert(HeapCap.resolve(Some("2g"), conf, container) == 2 * gib)
+  }
+
+  test("auto leaves the engine what it takes, or is refused with what to do") {
+    for (mib <- 0 to 4096 by 64) {
+      val conf = bare.clone().set("spark.executor.memoryOverhead", s"${mib}m")
+      if (mib < 512) assert(refusal(None, conf, container).contains("raise spark.executor.memoryOverhead"))
+      else {
+        val cap = HeapCap.resolve(None, conf, container) >> 20
+        assert(cap >= 64 && mib - cap >= 256 && (mib - cap >= 640 || cap == mib / 2))
+      }
+    }
+  }
+
+  private def refusal(setting: Option[String], conf: SparkConf, machine: Machine): String = {
+    val error = intercept[LaminaError](HeapCap.resolve(setting, conf, machine))
     assert(error.kind == LaminaError.MemoryCap)
-    assert(HeapCap.resolve(Some("5g"), bare, container.copy(container = false)) == 5 * gib)
+    error.getMessage
+  }
+
+  test("the limit is that of the control group, of either version, or else the machine's memory") {
+    val physical = 16 * gib
+    val cgroups = Files.createTempDirectory("lamina-cgroups-")
+    val (second, first) = (cgroups.resolve("memory.max"), cgroups.resolve("memory/memory.limit_in_bytes"))
+    def found: Machine = Machine.of(cgroups, physical, 2 * gib)
+    try {
+      assert(found == Machine(physical, container = false, 2 * gib))
+      Files.createDirectory(first.getParent)
+      Files.writeString(first, "9223372036854771712\n")
+      assert(found == Machine(physical, container = false, 2 * gib))
+      Files.writeString(first, s"${4 * gib}\n")
+      assert(found == Machine(4 * gib, container = true, 2 * gib))
+      Files.writeString(second, "max\n")
+      assert(found == Machine(4 * gib, container = true, 2 * gib))
+      Files.writeString(second, s"${3 * gib}\n")
+      assert(found == Machine(3 * gib, container = true, 2 * gib))
+    } finally Seq(second, first, first.getParent, cgroups).foreach(Files.deleteIfExists)
   }
 
   test("a cap that is no size is refused by name") {

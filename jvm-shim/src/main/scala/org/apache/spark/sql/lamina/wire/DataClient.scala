@@ -98,6 +98,10 @@ private[wire] final class DataClient(
             case Some(reason) => new LaminaError(LaminaError.EngineLost, reason, error)
             case None => new LaminaError(LaminaError.EngineProtocol, s"no data connection to the engine: $error", error)
           }
+        case lost: LaminaError if lost.kind == LaminaError.EngineLost =>
+          throw lostReason().fold(lost) { reason =>
+            new LaminaError(LaminaError.EngineLost, s"a $op request was not sent: $reason", lost)
+          }
       }
     new Exchange(requestIds.incrementAndGet(), op, connection, deadline, timer, pool, lostReason, brokenReason)
   }

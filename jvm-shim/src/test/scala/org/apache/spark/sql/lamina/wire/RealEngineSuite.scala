@@ -10,20 +10,15 @@ import org.json4s.{JObject, JValue}
 import org.json4s.JsonAST.{JInt, JNull, JString}
 import org.json4s.JsonDSL._
 
+import org.apache.spark.sql.lamina.RepositoryEngine
 import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** The engine of this repository: a store is written, read, damaged and lost through the wire. */
 class RealEngineSuite extends EngineFixture {
-  private val sources: Path = Iterator
-    .iterate(Paths.get("").toAbsolutePath)(_.getParent)
-    .takeWhile(_ != null)
-    .map(_.resolve("python"))
-    .find(python => Files.isDirectory(python.resolve("lamina/engine")))
-    .getOrElse(fail("run the tests inside the repository: they start its engine"))
   private val random = new Random(11)
 
   private def settings(tempDir: Path = Paths.get(peer.settings().tempDir)): ProcessSettings =
-    peer.settings(tempDir = tempDir).copy(pythonPath = Seq(sources.toString))
+    peer.settings(tempDir = tempDir).copy(pythonPath = Seq(RepositoryEngine.sources.toString))
 
   private def open(engine: Engine, checkpoint: Path): Int = {
     val answer = engine.call(

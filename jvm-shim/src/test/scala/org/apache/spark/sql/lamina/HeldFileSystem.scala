@@ -1,0 +1,63 @@
+package org.apache.spark.sql.lamina
+
+import java.io.IOException
+import java.net.URI
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+
+import org.apache.hadoop.fs.{FSDataOutputStream, Path, RawLocalFileSystem}
+import org.apache.hadoop.util.Progressable
+
+/** Local files under a scheme that only Hadoop knows; a test may hold the upload of a commit. */
+class HeldFileSystem extends RawLocalFileSystem {
+  override def getScheme: String = HeldFileSystem.Scheme
+  override def getUri: URI = URI.create(s"${HeldFileSystem.Scheme}:///")
+
+  override def create(
+      file: Path,
+      overwrite: Boolean,
+      bufferSize: Int,
+      replication: Short,
+      blockSize: Long,
+      progress: Progressable
+  ): FSDataOutputStream = {
+    if (file.getName.contains(".lam.")) HeldFileSystem.uploads.foreach(_.arrive(file.getParent.getName))
+    super.create(file, overwrite, bufferSize, replication, blockSize, progress)
+  }
+}
+
+object HeldFileSystem {
+  val Scheme = "held"
+
+  /** What holds the uploads of all instances; none by default. */
+  @volatile var uploads: Option[Uploads] = None
+}
+
+/** One upload of each store in `names`, held from its start until it is told to go on or to fail. */
+final class Uploads(names: String*) {
+  import Uploads.PatienceSeconds
+
+  private val arrived = new CountDownLatch(names.size)
+  private val held = names.map(_ -> new CountDownLatch(1)).toMap
+  @volatile private var failing = Set.empty[String]
+
+  /** Called by the upload. A test that failed releases nothing, so it is not waited for for ever. */
+  def arrive(name: String): Unit = {
+    arrived.countDown()
+    if (!held(name).await(PatienceSeconds, TimeUnit.SECONDS)) throw new IOException(s"the upload of $name was held")
+    if (failing(name)) throw new IOException(s"the upload of $name shall fail")
+  }
+
+  /** Waits until all are under way; whether they are. */
+  def allArrived(): Boolean = arrived.await(PatienceSeconds, TimeUnit.SECONDS)
+
+  def release(name: String): Unit = held(name).countDown()
+
+  def fail(name: String): Unit = {
+    failing += name
+    release(name)
+  }
+}
+
+private object Uploads {
+  private val PatienceSeconds = 30L
+}

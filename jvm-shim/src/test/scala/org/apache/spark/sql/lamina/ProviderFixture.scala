@@ -1,0 +1,139 @@
+package org.apache.spark.sql.lamina
+
+import java.nio.file.{Files, Path, Paths}
+import java.nio.file.attribute.PosixFilePermissions
+import java.util.UUID
+
+import scala.jdk.CollectionConverters._
+import scala.util.Using
+
+import org.apache.hadoop.conf.Configuration
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.lamina.wire.Engine
+import org.apache.spark.sql.types.{IntegerType, LongType, StructType}
+
+/** Where the engine of this repository is. */
+private[lamina] object RepositoryEngine {
+  val sources: Path = Iterator
+    .iterate(Paths.get("").toAbsolutePath)(_.getParent)
+    .takeWhile(_ != null)
+    .map(_.resolve("python"))
+    .find(python => Files.isDirectory(python.resolve("lamina/engine")))
+    .getOrElse(throw new IllegalStateException("run the tests inside the repository: they start its engine"))
+}
+
+/** A provider that takes itself for one that Spark has loaded. */
+private[lamina] class StreamingProvider extends LaminaStateStoreProvider {
+  override private[lamina] def isStreaming: Boolean = true
+}
+
+/** Suites that call providers as Spark does, on the engine of this repository: stores of whole numbers by long keys. */
+private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAndAfterAll {
+  private val root = Files.createTempDirectory("lamina-providers-")
+  private val keySchema = new StructType().add("key", LongType, nullable = false)
+  private val valueSchema = new StructType().add("value", IntegerType)
+  private val toKey = UnsafeProjection.create(keySchema)
+  private val toValue = UnsafeProjection.create(valueSchema)
+
+  protected val family: String = StateStore.DEFAULT_COL_FAMILY_NAME
+
+  override protected def afterAll(): Unit = {
+    Engine.shutdown()
+    Using.resource(Files.walk(root))(_.iterator.asScala.toList).reverse.foreach(Files.delete)
+    super.afterAll()
+  }
+
+  /** A Python that has this repository's engine. */
+  private lazy val python: Path = {
+    val script = root.resolve("python")
+    val interpreter = sys.env.getOrElse("PYSPARK_PYTHON", "python3")
+    Files.writeString(
+      script,
+      s"""#!/bin/sh
+         |PYTHONPATH='${RepositoryEngine.sources}':"$$PYTHONPATH" exec '$interpreter' "$$@"
+         |""".stripMargin
+    )
+    Files.setPosixFilePermissions(script, PosixFilePermissions.fromString("rwx------"))
+  }
+
+  protected def newCheckpoint(): Path = Files.createTempDirectory(root, "checkpoint-")
+
+  protected def newId(): StateStoreId = StateStoreId(newCheckpoint().resolve("state").toString, 0, 0)
+
+  /** A provider of format v2 that keeps no table when it is closed. */
+  protected def provide(
+      id: StateStoreId,
+      ordered: Boolean = false,
+      streaming: Boolean = true
+  ): LaminaStateStoreProvider = {
+    val conf = new SQLConf
+    conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
+    Seq(
+      "engine.python" -> python.toString,
+      "heap.maxBytes" -> "256m",
+      "heap.handOverMs" -> "0",
+      "storage.cache.maxBytes" -> "0"
+    ).foreach { case (name, value) => conf.setConfString(StoreSettings.Prefix + name, value) }
+    val hadoop = new Configuration
+    hadoop.set(Compat.runIdKey, UUID.randomUUID().toString)
+    hadoop.set(s"fs.${HeldFileSystem.Scheme}.impl", classOf[HeldFileSystem].getName)
+    val provider = if (streaming) new StreamingProvider else new LaminaStateStoreProvider
+    provider.init(
+      id,
+      keySchema,
+      valueSchema,
+      if (ordered) RangeKeyScanStateEncoderSpec(keySchema, Seq(0)) else NoPrefixKeyStateEncoderSpec(keySchema),
+      useColumnFamilies = false,
+      new StateStoreConf(conf),
+      hadoop,
+      useMultipleValuesPerKey = false,
+      stateSchemaProvider = None
+    )
+    provider
+  }
+
+  protected def key(key: Long): UnsafeRow = toKey(InternalRow(key)).copy()
+
+  protected def put(store: StateStore, rows: (Long, Int)*): Unit = rows.foreach { case (at, value) =>
+    store.put(key(at), toValue(InternalRow(value)), family)
+  }
+
+  protected def contents(store: ReadStateStore): Map[Long, Int] =
+    store.iterator(family).map(pair => pair.key.getLong(0) -> pair.value.getInt(0)).toMap
+
+  /** Changes a version and commits the next; the id of its attempt. */
+  protected def commit(provider: LaminaStateStoreProvider, version: Long, base: Option[String])(
+      change: StateStore => Unit
+  ): Option[String] = {
+    val store = provider.getStore(version, base)
+    change(store)
+    store.commit()
+    attempt(store)
+  }
+
+  protected def attempt(committed: StateStore): Option[String] =
+    committed.getStateStoreCheckpointInfo().stateStoreCkptId
+
+  /** What a provider that has nothing in memory finds as a version. */
+  protected def restored(id: StateStoreId, version: Long, attempt: Option[String], ordered: Boolean = false)
+      : Map[Long, Int] = {
+    val provider = provide(id, ordered, streaming = false)
+    try contents(provider.getReadStore(version, attempt))
+    finally provider.close()
+  }
+
+  /** The files of a store's commits, by version. */
+  protected def commitFiles(id: StateStoreId): Map[Long, Path] = {
+    val directory = Paths.get(id.storeCheckpointLocation().toUri.getPath)
+    if (!Files.exists(directory)) Map.empty
+    else
+      Using.resource(Files.list(directory))(_.iterator.asScala.toList).filter(_.toString.endsWith(".lam"))
+        .map(file => file.getFileName.toString.takeWhile(_ != '_').toLong -> file).toMap
+  }
+}

@@ -1,0 +1,60 @@
+"""Counts numbers, each up to one that is fed, under a cap for the memory of state: `python memory_query.py <JSON>`.
+
+Prints one JSON object: for each batch how many keys the state has and what they sum up to, and why the query failed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
+
+
+def main(argument: dict[str, Any]) -> None:
+    settings = {
+        "spark.jars": argument["jar"],
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        PROVIDER_KEY: PROVIDER,
+        CHECKPOINT_FORMAT_KEY: "2",
+        "spark.sql.streaming.stateStore.lamina.heap.maxBytes": argument["cap"],
+        "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
+    }
+    spark: SparkSession = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    answers: dict[int, list[int]] = {}
+
+    def collect(frame: DataFrame, batch: int) -> None:
+        (row,) = frame.agg(f.count("*"), f.sum("n")).collect()
+        answers[batch] = list(row)
+
+    stream = spark.readStream.schema("upto long").option("maxFilesPerTrigger", 1).json(argument["input"])
+    numbers = stream.select(f.explode(f.sequence(f.lit(1), "upto")).alias("k"))
+    query = (
+        numbers.groupBy("k")
+        .agg(f.count("*").alias("n"))
+        .writeStream.outputMode("complete")
+        .foreachBatch(collect)
+        .option("checkpointLocation", argument["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+    failure = None
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        failure = str(error)
+    print(json.dumps({"answers": answers, "failure": failure}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
