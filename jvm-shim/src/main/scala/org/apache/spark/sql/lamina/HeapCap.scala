@@ -58,6 +58,8 @@ object HeapCap {
   private val OverheadKey = "spark.executor.memoryOverhead"
   private val HeapKeys = "spark.executor.memory (spark.driver.memory in local mode)"
 
+  private val Local = raw"local(\[.*])?".r
+
   /** Kept for the engine, its maintenance process and buffers. */
   private val Reserved = 640L << 20
 
@@ -80,9 +82,13 @@ object HeapCap {
       case None => derived(overhead(conf), machine)
     }
 
-  /** What the user asked the cluster manager for, beside the Java heap; of what Spark adds by itself nothing is known. */
+  /**
+   * What the user asked the cluster manager for, beside the Java heap; of what Spark adds by itself nothing is known. In
+   * local mode there is no executor that could have it.
+   */
   private def overhead(conf: SparkConf): Option[Long] =
-    conf.getOption(OverheadKey).flatMap(text => Try(JavaUtils.byteStringAsMb(text) << 20).toOption)
+    conf.getOption(OverheadKey).filterNot(_ => Local.matches(conf.get("spark.master", "")))
+      .flatMap(text => Try(JavaUtils.byteStringAsMb(text) << 20).toOption)
 
   private def explicit(text: String, overhead: Option[Long], machine: Machine): Long = {
     val bytes = Try(JavaUtils.byteStringAsBytes(text)).getOrElse(

@@ -61,6 +61,9 @@ class HeapCapSuite extends AnyFunSuite {
     val error = refusal(Some("3g"), conf, container)
     Seq("3072 MiB", "2048 MiB", "raise spark.executor.memoryOverhead").foreach(words => assert(error.contains(words)))
     assert(HeapCap.resolve(Some("2g"), conf, container) == 2 * gib)
+    assert(refusal(Some("3g"), conf.clone().set("spark.master", "local-cluster[2,1,1024]"), container) == error)
+    val local = conf.clone().set("spark.master", "local[2]")
+    assert(HeapCap.resolve(Some("3g"), local, container) == 3 * gib, "it is of executors, and there are none")
   }
 
   test("auto leaves the engine what it takes, or is refused with what to do") {
