@@ -111,9 +111,7 @@ def summary(tables: list[dict[str, Any]], queries: dict[int, list[dict[str, Any]
             }
             for count, found in queries.items()
         },
-        "heap_a_row": spread(
-            [(b["heap_bytes"] - a["heap_bytes"]) / more_rows for a, b in zip(few, many, strict=True)]
-        ),
+        "heap_a_row": spread([(b["heap_bytes"] - a["heap_bytes"]) / more_rows for a, b in zip(few, many, strict=True)]),
         "same_digest": all(len({answer["digest"] for answer in found}) == 1 for found in (tables, *queries.values())),
     }
 

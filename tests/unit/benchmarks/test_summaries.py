@@ -19,8 +19,8 @@ MIB = 1 << 20
 INCREMENTS = 20
 RAN: dict[str, Any] = {
     "date": "2026-01-02",
-    "machine": {"cpu": "a processor", "cores": 2, "memory_gib": 16.0, "system": "Linux 6", "jdk": "17", "python": "3.11",
-                "spark": "4.3.0", "pyarrow": "26"},
+    "machine": {"cpu": "a processor", "cores": 2, "memory_gib": 16.0, "system": "Linux 6", "jdk": "17",
+                "python": "3.11", "spark": "4.3.0", "pyarrow": "26"},
     "rounds": 2,
     "load": spread([0.5, 1.5]),
 }  # fmt: skip
@@ -114,7 +114,8 @@ def restored() -> dict[str, Any]:
     return {
         **RAN, "keys": 4_000_000, "rows": 50_000, "increments": INCREMENTS,
         "durability": {variant: durability(variant) for variant in first},
-        "chain_bytes": dict.fromkeys(first, 1_000_000), "chain_files": {HDFS: [21, 21], ROCKSDB: [21, 20], LAMINA: [8, 8]},
+        "chain_bytes": dict.fromkeys(first, 1_000_000),
+        "chain_files": {HDFS: [21, 21], ROCKSDB: [21, 20], LAMINA: [8, 8]},
         "states": {"fresh": restore.summary(answers)}, "same_digest": True,
     }  # fmt: skip
 
