@@ -54,11 +54,11 @@ lint: $(VENV)/.dev docs  ## Lint, formatting, types, links of the documentation
 	$(PY) -m mypy
 
 docs: $(VENV)/.dev  ## The documentation as a site, in site/
-	$(PY) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 notebooks: $(VENV)/.dev  ## Run the notebooks of the examples and keep what they give
 	$(PY) hatch_build.py
-	$(VENV)/bin/jupyter-execute --inplace examples/*.ipynb
+	$(PY) -m tests.notebooks
 
 format: $(VENV)/.dev $(SBT_JAR)  ## Format the Python and the Scala sources
 	$(PY) -m ruff format .

@@ -1,4 +1,4 @@
-"""A fresh session whose first query has a typo in a setting of the whole JVM: prints what each attempt to run ends with."""
+"""A fresh session whose first query has a typo in a setting of the whole JVM: prints how each attempt to run ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = "spark.sql.streaming.stateStore.lamina.heap.maxBytes"
 
 
 def run(spark: SparkSession, checkpoint: str, settings: dict[str, str]) -> str:
-    """"ok", or the message with which the query fails."""
+    """ "ok", or the message with which the query fails."""
     for key, value in settings.items():
         spark.conf.set(key, value)
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()

@@ -1,4 +1,4 @@
-"""The notebooks of `examples/` run as they are, and still give what is stored in them."""
+"""The notebooks of `examples/` run as they are, and give what is stored in them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
-def told(notebook: Any) -> list[str]:
-    """What its cells printed and gave, without what the JVM says of itself."""
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    return [
-        output.text if output.output_type == "stream" else output.data["text/plain"]
-        for output in outputs
-        if output.get("name") != "stderr"
-    ]
+from tests.notebooks import PATHS, executed
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def given(notebook: Any) -> list[Any]:
+    """What each cell printed and gave."""
+    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_notebook_gives_what_is_stored_in_it(path: Path, tmp_path: Path) -> None:
-    stored = nbformat.read(path, as_version=4)
-    assert told(stored)
-    again = nbformat.read(path, as_version=4)
-    NotebookClient(again, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert told(again) == told(stored)
+    stored = given(nbformat.read(path, as_version=4))
+    assert sum(map(len, stored)) > 3
+    assert given(executed(path, tmp_path)) == stored

@@ -19,8 +19,9 @@ import os
 import shutil
 import socket
 import tempfile
-import time
 from pathlib import Path
+
+from lamina.components import SystemClock
 
 _SOCKET = "data.sock"
 _HADOOP_SOCKET = "hadoop.sock"
@@ -107,7 +108,7 @@ def _remove_if_dead(path: Path) -> bool:
 
 def _is_deserted(path: Path) -> bool:
     """Whether this is the directory of a JVM that died with its engine, or before that started."""
-    if not os.path.lexists(path / _HADOOP_SOCKET) or time.time() - path.stat().st_mtime < _STARTING_S:
+    if not os.path.lexists(path / _HADOOP_SOCKET) or SystemClock().now_ms() / 1000 - path.stat().st_mtime < _STARTING_S:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
