@@ -241,7 +241,7 @@ def memory_section(result: dict[str, Any]) -> str:
             _mib(answer["heap_bytes"]),
             *(_mib(answer["resident_bytes"][process]) for process in memory.PROCESSES),
         ]
-        for keys, answer in result["queries"].items()
+        for keys, answer in sorted(result["queries"].items(), key=lambda item: int(item[0]))
     ]
     parts.append(
         f"The aggregation query over {result['batches']} batches of 10,000 rows; MiB, resident memory at its peak:\n"
