@@ -71,7 +71,7 @@ test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
-test-spark: test-pyspark test-suites  ## Tests with Spark (at most 45 minutes on two cores)
+test-spark: test-pyspark test-long test-suites  ## Tests with Spark (at most 45 minutes on two cores)
 	$(PY) -m tests.matrix --check
 
 test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
@@ -87,7 +87,7 @@ test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with
 	# Some of Spark's tests race the query that they watch; a suite in which one failed is run once more.
 	$(SBT) suites42/test || $(SBT) suites42/testQuick
 
-matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark and test-long
+matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark
 	$(PY) -m tests.matrix
 
 test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=3
