@@ -169,6 +169,7 @@ final class StoreOpener(
       case error: StateStoreOperationOutOfOrder => throw error
       case error: LaminaError if error.kind == LaminaError.FileMissing || error.kind == LaminaError.StateNotRetained =>
         throw QueryExecutionErrors.failedToReadStreamingStateFileError(id.storeCheckpointLocation(), error)
+      case error: LaminaError if StoreOpener.Told.exists(error.kind.startsWith(_)) => throw error
       case error: Throwable =>
         if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
         throw StateStoreErrors.cannotLoadStore(error)
@@ -394,4 +395,25 @@ final class StoreOpener(
     if (key != null) TableLease.forget(key, table)
     table.synchronized(table.close())
   }
+}
+
+object StoreOpener {
+
+  /**
+   * Kinds that somebody has to do something about. They reach the user as they are: of an error in Spark's wrapping
+   * PySpark may show no more than that a store could not be loaded.
+   */
+  private val Told = Seq(
+    "settings.",
+    "version.",
+    "engine.start",
+    "engine.dependency",
+    "storage.scheme",
+    "storage.denied",
+    "memory.",
+    "file.damaged",
+    "file.version",
+    "file.identity",
+    "attempt-id."
+  )
 }
