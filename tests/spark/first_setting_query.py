@@ -34,7 +34,7 @@ def main(directory: str) -> None:
     """Runs the query with each of the settings in turn."""
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
     spark = lamina.configure(builder.config("spark.ui.enabled", "false")).getOrCreate()
-    tries = [{KEY[:-1]: "1g"}, {KEY: "512k"}, {KEY: "1g"}, {}, {KEY: "2g"}, {KEY: "1g"}]
+    tries = [{KEY[:-1]: "1g"}, {KEY: "512k"}, {}, {KEY: "1g"}, {}]
     print(json.dumps([run(spark, f"{directory}/checkpoint", settings) for settings in tries]))
     spark.stop()
 

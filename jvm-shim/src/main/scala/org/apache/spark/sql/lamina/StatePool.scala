@@ -22,8 +22,8 @@ object StatePool {
 
   def get(settings: StoreSettings, conf: SparkConf): PagePool = synchronized {
     val wanted = Names.map(name => name -> settings.get(name)).toMap
-    val other = if (pool == null) None else Names.find(name => wanted(name).exists(!fixed(name).contains(_)))
-    for (name <- other if !Engine.mayChange) {
+    val outdated = pool == null || (Engine.mayChange && wanted != fixed)
+    if (!outdated) Names.find(name => wanted(name).exists(!fixed(name).contains(_))).foreach { name =>
       def shown(values: Map[String, Option[String]]): String = values(name).fold("not set")(value => s"'$value'")
       throw new LaminaError(
         LaminaError.SettingsConflict,
@@ -31,7 +31,7 @@ object StatePool {
           s"${shown(wanted)} now; it holds for all queries of a JVM, so set the same everywhere or restart the application"
       )
     }
-    if (pool == null || other.isDefined) {
+    if (outdated) {
       val created = new PagePool(
         HeapCap.resolve(settings.get("heap.maxBytes"), conf, Machine.current()),
         settings.long("heap.quarantineMs", 1000L),

@@ -156,12 +156,15 @@ object Engine {
    * The engine of this JVM; starts its process if there is none, or if it has ended.
    *
    * @throws LaminaError `engine.start`, `engine.dependency`, `version.engine`; `settings.conflict` if a process setting
-   *   is not what the first start fixed
+   *   is not what is fixed for this JVM
    */
   def get(settings: ProcessSettings): Engine = current match {
-    case Some(engine) if engine.isAlive && fixed.forall(conflict(_, settings).isEmpty) => engine
+    case Some(engine) if engine.isAlive && fixed.forall(fits(_, settings)) => engine
     case _ => startIfNeeded(settings)
   }
+
+  private def fits(first: ProcessSettings, later: ProcessSettings): Boolean =
+    if (mayChange) first == later else conflict(first, later).isEmpty
 
   /** A store has opened: from now on the process settings hold for all queries. */
   def opened(): Unit = inUse = true
@@ -169,11 +172,16 @@ object Engine {
   /** The settings of a store were refused. */
   def refuse(): Unit = refused = true
 
-  /** Whether process settings may still change: no store has opened, and those of the first that tried were refused. */
-  def mayChange: Boolean = !inUse && (refused || current.isEmpty)
+  /**
+   * Whether the next query's process settings count, those that it leaves out too: no store has opened, and the engine
+   * could not start with the settings of one that tried, or refused them.
+   */
+  def mayChange: Boolean = refused && !inUse
 
   private def startIfNeeded(settings: ProcessSettings): Engine = synchronized {
-    fixed.flatMap(conflict(_, settings)).foreach(error => if (mayChange) shutdown() else throw error)
+    fixed.filterNot(fits(_, settings)).foreach { first =>
+      if (mayChange) shutdown() else conflict(first, settings).foreach(error => throw error)
+    }
     current.filter(_.isAlive).getOrElse {
       hookShutdown()
       generations += 1
@@ -185,8 +193,12 @@ object Engine {
           case error: InterruptedException =>
             Thread.currentThread.interrupt()
             throw new LaminaError(LaminaError.EngineCancelled, "the start of the engine was interrupted", error)
+          case error: LaminaError =>
+            refuse()
+            throw error
         }
       fixed = Some(wanted)
+      refused = false
       current = Some(engine)
       engine
     }
@@ -206,21 +218,17 @@ object Engine {
   }
 
   /** What `later` sets otherwise than `first`; what it leaves out follows. */
-  private def conflict(first: ProcessSettings, later: ProcessSettings): Option[LaminaError] = {
-    def error(key: String, before: String, now: String) = new LaminaError(
-      LaminaError.SettingsConflict,
-      s"$key was $before when the first store of this JVM opened and is $now now; it holds for all queries of a JVM, " +
-        "so set the same everywhere or restart the application"
-    )
-    if (first.python == later.python && first.raw == later.raw) None
-    else if (first.python != later.python)
-      Some(error("spark.sql.streaming.stateStore.lamina.engine.python", first.python, later.python))
-    else
-      later.raw.toSeq.sorted.collectFirst {
-        case (key, value) if !first.raw.get(key).contains(value) =>
-          error(key, first.raw.get(key).fold("not set")(before => s"'$before'"), s"'$value'")
-      }
-  }
+  private def conflict(first: ProcessSettings, later: ProcessSettings): Option[LaminaError] =
+    if (first.raw == later.raw) None
+    else later.raw.toSeq.sorted.collectFirst {
+      case (key, value) if !first.raw.get(key).contains(value) =>
+        val before = first.raw.get(key).fold("not set")(text => s"'$text'")
+        new LaminaError(
+          LaminaError.SettingsConflict,
+          s"$key was $before when the engine of this JVM was first started and is '$value' now; it holds for all " +
+            "queries of a JVM, so set the same everywhere or restart the application"
+        )
+    }
 
   private def hookShutdown(): Unit = if (!hooked) {
     try ShutdownHookManager.addShutdownHook(ShutdownPriority)(() => shutdown())

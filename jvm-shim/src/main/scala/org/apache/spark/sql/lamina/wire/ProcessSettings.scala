@@ -1,7 +1,7 @@
 package org.apache.spark.sql.lamina.wire
 
 /**
- * What the engine process of this JVM is started with. The first successful start fixes it for the life of the JVM.
+ * What the engine process of this JVM is started with. The first store that opens fixes it for the life of the JVM.
  *
  * @param python interpreter that runs the engine
  * @param pythonPath entries put before an inherited PYTHONPATH; the shim's jar comes first

@@ -9,8 +9,8 @@ import scala.concurrent.duration._
 import scala.jdk.CollectionConverters._
 import scala.util.{Try, Using}
 
-import org.json4s.JObject
-import org.json4s.JsonAST.{JInt, JString}
+import org.json4s.{JObject, JValue}
+import org.json4s.JsonAST.{JInt, JNothing, JString}
 import org.json4s.JsonDSL._
 
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -231,20 +231,29 @@ class EngineSuite extends EngineFixture {
     Seq(key, "'100'", "'200'").foreach(part => assert(error.getMessage.contains(part)))
     assert(intercept[LaminaError](Engine.get(peer.settings(raw = Map(other -> "1")))).getMessage.contains("not set"))
     assert(Engine.get(peer.settings()) eq first, "what a later query leaves out follows the first")
+    assert(Engine.get(peer.settings().copy(python = "/of/spark")) eq first, "the Python that it would start with, too")
     kill(first)
     assert(Engine.get(peer.settings()).call("stats") \ "process" \ key == JString("100"), "also when it starts again")
   }
 
-  test("process settings may change after those of the first store were refused, until a store has opened") {
+  test("after a refusal the next query's process settings count, what it leaves out too, until a store has opened") {
     val key = "spark.sql.streaming.stateStore.lamina.heap.maxBytes"
-    val first = Engine.get(peer.settings())
+    def process(engine: Engine): JValue = engine.call("stats") \ "process" \ key
+    assert(!Engine.mayChange)
+    intercept[LaminaError](Engine.get(peer.settings(raw = Map("version" -> "99.0.0"))))
+    assert(Engine.mayChange, "the engine could not start")
+    val first = Engine.get(peer.settings(raw = Map(key -> "100")))
+    assert(!Engine.mayChange)
     Engine.refuse()
-    val second = Engine.get(peer.settings(raw = Map(key -> "100")))
-    assert(second.generation > first.generation && !first.isAlive)
+    val second = Engine.get(peer.settings(raw = Map(key -> "200")))
+    assert(second.generation > first.generation && !first.isAlive && process(second) == JString("200"))
+    Engine.refuse()
+    val third = Engine.get(peer.settings())
+    assert(third.generation > second.generation && process(third) == JNothing)
     Engine.opened()
     Engine.refuse()
     assert(kindOf(Engine.get(peer.settings(raw = Map(key -> "200")))) == LaminaError.SettingsConflict)
-    assert(Engine.get(peer.settings()) eq second)
+    assert(Engine.get(peer.settings()) eq third)
   }
 
   test("an engine of another version is refused, with the side to upgrade") {
