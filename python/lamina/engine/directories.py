@@ -8,7 +8,7 @@
 
 An engine holds a lock on its directories as long as it lives, and removes them when it ends. One that was killed
 cannot: the next engine removes those beside its own that nobody holds. Where there is no data.sock yet, an engine may
-be about to start; where nobody has listened on hadoop.sock for a while, its JVM has died.
+be about to start; where there is only a hadoop.sock, a minute old, on which nobody listens, its JVM has died.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _MAX_SOCKET_PATH = 100
 
 _STARTING_S = 60.0
 """A directory this young may be a JVM's that does not listen yet."""
+
+_PROBE_S = 1.0
+"""A JVM that takes no connection for so long is busy or stopped, not dead."""
 
 
 class Directories:
@@ -66,11 +69,11 @@ class Directories:
             shutil.rmtree(path, ignore_errors=True)
 
     def _hold(self, path: Path) -> None:
-        # Inherited by no child: the lock ends with this process, however it ends. Where the file system has no locks,
-        # no other engine gets one either, and nothing is swept.
+        # Inherited by no child: the lock ends with this process, however it ends. A sweep may have it for a moment.
+        # Where the file system has no locks, no other engine gets one either, and nothing is swept.
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         self._locks.append(descriptor)
         self._paths.append(path)
 
@@ -111,6 +114,7 @@ def _is_deserted(path: Path) -> bool:
     if not os.path.lexists(path / _HADOOP_SOCKET) or SystemClock().now_ms() / 1000 - path.stat().st_mtime < _STARTING_S:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
         try:
             probe.connect(str(path / _HADOOP_SOCKET))
         except ConnectionRefusedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ import py4j
 import pyarrow
 import pytest
 
+from lamina.engine.directories import Directories
 from tests.unit.engine.conftest import Starter
 from tests.unit.engine.engine_client import SOURCES, Engine, Refused, Store, checked, entries
 
@@ -168,6 +171,22 @@ def test_a_new_engine_removes_what_a_killed_one_left_and_touches_no_living_one(
         assert path.exists()
     data = living.connect()
     assert data.greeted()
+
+
+def test_an_engine_waits_for_the_sweep_that_looks_at_its_directory(tmp_path: Path) -> None:
+    own, other = tmp_path / "lamina-own", tmp_path / "lamina-other"
+    for path in (own, other):
+        path.mkdir()
+    looked_at = os.open(own, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(looked_at, fcntl.LOCK_EX)
+    sweep = threading.Timer(0.2, os.close, [looked_at])
+    sweep.start()
+    held = Directories(str(own))
+    sweep.join()
+    (own / "data.sock").touch()
+    Directories(str(other)).sweep()
+    assert own.exists()
+    held.remove()
 
 
 def test_a_missing_dependency_is_named_with_the_command_that_installs_it(start_engine: Starter, tmp_path: Path) -> None:
