@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from benchmarks.machine import peak_resident_bytes
 from benchmarks.rounds import print_result
+from benchmarks.settings import NO_COMPACTION
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument, OpenStores
@@ -37,7 +38,7 @@ SETTINGS = {
     "background": {},
     "full": {"compaction.mode": "full", "compaction.fullInterval": "10"},
     "rolling": {"compaction.mode": "rolling", "compaction.rollingParts": str(PARTS)},
-    "none": {"compaction.mode": "full", "compaction.fullInterval": "1000000", "compaction.maxChain": "900"},
+    "none": {key.removeprefix(PREFIX): value for key, value in NO_COMPACTION.items()},
 }
 INTERVAL_S = 0.05
 WARM_UP = 10

@@ -105,8 +105,7 @@ def summary(tables: list[dict[str, Any]], queries: dict[int, list[dict[str, Any]
                 "heap_bytes": _over(found, "heap_bytes"),
                 "gc_ms_a_batch": _over(found, "gc_ms_a_batch"),
                 "resident_bytes": {
-                    process: spread([answer["resident_bytes"].get(process, 0) for answer in found])
-                    for process in PROCESSES
+                    process: spread([answer["resident_bytes"][process] for answer in found]) for process in PROCESSES
                 },
             }
             for count, found in queries.items()

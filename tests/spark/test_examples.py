@@ -16,6 +16,10 @@ def given(notebook: Any) -> list[Any]:
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def test_there_is_a_notebook() -> None:
+    assert PATHS
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_notebook_gives_what_is_stored_in_it(path: Path, tmp_path: Path) -> None:
     stored = given(nbformat.read(path, as_version=4))

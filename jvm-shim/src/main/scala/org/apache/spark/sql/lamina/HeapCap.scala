@@ -57,6 +57,7 @@ object HeapCap {
   private val Key = StoreSettings.Prefix + "heap.maxBytes"
   private val OverheadKey = "spark.executor.memoryOverhead"
   private val HeapKeys = "spark.executor.memory (spark.driver.memory in local mode)"
+  private val RaiseLimit = s"raise $OverheadKey or the container's limit"
 
   private val Local = raw"local(\[.*])?".r
 
@@ -97,7 +98,7 @@ object HeapCap {
     val left = machine.limit - machine.jvmHeap
     if (bytes > left) {
       val (limit, raise) =
-        if (machine.container) ("the container's limit", s"raise $OverheadKey, ") else ("the machine's memory", "")
+        if (machine.container) ("the container's limit", s"$RaiseLimit, ") else ("the machine's memory", "")
       throw new LaminaError(
         LaminaError.MemoryCap,
         s"$Key is ${mib(bytes)}, but $limit of ${mib(machine.limit)} leaves ${mib(left)} beside the Java heap of " +
@@ -123,7 +124,8 @@ object HeapCap {
         LaminaError.MemoryCap,
         s"no memory is left for state: of ${mib(machine.limit)} the Java heap takes ${mib(machine.jvmHeap)}" +
           overhead.fold("")(bytes => s" and $OverheadKey is ${mib(bytes)}") +
-          s", and the engine takes ${mib(LeastReserved)} or more; lower $HeapKeys, raise $OverheadKey, or set $Key"
+          s", and the engine takes ${mib(LeastReserved)} or more; lower $HeapKeys, " +
+          (if (machine.container || overhead.isDefined) s"$RaiseLimit, " else "") + s"or set $Key"
       )
     }
     cap
