@@ -9,25 +9,21 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import lamina
+from tests.spark.streams import configured
 
 KEY = "spark.sql.streaming.stateStore.lamina.heap.maxBytes"
 
 
 def run(spark: SparkSession, checkpoint: str, settings: dict[str, str]) -> str:
     """ "ok", or the message with which the query fails."""
-    for key, value in settings.items():
-        spark.conf.set(key, value)
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     query = frame.groupBy("value").count().writeStream.format("noop").outputMode("update")
     try:
-        started = query.option("checkpointLocation", checkpoint).trigger(once=True).start()
-        started.awaitTermination()
+        with configured(spark, settings):
+            query.option("checkpointLocation", checkpoint).trigger(once=True).start().awaitTermination()
         return "ok"
     except StreamingQueryException as error:
         return str(error)
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
 
 
 def main(directory: str) -> None:

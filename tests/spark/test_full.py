@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from tests.golden import decoder
-from tests.spark.streams import LAMINA, SCHEMA, Streams
-from tests.spark.test_restarts import unload_all
-from tests.spark.test_rolling import by_hour, rows
+from tests.spark.streams import Streams
+from tests.spark.test_rolling import check_rows, run_batches
 
 RUNS = ((0, 3), (3, 5))
 """The batches of each run. The last one closes a window, so that a batch without data follows, in which rows go."""
@@ -22,25 +20,13 @@ def test_a_query_that_is_restarted_gives_what_the_same_query_gives_as_a_batch(
     streams: Streams, spark: SparkSession, interval: int
 ) -> None:
     prefix = "spark.sql.streaming.stateStore.lamina."
-    conf = {
-        prefix + "compaction.mode": "full",
-        prefix + "compaction.fullInterval": str(interval),
-        prefix + "heap.handOverMs": "0",
-    }
+    conf = {prefix + "compaction.mode": "full", prefix + "compaction.fullInterval": str(interval)}
     found: list[str] = []
     for first, end in RUNS:
-        for batch in range(first, end):
-            streams.feed("s", rows(batch))
-        run = streams.run(lambda frames: by_hour(frames["s"].withWatermark("t", "0 seconds")), LAMINA, conf=conf)
-        assert run.metric("laminaReloads") == (2 if first else 0)
-        found += run.all_rows
-        unload_all(spark)
+        found += run_batches(streams, spark, range(first, end), conf)
     for partition in (0, 1):
         check_versions(streams, partition, interval)
-    closed = f.col("window.end") <= f.to_timestamp(f.lit(rows(RUNS[-1][1] - 1)[0]["t"]))
-    whole = by_hour(spark.read.schema(SCHEMA).json(str(streams.path / "in" / "s"))).where(closed)
-    assert sorted(found) == sorted(str(row.asDict(recursive=True)) for row in whole.collect())
-    assert len(found) > 400
+    check_rows(found, streams, spark, RUNS[-1][1])
 
 
 def check_versions(streams: Streams, partition: int, interval: int) -> None:

@@ -32,20 +32,27 @@ def test_a_query_that_is_restarted_gives_what_the_same_query_gives_as_a_batch(
     prefix = "spark.sql.streaming.stateStore.lamina."
     found: list[str] = []
     for restart, parts in enumerate((2, 3)):
-        for batch in range(restart * BATCHES, (restart + 1) * BATCHES):
-            streams.feed("s", rows(batch))
-        conf = {
-            prefix + "compaction.mode": "rolling",
-            prefix + "compaction.rollingParts": str(parts),
-            prefix + "heap.handOverMs": "0",
-        }
-        run = streams.run(lambda frames: by_hour(frames["s"].withWatermark("t", "0 seconds")), LAMINA, conf=conf)
-        assert run.metric("laminaReloads") == (2 if restart else 0)
-        found += run.all_rows
-        unload_all(spark)
+        conf = {prefix + "compaction.mode": "rolling", prefix + "compaction.rollingParts": str(parts)}
+        found += run_batches(streams, spark, range(restart * BATCHES, (restart + 1) * BATCHES), conf)
         for partition in (0, 1):
             check_newest_version(streams, partition, parts)
-    closed = f.col("window.end") <= f.to_timestamp(f.lit(rows(2 * BATCHES - 1)[0]["t"]))
+    check_rows(found, streams, spark, 2 * BATCHES)
+
+
+def run_batches(streams: Streams, spark: SparkSession, batches: range, conf: dict[str, str]) -> list[str]:
+    """The rows that the query gives for more batches, with its state restored from files where it ran before."""
+    for batch in batches:
+        streams.feed("s", rows(batch))
+    conf = {**conf, "spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0"}
+    run = streams.run(lambda frames: by_hour(frames["s"].withWatermark("t", "0 seconds")), LAMINA, conf=conf)
+    assert run.metric("laminaReloads") == (2 if batches.start else 0)
+    unload_all(spark)
+    return run.all_rows
+
+
+def check_rows(found: list[str], streams: Streams, spark: SparkSession, batches: int) -> None:
+    """What the query gave is what it gives as a batch, of the windows that so many batches close."""
+    closed = f.col("window.end") <= f.to_timestamp(f.lit(rows(batches - 1)[0]["t"]))
     whole = by_hour(spark.read.schema(SCHEMA).json(str(streams.path / "in" / "s"))).where(closed)
     assert sorted(found) == sorted(str(row.asDict(recursive=True)) for row in whole.collect())
     assert len(found) > 400

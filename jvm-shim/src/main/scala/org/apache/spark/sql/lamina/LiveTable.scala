@@ -252,7 +252,7 @@ final class LiveTable(pool: PagePool) {
           if (family == null) ()
           else if (header.fromHave) {
             apply(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-          } else family.fill(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+          } else family.filling.add(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
       }
       if (!header.fromHave) table.endFill()
       miscount = header.rows.collectFirst {

@@ -10,7 +10,7 @@ import org.apache.spark.unsafe.Platform
  *
  * @param keys ordered keys, or null
  */
-private[table] final class FamilyFill(
+private[lamina] final class FamilyFill private[table] (
     index: HashIndex,
     pages: FamilyPages,
     keys: OrderedKeys,
@@ -24,6 +24,7 @@ private[table] final class FamilyFill(
   private val replaced = new mutable.ArrayBuffer[Long]
   private val removed = new mutable.ArrayBuffer[Long]
 
+  /** The next entry. */
   def add(
       op: Byte,
       keyBase: AnyRef,
@@ -75,7 +76,7 @@ private[table] final class FamilyFill(
     }
   }
 
-  def end(): Unit = {
+  private[table] def end(): Unit = {
     waiting.foreach { row =>
       val word = index.find(
         KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)),

@@ -30,7 +30,7 @@ final class FamilyTable private[table] (
   private val listFlag = if (multiValue) Rows.List else 0
 
   /** Fills an empty column family. */
-  private[table] val filling = new FamilyFill(index, pages, keys, counts, listFlag)
+  private[lamina] val filling = new FamilyFill(index, pages, keys, counts, listFlag)
 
   def rows: Long = counts.rows
 
@@ -128,17 +128,6 @@ final class FamilyTable private[table] (
 
   /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
   def scan(startsAtBase: Boolean): RowCursor = new ScanCursor(this, index, startsAtBase)
-
-  /** One entry of a restore. Entries come newest first, outside of a transaction. */
-  def fill(
-      op: Byte,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
-      valueLength: Int
-  ): Unit = filling.add(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
 
   /** Each row whose key's hash is in a part of the hashes; reads no more of the index than holds that part. */
   private[table] def foreachIn(part: Int, parts: Int)(visit: Long => Unit): Unit = if (rows > 0) {

@@ -131,7 +131,7 @@ final class StoreTable(pool: PagePool) {
   /** Prepares an empty column family for a number of rows. */
   def reserve(family: Int, rows: Long): Unit = this.family(family).reserve(rows)
 
-  /** The end of a restore, whose entries came by the column families' `fill`. */
+  /** The end of a restore, whose entries the column families' `filling` got. */
   def endFill(): Unit = families.values.foreach(_.filling.end())
 
   /**

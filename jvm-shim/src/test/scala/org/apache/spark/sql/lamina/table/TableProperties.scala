@@ -209,7 +209,7 @@ object TableProperties extends Properties("table") {
         }
         target.table.reserve(Plain, 500)
         increments.reverse.flatten.foreach { case (f, op, k, v) =>
-          target.table.family(f).fill(op, bytes(k), Base, k.length, bytes(v), Base, v.length)
+          target.table.family(f).filling.add(op, bytes(k), Base, k.length, bytes(v), Base, v.length)
         }
         target.table.endFill()
         target.base = source.base
