@@ -130,8 +130,11 @@ class ControlServer:
             ),
             python_server_entry_point=control,
         )
+        self._callbacks = self._server.get_callback_server()
+        # Py4J listens only when the thread that it has started gets to run; the port is told before that
+        self._callbacks.server_socket.listen()
 
     @property
     def port(self) -> int:
-        """Where the server listens."""
-        return int(self._server.get_callback_server().get_listening_port())
+        """Where the server listens: connections are taken from now on."""
+        return int(self._callbacks.get_listening_port())

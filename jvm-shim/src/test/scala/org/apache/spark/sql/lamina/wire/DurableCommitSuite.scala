@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina.wire
 
 import org.json4s.JsonDSL._
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
 
 import org.apache.spark.sql.lamina.{DurableCommit, LiveTable, Open, Position}
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -46,12 +47,10 @@ class DurableCommitSuite extends EngineFixture {
     )
     waiter.start()
     waiter.interrupt()
-    waiter.join(5000L)
+    waiter.join(Patience.toMillis)
     assert(outcome.isInstanceOf[InterruptedException])
     assert(content(live) == ((false, "a")))
     pending.cancel()
-    val deadline = System.nanoTime() + 5000000000L
-    while (!content(live)._1 && System.nanoTime() < deadline) Thread.sleep(5)
-    assert(content(live) == ((true, Position.Start.content)))
+    eventually(timeout(Patience))(assert(content(live) == ((true, Position.Start.content))))
   }
 }

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina.wire
 
+import scala.concurrent.duration._
+
 import org.json4s.JValue
 import org.json4s.JsonDSL._
 import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
@@ -35,6 +37,9 @@ private[wire] object Entry {
 /** Suites that run an engine process: each test has its own, and must leave nothing behind. */
 private[wire] abstract class EngineFixture extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll {
   protected val peer = new PeerEngine
+
+  /** How long a test waits for what must happen before it calls it hung: no measure of how long it takes. */
+  protected val Patience: FiniteDuration = 60.seconds
   protected lazy val header = ("handle" -> 1) ~ ("attempt" -> "a")
 
   override protected def afterEach(): Unit = {
@@ -56,7 +61,7 @@ private[wire] abstract class EngineFixture extends AnyFunSuite with BeforeAndAft
       val root = Iterator.iterate(Thread.currentThread.getThreadGroup)(_.getParent).takeWhile(_ != null).toList.last
       threads.take(root.enumerate(threads)).filter(_.getName.startsWith("lamina-engine")).toSeq
     }
-    now.foreach(_.join(5000L))
+    now.foreach(_.join(Patience.toMillis))
     now.map(_.getName)
   }
 

@@ -188,7 +188,9 @@ private[wire] object PeerEngine {
       |    python_parameters=PythonParameters(
       |        port=0, daemonize=True, daemonize_connections=True, auth_token=start["token"]),
       |    python_server_entry_point=Control())
-      |port = control.get_callback_server().get_listening_port()
+      |callbacks = control.get_callback_server()
+      |callbacks.server_socket.listen()
+      |port = callbacks.get_listening_port()
       |print("WARNING started", file=sys.stderr, flush=True)
       |print(json.dumps({
       |    "ok": True, "py4j_port": port, "socket": path, "pid": os.getpid(), "protocol": 1,
