@@ -5,6 +5,7 @@ package lamina.benchmarks.restore
 
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.atomic.AtomicLong
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -40,6 +41,9 @@ object Chain {
   /** The providers of this JVM, by chain and partition. */
   private val providers = new ConcurrentHashMap[(String, Int), StateStoreProvider]()
 
+  /** When the first task of the batch that runs began, before its provider's `init`. */
+  private val begun = new AtomicLong
+
   /**
    * Runs one batch on every partition and returns the new ids (empty strings where the provider makes none).
    *
@@ -56,7 +60,9 @@ object Chain {
     val conf = new StateStoreConf(spark.sessionState.conf)
     val hadoop = new SerializableConfiguration(spark.sessionState.newHadoopConf())
     val partitions = spark.sparkContext.parallelize(0 until shape.partitions, shape.partitions)
+    begun.set(Long.MaxValue)
     spark.sparkContext.runJob(partitions, (context: TaskContext, _: Iterator[Int]) => {
+      begun.accumulateAndGet(System.nanoTime(), (a, b) => math.min(a, b))
       val partition = context.partitionId()
       val provider = providers.computeIfAbsent((checkpoint, partition), _ => {
         val id = StateStoreProviderId(StateStoreId(s"$checkpoint/state", 0, partition), UUID.fromString(run))
@@ -76,6 +82,9 @@ object Chain {
       store.getStateStoreCheckpointInfo().stateStoreCkptId.getOrElse("")
     })
   }
+
+  /** Nanoseconds since the first task of the last batch began; what Spark takes to schedule a first job is not in it. */
+  def sinceBegun: Long = System.nanoTime() - begun.get
 
   /** Scans a whole version. */
   def scan(spark: SparkSession, checkpoint: String, shape: Shape, version: Long, ids: Array[String]): Found = {

@@ -30,9 +30,8 @@ object RestoreBenchmark {
     val run = UUID.randomUUID().toString
     var ids = text.split(",", -1)
     val times = (0 to batches).map { n =>
-      val start = System.nanoTime()
       ids = Chain.batch(spark, checkpoint, shape, run, version + n, ids)
-      System.nanoTime() - start
+      Chain.sinceBegun
     }
     val start = System.nanoTime()
     val found = Chain.scan(spark, checkpoint, shape, version + batches + 1, ids)
