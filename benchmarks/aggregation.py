@@ -56,8 +56,8 @@ class Cell:
 
 
 FULL = {
-    "10k/10k": Cell(10_000, 10_000, preload=1, warmup=20, timed=25),
-    "100k/10k": Cell(100_000, 10_000, preload=1, warmup=20, timed=25),
+    "10k/10k": Cell(10_000, 10_000, preload=1, warmup=60, timed=25),
+    "100k/10k": Cell(100_000, 10_000, preload=1, warmup=60, timed=25),
     "1M/100k": Cell(1_000_000, 100_000, preload=2, warmup=6, timed=12),
     "4M/10k": Cell(4_000_000, 10_000, preload=4, warmup=20, timed=15),
 }
