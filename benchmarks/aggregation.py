@@ -215,7 +215,8 @@ def main() -> None:
     file = given.results or ("aggregation-quick" if given.quick else "aggregation")
     if given.keep:
         last = read_result(file)
-        result["cells"] = {**last["cells"], **result["cells"]}
+        cells = {**last["cells"], **result["cells"]}
+        result["cells"] = {name: cells[name] for name in available if name in cells}
         result["durability"] = {**last["durability"], **result["durability"]}
     write_result(file, result)
     draw(result, file)

@@ -29,6 +29,8 @@ from benchmarks.variants import HDFS, LAMINA, ROCKSDB, TITLES
 
 CHILD = "benchmarks.restore_child"
 STATES = ("fresh", "running")
+USERS = ("tasks", "tasks in the kernel", "compilers", "other threads of the JVM", "engine", "maintenance")
+"""Who uses processor time during a restore, as the child names them."""
 BAR_S, BAR_RATIO = 1.2, 0.3
 
 
@@ -98,6 +100,10 @@ def summary(answers: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             v: statistics.median(statistics.median(a["steady"]) for a in f) / 1e6 for v, f in answers.items()
         },
         "scan_s": {v: spread([a["scan"] / 1e9 for a in found]) for v, found in answers.items()},
+        "processor_ms": {
+            v: {who: statistics.median(a["processor"].get(who, 0) for a in found) for who in USERS}
+            for v, found in answers.items()
+        },
     }
     built_in = [times[variant] for variant in (HDFS, ROCKSDB) if variant in times]
     if LAMINA in times and built_in:

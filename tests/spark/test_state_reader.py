@@ -57,6 +57,18 @@ def test_every_retained_batch_reads_like_one_of_a_built_in_provider(streams: Str
     assert digest(streams.checkpoint()) == before
 
 
+def test_a_reader_of_the_state_leaves_the_table_of_a_stopped_query_to_its_restart(
+    streams: Streams, spark: SparkSession
+) -> None:
+    streams.feed("s", rows(0))
+    streams.run(totals, LAMINA, mode="update")
+    assert len(read(spark, streams.checkpoint(), LAMINA)) == 11
+    streams.feed("s", rows(1))
+    run = streams.run(totals, LAMINA, mode="update")
+    assert run.metric("laminaHandOvers") == 2
+    assert run.metric("laminaReloads") == 0
+
+
 def test_the_change_feed_says_what_each_batch_changed(streams: Streams, spark: SparkSession) -> None:
     for batch in range(5):
         streams.feed("s", rows(batch))
