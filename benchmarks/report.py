@@ -210,11 +210,24 @@ def restore_section(result: dict[str, Any]) -> str:
             targets.append(
                 [what, f"≤ {restore.BAR_RATIO}", around(ratio), verdict(ratio["median"] <= restore.BAR_RATIO)]
             )
+    if all(state in result["states"] for state in restore.STATES):
+        parts.append(_cold_start(*(result["states"][state]["processor_ms"][LAMINA] for state in restore.STATES)))
     same = "equal in all stores" if result["same_digest"] else "**different**"
     parts.append(f"{_loads(result)}Digests of the full scans: {same}.\n")
     parts.append(_durability(result))
     parts.append(table(["target", "bar", "measured", ""], targets))
     return "\n".join(parts)
+
+
+def _cold_start(fresh: dict[str, float], running: dict[str, float]) -> str:
+    """What a restore in a new JVM costs besides the restore."""
+    started = fresh["engine"] - running["engine"]
+    return (
+        f"A fresh JVM takes {sum(fresh.values()) / 1000:.1f} s of processor time for lamina's first batch, a running one "
+        f"{sum(running.values()) / 1000:.1f} s. Of the difference {(fresh['compilers'] - running['compilers']) / 1000:.1f} "
+        f"s are the JVM's compilers, {started / 1000:.1f} s the start of the engine, {fresh['maintenance'] / 1000:.1f} s "
+        "that of its maintenance process, and the rest code that is not compiled yet.\n"
+    )
 
 
 def memory_section(result: dict[str, Any]) -> str:

@@ -83,7 +83,7 @@ object Chain {
     })
   }
 
-  /** Nanoseconds since the first task of the last batch began; what Spark takes to schedule a first job is not in it. */
+  /** Nanoseconds since the first task of the last batch began: without what Spark takes to schedule a first job. */
   def sinceBegun: Long = System.nanoTime() - begun.get
 
   /** Scans a whole version. */
