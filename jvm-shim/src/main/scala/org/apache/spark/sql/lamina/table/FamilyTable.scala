@@ -296,7 +296,6 @@ final class FamilyTable private[table] (
   private[table] def indexBytes: Long = index.bytes
   private[table] def undoBytes: Long = undo.bytes + previous.bytes
   private[table] def orderedBytes: Long = if (ordered) keys.bytes else 0L
-  private[table] def hasUndo: Boolean = !undo.isEmpty
 
   private[table] def close(): Unit = {
     index.close()

@@ -95,9 +95,10 @@ private[table] final class HashIndex(pool: PagePool) {
       var d = 0
       while ((rows >>> d) > MaxCapacity / 3) d += 1
       val each = math.max(MinCapacity.toLong, (rows >>> d) * 10 / 6).toInt
+      val segments = newSegments(1 << d, each, d)
       close()
       depth = d
-      directory = Array.fill(1 << d)(newSegment(each, d))
+      directory = segments
       segmentBytes = directory.length * each * 8L
     }
   }
@@ -113,10 +114,7 @@ private[table] final class HashIndex(pool: PagePool) {
     var i = 0
     while (i < directory.length) {
       val s = directory(i)
-      if (s.address != 0L) {
-        pool.free(s.address, s.capacity * 8L)
-        s.address = 0L
-      }
+      if (s.address != 0L) free(s)
       i += 1
     }
     segmentBytes = 0L
@@ -124,6 +122,24 @@ private[table] final class HashIndex(pool: PagePool) {
 
   private def segmentOf(hash: Long): Segment =
     if (depth == 0) directory(0) else directory((hash >>> (64 - depth)).toInt)
+
+  /** As many empty segments; none stays where there is no room for all. */
+  private def newSegments(count: Int, capacity: Int, depth: Int): Array[Segment] = {
+    val made = new Array[Segment](count)
+    try {
+      made.indices.foreach(i => made(i) = newSegment(capacity, depth))
+      made
+    } catch {
+      case error: Throwable =>
+        made.foreach(s => if (s != null) free(s))
+        throw error
+    }
+  }
+
+  private def free(s: Segment): Unit = {
+    pool.free(s.address, s.capacity * 8L)
+    s.address = 0L
+  }
 
   private def newSegment(capacity: Int, depth: Int): Segment = {
     val address = pool.allocate(capacity * 8L)
@@ -158,42 +174,46 @@ private[table] final class HashIndex(pool: PagePool) {
   private def split(s: Segment, hash: Long): Unit = {
     if (s.depth == MaxDepth) throw new IllegalStateException("hash index is full")
     val half = math.max(MinCapacity.toLong, (s.used - s.tombstones) / 2 * 10L / 6).toInt
-    var low = newSegment(half, s.depth + 1)
-    var high = newSegment(half, s.depth + 1)
-    var i = 0
-    while (i < s.capacity) {
-      val word = Platform.getLong(null, s.address + i * 8L)
-      if (word != 0L && word != Tombstone) {
-        val row = rowOf(word)
-        val full = KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row))
-        if ((full >>> (63 - s.depth) & 1L) == 0L) low = placeGrowing(low, word) else high = placeGrowing(high, word)
-      }
-      i += 1
-    }
+    val halves = newSegments(2, half, s.depth + 1)
+    try spread(s, halves)
+    catch { case error: Throwable => halves.foreach(free); throw error }
+    val (low, high) = (halves(0), halves(1))
     if (s.depth == depth) {
       directory = Array.tabulate(directory.length * 2)(i => directory(i >> 1))
       depth += 1
     }
     val span = 1 << (depth - s.depth)
     val first = ((if (depth == 0) 0L else hash >>> (64 - depth)).toInt / span) * span
-    i = 0
+    var i = 0
     while (i < span) {
       directory(first + i) = if (i < span / 2) low else high
       i += 1
     }
     segmentBytes += (low.capacity.toLong + high.capacity - s.capacity) * 8L
-    pool.free(s.address, s.capacity * 8L)
-    s.address = 0L
+    free(s)
   }
 
-  private def placeGrowing(s: Segment, word: Long): Segment = {
+  /** Puts the slots of a segment into its two halves, by the next bit of their keys' hashes. */
+  private def spread(s: Segment, halves: Array[Segment]): Unit = {
+    var i = 0
+    while (i < s.capacity) {
+      val word = Platform.getLong(null, s.address + i * 8L)
+      if (word != 0L && word != Tombstone) {
+        val row = rowOf(word)
+        val full = KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row))
+        placeGrowing(halves((full >>> (63 - s.depth) & 1L).toInt), word)
+      }
+      i += 1
+    }
+  }
+
+  private def placeGrowing(s: Segment, word: Long): Unit = {
     if ((s.used + 1) * 4L > s.capacity * 3L) {
       val before = segmentBytes
       rebuild(s, s.capacity + s.capacity / 4 + 1)
       segmentBytes = before
     }
     place(s, word)
-    s
   }
 
   private def place(s: Segment, word: Long): Unit = {

@@ -180,7 +180,9 @@ private[table] final class OrderedKeys(pool: PagePool) {
     } else {
       val middle = count / 2
       val low = copyRange(block, 0, middle, math.max(large, capacityOf(block)))
-      val high = copyRange(block, middle, count, math.max(large, capacityOf(block)))
+      val high =
+        try copyRange(block, middle, count, math.max(large, capacityOf(block)))
+        catch { case error: Throwable => freeBlock(low); throw error }
       blocks(index) = low
       insertBlock(index + 1, high)
       freeBlock(block)

@@ -74,8 +74,12 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
   private[table] def page(): Page = {
     var page = takeFree()
     while (page == null) {
-      addChunk()
+      val refusal =
+        try { addChunk(); None }
+        catch { case error: LaminaError => Some(error) }
+      // what was given up meanwhile may be pages, if not a whole chunk
       page = takeFree()
+      if (page == null) refusal.foreach(error => throw error)
     }
     new Page(page.address, page.bytes, page.chunk)
   }
@@ -108,7 +112,7 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
   def sweep(): Unit = synchronized {
     val now = clock()
     while (!waiting.isEmpty && waiting.peekFirst()._1 <= now) recycle(waiting.pollFirst()._2)
-    trim()
+    if (free.size > 2 * PagesPerChunk) trim(spare = 1)
   }
 
   private def recycle(page: Page): Unit = {
@@ -120,16 +124,14 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
     }
   }
 
-  /** Gives whole free chunks back, keeping one for the next page. */
-  private def trim(): Unit = {
-    if (free.size > 2 * PagesPerChunk) {
-      val empty = chunks.filter(_.free == PagesPerChunk).drop(1)
-      if (empty.nonEmpty) {
-        free.removeIf(page => empty.contains(page.chunk))
-        empty.foreach { chunk =>
-          chunks -= chunk
-          free(chunk.allocation, chunk.bytes)
-        }
+  /** Gives whole free chunks back, keeping `spare` for the next pages. */
+  private def trim(spare: Int): Unit = {
+    val empty = chunks.filter(_.free == PagesPerChunk).drop(spare)
+    if (empty.nonEmpty) {
+      free.removeIf(page => empty.contains(page.chunk))
+      empty.foreach { chunk =>
+        chunks -= chunk
+        free(chunk.allocation, chunk.bytes)
       }
     }
   }
@@ -154,8 +156,19 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
   private def reserve(bytes: Long): Unit = if (!tryReserve(bytes)) {
     // Not under this pool's lock: what frees memory takes locks of its own.
     synchronized(pressure)()
-    sweep()
+    // what has just been given up may be read until its quarantine is over
+    val rest = untilSweptMs
+    if (rest > 0) Thread.sleep(rest)
+    synchronized {
+      sweep()
+      trim(spare = 0)
+    }
     if (!tryReserve(bytes)) throw capError(bytes, null)
+  }
+
+  /** Milliseconds until the quarantine of all pages that wait now is over. */
+  private def untilSweptMs: Long = synchronized {
+    if (waiting.isEmpty) 0L else math.max(0L, waiting.peekLast()._1 - clock())
   }
 
   private def tryReserve(bytes: Long): Boolean = synchronized {

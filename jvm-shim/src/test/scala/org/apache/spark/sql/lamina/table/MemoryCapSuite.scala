@@ -1,0 +1,80 @@
+package org.apache.spark.sql.lamina.table
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.unsafe.Platform
+
+/** What happens at the cap: nothing leaks where something does not fit, and what can give way does. */
+class MemoryCapSuite extends AnyFunSuite {
+  private val chunk = (PagePool.PagesPerChunk + 1) * PagePool.PageBytes
+  private val base = Platform.BYTE_ARRAY_OFFSET.toLong
+
+  private def pool(bytes: Long, quarantineMs: Long = 0L): PagePool =
+    new PagePool(bytes, quarantineMs, () => System.nanoTime() / 1000000)
+
+  private def newTable(pool: PagePool, ordered: Boolean = false): StoreTable = {
+    val table = new StoreTable(pool)
+    table.addFamily(0, ordered, multiValue = false)
+    table
+  }
+
+  private def put(table: StoreTable, number: Int, valueBytes: Int): Unit = {
+    val key = java.nio.ByteBuffer.allocate(8).putLong(number * 0x9e3779b97f4a7c15L).array
+    table.family(0).put(key, base, key.length, new Array[Byte](valueBytes), base, valueBytes)
+  }
+
+  /** Puts rows in a transaction until there is no room; the error's kind. */
+  private def fill(table: StoreTable, rows: Int, valueBytes: Int): String = {
+    table.begin()
+    try {
+      (0 until rows).foreach(put(table, _, valueBytes))
+      table.commit()
+      "none"
+    } catch { case error: LaminaError => table.abort(); error.kind }
+  }
+
+  test("a restore that does not fit gives back what it had taken") {
+    val small = pool(8L << 20)
+    val table = newTable(small)
+    val error = intercept[LaminaError](table.reserve(0, 50000000L))
+    assert(error.kind == LaminaError.MemoryCap)
+    assert(fill(table, rows = 100, valueBytes = 10) == "none", "it can be used on")
+    table.close()
+    small.sweep()
+    assert(small.reservedBytes % chunk == 0)
+  }
+
+  Seq(false, true).foreach { ordered =>
+    test(s"an index that cannot grow or split leaks nothing, ${if (ordered) "ordered" else "by hash"}") {
+      for (room <- 100000 to 1500000 by 39989) {
+        val tight = pool(chunk + room)
+        val table = newTable(tight, ordered)
+        assert(fill(table, rows = 1000000, valueBytes = 0) == LaminaError.MemoryCap)
+        table.close()
+        tight.sweep()
+        assert(tight.reservedBytes % chunk == 0, s"with room for $room bytes of index")
+      }
+    }
+  }
+
+  test("what gives way to memory pressure is there for who asked, when its quarantine is over") {
+    val shared = pool(2 * chunk + (2L << 20), quarantineMs = 200L)
+    val (parked, wanting) = (newTable(shared), newTable(shared))
+    assert(fill(parked, rows = 6000, valueBytes = 1000) == "none")
+    shared.onPressure(() => parked.close())
+    assert(fill(wanting, rows = 6000, valueBytes = 1000) == "none")
+    wanting.close()
+  }
+
+  test("pages of a table that gave way are used where no whole chunk is free") {
+    val shared = pool(2 * chunk + (2L << 20))
+    val (parked, wanting) = (newTable(shared), newTable(shared))
+    Seq(parked, wanting).foreach(_.begin())
+    (0 until 3500).foreach(n => Seq(parked, wanting).foreach(put(_, n, 1000)))
+    Seq(parked, wanting).foreach(_.commit())
+    shared.onPressure(() => parked.close())
+    assert(fill(wanting, rows = 3500, valueBytes = 900) == "none")
+    wanting.close()
+  }
+}
