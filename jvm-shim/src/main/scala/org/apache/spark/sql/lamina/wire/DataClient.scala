@@ -62,29 +62,29 @@ private[wire] final class DataClient(
       case JString(given) => given
       case _ => "load"
     }
-    stream(op, header)(onHeader)((reader, connection) => { reader.read(connection, sink); () })
+    stream(op, header)(onHeader)((reader, source) => { reader.read(source, sink); () })
   }
 
   def feed(header: JObject)(onHeader: JValue => Unit)(sink: FeedSink): Unit =
-    stream("feed", header)(onHeader)((reader, connection) => { reader.readFeed(connection, sink); () })
+    stream("feed", header, paced = true)(onHeader)((reader, source) => { reader.readFeed(source, sink); () })
 
   def ping(): Unit = stream("ping", JObject())(_ => ())((_, _) => ())
 
-  private def stream(op: String, header: JObject)(onHeader: JValue => Unit)(
-      read: (EntryReader, Connection) => Unit
+  private def stream(op: String, header: JObject, paced: Boolean = false)(onHeader: JValue => Unit)(
+      read: (EntryReader, ByteSource) => Unit
   ): Unit =
     readers.use { reader =>
-      val exchange = open(op)
+      val exchange = open(op, paced)
       try {
         exchange.addHeader(header)
         exchange.connection.flush()
         onHeader(exchange.readAnswer())
-        read(reader, exchange.connection)
+        read(reader, exchange.stream)
       } catch { case error: Throwable => throw exchange.failed(error) }
       exchange.done()
     }
 
-  private def open(op: String): Exchange = {
+  private def open(op: String, paced: Boolean = false): Exchange = {
     val deadline = Deadline.in(settings.requestTimeoutMs)
     val connection =
       try pool.borrow(deadline)
@@ -103,7 +103,7 @@ private[wire] final class DataClient(
             new LaminaError(LaminaError.EngineLost, s"a $op request was not sent: $reason", lost)
           }
       }
-    new Exchange(requestIds.incrementAndGet(), op, connection, deadline, timer, pool, lostReason, brokenReason)
+    new Exchange(requestIds.incrementAndGet(), op, connection, deadline, timer, pool, lostReason, brokenReason, paced)
   }
 
   private def interrupted(op: String, cause: Throwable): LaminaError =

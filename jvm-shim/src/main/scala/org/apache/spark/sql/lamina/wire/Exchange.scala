@@ -14,6 +14,9 @@ import org.apache.spark.sql.lamina.errors.LaminaError
  *
  * Ends by exactly one of `done` and `failed`, which give the connection back. The engine watches the deadline as well
  * and answers when it passes; this side waits a little longer, then closes the connection.
+ *
+ * @param paced whether the caller decides how long the answer takes, by how fast it reads: then the deadline is for each
+ *   piece that it waits for, and this side's alone
  */
 private[wire] final class Exchange(
     val id: Long,
@@ -23,27 +26,37 @@ private[wire] final class Exchange(
     timer: DeadlineTimer,
     pool: ConnectionPool,
     lostReason: () => Option[String],
-    brokenReason: Long => LaminaError
+    brokenReason: Long => LaminaError,
+    paced: Boolean
 ) {
 
   connection.begin(id)
   private val patience = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
-  private val disarm = timer.at(patience)(connection.expire(id))
+  private val disarm = if (paced) () => () else timer.at(patience)(connection.expire(id))
 
   /** How long anybody may wait for the answer. */
   def waitMs: Long = patience.remainingMs + Exchange.GraceMs
 
   /** Takes the request's header for sending; `flush` of the connection sends it. */
   def addHeader(header: JObject): Unit = {
-    val left = math.max(deadline.remainingMs, 1L) // 0 would mean none
+    val left = if (paced) 0L else math.max(deadline.remainingMs, 1L) // 0 means none
     connection.add(Protocol.frame(
       Protocol.merged(header, "id" -> JInt(id), "op" -> JString(op), "deadline_ms" -> JInt(left))
     ))
   }
 
+  /** Where the answer's stream comes from. */
+  def stream: ByteSource = if (paced) (to => piece(connection.readFully(to))) else connection
+
+  private def piece[A](read: => A): A = {
+    val stop = timer.at(Deadline.in(deadline.timeoutMs))(connection.expire(id))
+    try read
+    finally stop()
+  }
+
   /** The header of the answer, if it says ok. */
   def readAnswer(): JValue = {
-    val json = connection.readHeader()
+    val json = if (paced) piece(connection.readHeader()) else connection.readHeader()
     json \ "id" match {
       case JInt(answered) if answered == id => Protocol.answer(json)
       case other =>

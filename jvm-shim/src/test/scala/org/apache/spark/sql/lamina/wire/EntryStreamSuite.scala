@@ -114,6 +114,20 @@ class EntryStreamSuite extends EngineFixture {
     assert(loaded(engine, "extra") == entries)
   }
 
+  test("a feed takes as long as its reader: the deadline is for each piece of it") {
+    val engine = Engine.get(peer.settings(requestTimeoutMs = 2000))
+    val large = (0 until 8).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](4 << 20)))
+    commit(engine, large)
+    var read = 0
+    engine.feed(header)(_ => ()) { (_, _, _, _, _, _, _) =>
+      Thread.sleep(500)
+      read += 1
+    }
+    assert(read == large.size)
+    assert(kindOf(engine.feed(header ~ ("peer" -> "stall"))(_ => ())((_, _, _, _, _, _, _) => ())) ==
+      LaminaError.EngineDeadline)
+  }
+
   test("a feed carries the version of each entry") {
     val engine = Engine.get(peer.settings())
     val entries = (0 until 100).map(_ => entry(8, 300000))

@@ -164,6 +164,8 @@ private[wire] object PeerEngine {
       |            answer({**good, "rows": sum(b.num_rows for b in batches), "start": "empty"})
       |            with pa.ipc.new_stream(file, sent, options=options) as writer:
       |                for batch in batches:
+      |                    if peer == "stall":
+      |                        time.sleep(3600)
       |                    writer.write_batch(batch)
       |                    if peer == "damage":
       |                        broken[header["id"]] = {"kind": "file.damaged", "message": "41_a.lam"}
