@@ -163,9 +163,10 @@ private[wire] final class EngineProcess private (
   private def cleanUp(): Unit = {
     try process.getOutputStream.close()
     catch { case _: IOException => () }
-    hadoop.close()
-    directory.delete(socket)
-    cleaned.complete(())
+    try {
+      hadoop.close()
+      directory.delete(socket)
+    } finally cleaned.complete(())
     ()
   }
 

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.io.IOException
+import java.io.{IOException, UncheckedIOException}
 import java.nio.file.{Files, LinkOption, Path, Paths}
 import java.nio.file.attribute.{PosixFileAttributes, PosixFilePermissions}
 
@@ -48,7 +48,11 @@ private[wire] final class PrivateDirectory(val path: Path) extends Logging {
 
   private def quietly(body: => Unit): Unit =
     try body
-    catch { case error: IOException => logDebug(s"cleaning up after the engine in $path: $error") }
+    catch {
+      // a walk wraps what happens to files that somebody else deletes meanwhile
+      case error @ (_: IOException | _: UncheckedIOException) =>
+        logDebug(s"cleaning up after the engine in $path: $error")
+    }
 }
 
 private[wire] object PrivateDirectory {
