@@ -7,6 +7,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.{RecordType, StateStore}
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.Ops
+import org.apache.spark.sql.lamina.wire.DaemonThreads
 import org.apache.spark.unsafe.Platform
 import org.apache.spark.util.NextIterator
 
@@ -31,9 +32,7 @@ final class ChangeFeed(
   private var rows: Iterator[Row] = Iterator.empty
   private var codec: FamilyCodec = _
 
-  private val receiver = new Thread(() => receive(), s"lamina-change-feed-$startVersion-$endVersion")
-  receiver.setDaemon(true)
-  receiver.start()
+  private val receiver = DaemonThreads.start(s"lamina-change-feed-$startVersion-$endVersion")(receive())
   Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => closeIfNeeded()))
 
   override protected def getNext(): (RecordType.Value, UnsafeRow, UnsafeRow, Long) = {

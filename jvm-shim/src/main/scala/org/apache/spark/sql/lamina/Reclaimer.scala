@@ -4,6 +4,7 @@ import java.util.concurrent.{LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
 import java.util.concurrent.locks.LockSupport
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.lamina.wire.DaemonThreads
 
 /**
  * Reclaims dead pages of tables after their commits, a few pages at a time, so that neither a commit nor the next open waits
@@ -22,11 +23,7 @@ object Reclaimer extends Logging {
       10L,
       TimeUnit.SECONDS,
       new LinkedBlockingQueue[Runnable],
-      (task: Runnable) => {
-        val thread = new Thread(task, "lamina-reclaim")
-        thread.setDaemon(true)
-        thread
-      }
+      DaemonThreads("lamina-reclaim")
     )
     pool.allowCoreThreadTimeOut(true)
     pool

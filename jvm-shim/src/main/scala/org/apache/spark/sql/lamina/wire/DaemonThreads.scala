@@ -3,7 +3,7 @@ package org.apache.spark.sql.lamina.wire
 import java.util.concurrent.ThreadFactory
 
 /** Threads that never keep a JVM alive and carry a name that says whose they are. */
-private[wire] object DaemonThreads {
+private[lamina] object DaemonThreads {
   def apply(name: String): ThreadFactory = (body: Runnable) => make(name, body)
 
   def start(name: String)(body: => Unit): Thread = {
