@@ -1,7 +1,9 @@
 package org.apache.spark.sql.lamina
 
 import scala.collection.mutable
+import scala.util.control.NoStackTrace
 
+import org.apache.spark.TaskContext
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table._
 
@@ -93,6 +95,11 @@ final class LiveTable(pool: PagePool) {
     reads && !open.isOver
   }
 
+  /** Whether a task other than `task` still reads on what it has committed: it loses its rows when the table moves. */
+  def isReadOnBesides(task: TaskContext): Boolean = opens.exists { open =>
+    open.state == OpenState.Committed && open.task != null && (open.task ne task) && !open.isOver
+  }
+
   // ---- opens
 
   def enter(open: Open): Unit = {
@@ -138,10 +145,9 @@ final class LiveTable(pool: PagePool) {
    * passed over.
    */
   def create(family: ColumnFamily): Unit = {
-    while ({
-      val made = table.addFamily(working.next, family.ordered, family.multiValue)
-      made.ordered != family.ordered || made.multiValue != family.multiValue
-    }) working = working.copy(next = working.next + 1)
+    while (!table.takes(working.next, family.ordered, family.multiValue))
+      working = working.copy(next = working.next + 1)
+    table.addFamily(working.next, family.ordered, family.multiValue)
     working = working.add(id => family.copy(id = id))
   }
 
@@ -233,12 +239,21 @@ final class LiveTable(pool: PagePool) {
     }
   }
 
-  private def load(version: Long, attempt: Option[String], source: StateSource): Move.Value = {
-    val have = Some(position).filter(_.content != Attempts.Empty)
+  private def load(version: Long, attempt: Option[String], source: StateSource): Move.Value =
+    try load(version, attempt, source, Some(position).filter(_.content != Attempts.Empty))
+    catch { case _: LiveTable.OtherShape => load(version, attempt, source, None) }
+
+  private def load(
+      version: Long,
+      attempt: Option[String],
+      source: StateSource,
+      have: Option[Position]
+  ): Move.Value = {
     var header: LoadHeader = null
     var applied = false
     var miscount = Option.empty[String]
     val onHeader = (received: LoadHeader) => {
+      if (received.fromHave && !takesAll(received.families)) throw new LiveTable.OtherShape
       header = received
       if (header.fromHave) table.begin() else clear(Position.Start)
       addFamilies(header.families)
@@ -315,6 +330,9 @@ final class LiveTable(pool: PagePool) {
     epoch += 1
   }
 
+  private def takesAll(families: ColumnFamilies): Boolean =
+    families.byName.values.forall(family => table.takes(family.id, family.ordered, family.multiValue))
+
   private def addFamilies(families: ColumnFamilies): Unit =
     families.byName.values.foreach(family => table.addFamily(family.id, family.ordered, family.multiValue))
 
@@ -339,6 +357,9 @@ object LiveTable {
 
   /** Attempts of the last versions whose change sets are told apart by digest. */
   private val MaxSiblings = 16
+
+  /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
+  private final class OtherShape extends RuntimeException with NoStackTrace
 
   /** An attempt that this table made: its base, and what it changed. */
   private final case class Sibling(base: String, digest: String, families: ColumnFamilies)

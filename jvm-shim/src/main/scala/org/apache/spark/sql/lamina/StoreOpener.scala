@@ -57,7 +57,7 @@ final class StoreOpener(
         val table = tableFor(base, streaming)
         val open = new Open(TaskContext.get(), writes = true)
         val store = table.synchronized {
-          requireOwned(table)
+          awaitReaders(table, base)
           if (loadEmpty) table.clear(Position.Start.copy(version = version)) else move(table, version, base)
           enter(table, open)
           try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
@@ -90,7 +90,7 @@ final class StoreOpener(
     val there = table.at.content == Attempts.content(base)
     if (!there && (table.isBusy || table.hasReaders)) None
     else {
-      if (!there) move(table, version, base)
+      if (!there) closingOnError(table)(move(table, version, base))
       val open = new Open(TaskContext.get(), writes = false)
       enter(table, open)
       val codecs = if (table eq live) this.codecs else newCodecs()
@@ -114,7 +114,7 @@ final class StoreOpener(
         if (streaming) Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true)) else None
       val table = live
       table.synchronized {
-        requireOwned(table)
+        awaitReaders(table, base)
         store.open.transition(OpenAction.Upgrade)
         move(table, store.version, base)
         if (store.live ne table) store.rebase(table, codecs)
@@ -142,8 +142,11 @@ final class StoreOpener(
     }
     val open = new Open(TaskContext.get(), writes = !readOnly)
     val store = table.synchronized {
-      val base = engine.resolve(end, sent, readOnly = true)
-      table.moveTo(end, base, source)
+      val base = closingOnError(table) {
+        val base = engine.resolve(end, sent, readOnly = true)
+        table.moveTo(end, base, source)
+        base
+      }
       table.enter(open)
       if (readOnly) new LaminaStateStore(provider, table, open, newCodecs(), end, sent)
       else start(table, open, end, sent, Draft(base, None, loadEmpty = false, forceSnapshot = false, _))
@@ -208,6 +211,12 @@ final class StoreOpener(
     )
   }
 
+  /** Before a writer moves the table: its tasks of other attempts have ended, and it is still this provider's. */
+  private def awaitReaders(table: LiveTable, base: Option[String]): Unit = {
+    if (table.at.content != Attempts.content(base)) turns.awaitReaders(table, turns.deadline())
+    requireOwned(table)
+  }
+
   /** This provider's table, one that another provider had at that attempt, or a new one. */
   private def tableFor(attempt: Option[String], streaming: Boolean): LiveTable = {
     val content = Attempts.content(attempt)
@@ -229,7 +238,15 @@ final class StoreOpener(
       counters.add(Metrics.HandOvers, 1)
       // The engine looks that the attempt's file is there before its rows are used without having been read.
       try engine.resolve(version(attempt), attempt, readOnly = false)
-      catch { case error: Throwable => TableLease.drop(known, table); throw error }
+      catch {
+        // without an answer nothing is said against its rows: whoever opens the store next looks again
+        case error: LaminaError if error.kind.startsWith("engine.") =>
+          table.synchronized(park(table))
+          throw error
+        case error: Throwable =>
+          TableLease.drop(known, table)
+          throw error
+      }
     }
     taken
   }
@@ -269,6 +286,15 @@ final class StoreOpener(
     table.onIdle = () => table.close()
     table
   }
+
+  /** Closes a private table that nobody will enter. */
+  private def closingOnError[A](table: LiveTable)(body: => A): A =
+    try body
+    catch {
+      case error: Throwable =>
+        if (table ne live) table.close()
+        throw error
+    }
 
   private def move(table: LiveTable, version: Long, base: Option[String]): Unit = {
     val started = System.nanoTime()
@@ -379,13 +405,16 @@ final class StoreOpener(
   }
 
   /** Parks the table, unless another provider has it already. Under the table's lock. */
+  private def park(table: LiveTable): Unit = if (owns(table)) {
+    val known = key
+    table.owner = null
+    if (known != null && table.at.content != Attempts.Empty) TableLease.park(known, table, handOverMs)
+    else discard(table)
+  }
+
+  /** Parks the table and closes the store in the engine. Under the table's lock. */
   private def give(table: LiveTable): Unit = {
-    if (owns(table)) {
-      val known = key
-      table.owner = null
-      if (known != null && table.at.content != Attempts.Empty) TableLease.park(known, table, handOverMs)
-      else discard(table)
-    }
+    park(table)
     // The engine may take its time, and the table's lock must not wait for it.
     Future(engine.close())(ExecutionContext.global)
     ()

@@ -5,6 +5,7 @@ import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
 import scala.collection.mutable
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.lamina.wire.DaemonThreads
 
 /**
  * Which store a table belongs to, whatever provider or run has it: the checkpoint's uuid and the store within it.
@@ -31,11 +32,8 @@ object TableLease extends Logging {
   private val InUse = Parked(Long.MaxValue)
 
   private val tables = mutable.HashMap.empty[StoreKey, mutable.LinkedHashMap[LiveTable, Parked]]
-  private lazy val timer: ScheduledExecutorService = Executors.newSingleThreadScheduledExecutor { (task: Runnable) =>
-    val thread = new Thread(task, "lamina-table-lease")
-    thread.setDaemon(true)
-    thread
-  }
+  private lazy val timer: ScheduledExecutorService =
+    Executors.newSingleThreadScheduledExecutor(DaemonThreads("lamina-table-lease"))
 
   /** Makes a table of a streaming query known. */
   def register(key: StoreKey, live: LiveTable): Unit = synchronized {
@@ -64,6 +62,7 @@ object TableLease extends Logging {
       }
     }
     synchronized {
+      taken.foreach(live => tables.get(key).foreach(_.update(live, InUse)))
       // Only what nobody has parked meanwhile.
       for ((live, parked) <- candidates if !taken.contains(live); known <- tables.get(key)) {
         if (known.get(live).exists(_ eq mark)) known(live) = parked

@@ -35,6 +35,13 @@ private[lamina] final class WriterTurns(id: StateStoreId) extends Logging {
   }
 
   /**
+   * Waits while tasks read on what they have committed, until the deadline at most: a table that moves takes their rows.
+   * Two actions on one batch may run side by side. Under the table's lock, which is given back meanwhile.
+   */
+  def awaitReaders(table: LiveTable, deadline: Long): Unit =
+    while (table.isReadOnBesides(TaskContext.get()) && System.nanoTime() < deadline) table.wait(PollMs)
+
+  /**
    * Aborts a writer that cannot go on: its task has ended, or this thread, which would have to, opens the store again.
    */
   def takeOverIfEnded(table: LiveTable): Unit = {

@@ -196,6 +196,36 @@ class LiveTableSuite extends AnyFunSuite {
     assert(f.contents == Map("k" -> "k"))
   }
 
+  test("a column family that an aborted transaction left in another shape is not what a later version's rows go to") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.live.synchronized {
+      val open = new Open(null, writes = true)
+      f.live.enter(open)
+      f.live.begin(open)
+      f.live.table.addFamily(1, ordered = false, multiValue = false)
+      f.live.abort()
+      f.live.leave(open)
+    }
+    val lists = families.add(id => families.byName("default").copy(id = id, name = "lists", multiValue = true))
+    val asked = mutable.ArrayBuffer.empty[Option[String]]
+    val key = "k".getBytes(UTF_8)
+    val source = new StateSource {
+      override def load(version: Long, attempt: Option[String], have: Option[Position])(
+          onHeader: LoadHeader => Unit
+      )(sink: EntrySink): Unit = {
+        asked += have.map(_.content)
+        onHeader(LoadHeader(attempt, have.isDefined, lists, Map(0 -> 1L, 1 -> 1L)))
+        if (have.isEmpty) sink.entry(0, Ops.Put, key, offset, key.length, key, offset, key.length)
+        sink.entry(1, Ops.Put, key, offset, key.length, key, offset, key.length)
+      }
+    }
+    assert(f.live.moveTo(2, Some(id(2, 'b')), source) == Move.Loaded)
+    assert(asked == Seq(Some(id(1, 'a')), None))
+    assert(f.live.table.family(1).multiValue)
+    assert(f.contents == Map("k" -> "k"))
+  }
+
   test("a load that breaks off leaves the version that was there, or none, but never a part") {
     val f = new Fixture
     f.commit(id(1, 'a'), "k" -> "1")

@@ -11,6 +11,7 @@ import org.apache.hadoop.conf.Configuration
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.execution.streaming.state._
@@ -96,6 +97,13 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       stateSchemaProvider = None
     )
     provider
+  }
+
+  /** Runs `body` as a task's thread does. */
+  protected def asTask[A](task: TaskContext)(body: => A): A = {
+    TaskContext.setTaskContext(task)
+    try body
+    finally TaskContext.unset()
   }
 
   protected def key(key: Long): UnsafeRow = toKey(InternalRow(key)).copy()

@@ -1,6 +1,8 @@
 package org.apache.spark.sql.lamina
 
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
 import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.sql.lamina.table.PagePool
 
@@ -82,6 +84,27 @@ class TableLeaseSuite extends AnyFunSuite {
     live.owner = null
     TableLease.park(key, live, 0L)
     assert(live.closed)
+  }
+
+  test("a table that was parked while it was being taken counts as in use") {
+    val (key, live) = fixture()
+    var taken = Option.empty[LiveTable]
+    val taker = new Thread(() => taken = TableLease.take(key, content, second))
+    live.synchronized {
+      taker.start()
+      eventually(timeout(60.seconds))(assert(taker.getState == Thread.State.BLOCKED))
+      live.owner = null
+      TableLease.park(key, live, 60000L)
+    }
+    taker.join()
+    assert(taken.contains(live))
+    val presser = new Thread(() => TableLease.releaseMemory())
+    live.synchronized {
+      presser.start()
+      presser.join(60000L)
+      assert(!presser.isAlive, "it waits for a table in use")
+    }
+    TableLease.drop(key, live)
   }
 
   test("a parked table that is taken again outlives its time") {

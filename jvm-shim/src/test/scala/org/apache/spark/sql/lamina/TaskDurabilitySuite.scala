@@ -17,17 +17,11 @@ class TaskDurabilitySuite extends ProviderFixture {
     val task: TaskContextImpl = TaskContext.empty()
     private val state = s"${HeldFileSystem.Scheme}://${newCheckpoint().resolve("state")}"
     private val providers = Seq("left", "right").map(name => provide(StateStoreId(state, 0, 0, name)))
-    val Seq(left, right) = asTask(providers.map(_.getStore(0).asInstanceOf[LaminaStateStore])): @unchecked
+    val Seq(left, right) = asTask(task)(providers.map(_.getStore(0).asInstanceOf[LaminaStateStore])): @unchecked
     private var ended: Try[(Boolean, Boolean)] = _
     private val end = new Thread(() => ended = Try { task.markTaskCompleted(None); (isThere(left), isThere(right)) })
 
     HeldFileSystem.uploads = Some(uploads)
-
-    def asTask[A](body: => A): A = {
-      TaskContext.setTaskContext(task)
-      try body
-      finally TaskContext.unset()
-    }
 
     def isThere(store: StateStore): Boolean = commitFiles(store.id).nonEmpty
 
@@ -66,7 +60,7 @@ class TaskDurabilitySuite extends ProviderFixture {
 
   test("the uploads of a task's stores run at the same time, and the task ends when all of them are durable") {
     withFixture { f =>
-      f.asTask(Seq(f.left, f.right).foreach { store =>
+      asTask(f.task)(Seq(f.left, f.right).foreach { store =>
         put(store, 1L -> 1)
         store.commit()
       })
@@ -82,7 +76,7 @@ class TaskDurabilitySuite extends ProviderFixture {
 
   test("a task of which one upload fails ends when the outcome of the others is known, and fails") {
     withFixture { f =>
-      f.asTask(Seq(f.left, f.right).foreach { store =>
+      asTask(f.task)(Seq(f.left, f.right).foreach { store =>
         put(store, 1L -> 1)
         store.commit()
       })

@@ -17,8 +17,14 @@ final class StoreTable(pool: PagePool) {
   private val moves = mutable.HashMap.empty[Int, MovedRows]
 
   /** Adds a column family; nothing happens where it is there already. */
-  def addFamily(id: Int, ordered: Boolean, multiValue: Boolean): FamilyTable =
+  def addFamily(id: Int, ordered: Boolean, multiValue: Boolean): FamilyTable = {
+    require(takes(id, ordered, multiValue), s"column family $id is there in another shape")
     families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, resting))
+  }
+
+  /** Whether a column family of this shape can have the id: an aborted transaction may have left one of another. */
+  def takes(id: Int, ordered: Boolean, multiValue: Boolean): Boolean =
+    families.get(id).forall(there => there.ordered == ordered && there.multiValue == multiValue)
 
   def family(id: Int): FamilyTable = families.getOrElse(id, throw new NoSuchElementException(s"no column family $id"))
 

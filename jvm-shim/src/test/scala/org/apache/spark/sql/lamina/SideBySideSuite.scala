@@ -1,0 +1,55 @@
+package org.apache.spark.sql.lamina
+
+import scala.util.Try
+
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
+import org.scalatest.time.SpanSugar._
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.execution.streaming.state.StateStore
+
+/** Two actions on one batch that run side by side: the tasks of both open the same version of a store for writing. */
+class SideBySideSuite extends ProviderFixture {
+  private type Open = (LaminaStateStoreProvider, Option[String]) => StateStore
+
+  private val ways = Seq[(String, Open)](
+    "at once" -> ((provider, base) => provider.getStore(1, base)),
+    "as a reader first" -> ((provider, base) => {
+      val reader = provider.getReadStore(1, base)
+      provider.upgradeReadStoreToWriteStore(reader, 1, base)
+    })
+  )
+
+  for ((how, open) <- ways)
+    test(s"a task that reads on what it has committed keeps its rows, and the other one, opening $how, gets the base") {
+      val provider = provide(newId())
+      val base = commit(provider, 0, None)(put(_, 1L -> 1, 2L -> 2, 3L -> 3))
+      val (first, second) = (TaskContext.empty(), TaskContext.empty())
+      val rows = asTask(first) {
+        val store = provider.getStore(1, base)
+        put(store, 1L -> 10, 4L -> 4)
+        store.commit()
+        store.iterator(family)
+      }
+      var seen = Try(Map.empty[Long, Int])
+      val other = new Thread(() =>
+        seen = Try(asTask(second) {
+          val store = open(provider, base)
+          val found = contents(store)
+          store.abort()
+          found
+        })
+      )
+      other.start()
+      eventually(timeout(60.seconds)) {
+        assert(!other.isAlive || other.getStackTrace.exists(_.getMethodName == "awaitReaders"))
+      }
+      val read = rows.map(pair => pair.key.getLong(0) -> pair.value.getInt(0)).toMap
+      assert(read == Map(1L -> 10, 2L -> 2, 3L -> 3, 4L -> 4))
+      first.markTaskCompleted(None)
+      other.join()
+      assert(seen.get == Map(1L -> 1, 2L -> 2, 3L -> 3))
+      second.markTaskCompleted(None)
+      provider.close()
+    }
+}
