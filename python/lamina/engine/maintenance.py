@@ -65,15 +65,18 @@ class Maintainer:
         self._kept: dict[StoreId, _Kept] = {}
 
     def work(self, job: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
-        """Compacts the store of `job` if it is worth it, and collects if asked; what was done, or the error."""
+        """Compacts the store of `job` if it is worth it, and collects if asked; what was done, and the error if any."""
+        report: dict[str, Any] = {"ok": True, "segment": None, "collected": {}}
         try:
-            return {"ok": True, **self._work(job, progress)}
+            self._work(job, progress, report)
         except Exception as error:
             ours = LaminaError.from_exception(error)
             log.warning("the maintenance of a store failed: %s", ours, exc_info=ours is not error)
-            return {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
+            report |= {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
+        return report
 
-    def _work(self, job: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
+    def _work(self, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]) -> None:
+        """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
         store = self._store(OpenArgument.from_json(job["open"]))
         try:
             confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
@@ -81,14 +84,13 @@ class Maintainer:
             if compacted is not None:
                 # until a commit refers to it, the next compaction must not merge the same files again
                 store.adopt(compacted.segment)
-            collected = store.collect(confirmed, dry_run=False) if job["collect"] else None
+                # whatever becomes of the collection: this process believes in the segment, so the engine has to
+                report["segment"] = segment_to_json(compacted.segment)
+            if job["collect"]:
+                collected = store.collect(confirmed, dry_run=False)
+                report |= {"collected": collected.metrics(), "stopped": collected.stopped}
         finally:
             store.rest()
-        return {
-            "segment": None if compacted is None else segment_to_json(compacted.segment),
-            "collected": {} if collected is None else collected.metrics(),
-            "stopped": None if collected is None else collected.stopped,
-        }
 
     def _store(self, argument: OpenArgument) -> HeapStore:
         now = self._clock.monotonic()

@@ -15,7 +15,9 @@ from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance import Maintainer
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument
+from lamina.engine.reports import segment_from_json
 from lamina.format.entries import PUT
+from lamina.format.manifest import RUN
 from lamina.storage import Storage
 from lamina.store import StoreId, Version
 from lamina.store.versions import file_name
@@ -86,6 +88,27 @@ def test_a_segment_that_no_commit_refers_to_yet_is_not_merged_again(tmp_path: Pa
     # the engine has not heard of it when the next version is committed, and asks again
     second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False))["segment"]
     assert second is None
+
+
+def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path: Path) -> None:
+    """The process believes in it, and merges nothing before a commit refers to it or the chain is at its limit."""
+    query = Query(Storage(str(tmp_path)))
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    maintainer = Maintainer(SystemClock(), RandomIds())
+    assert maintainer.work(job(tmp_path, 0, versions[0], collect=False))["ok"]
+    # the collection cannot list the runs of the query
+    runs = tmp_path / "_lamina" / "runs"
+    runs.rename(tmp_path / "elsewhere")
+    runs.symlink_to(runs)
+    report = maintainer.work(job(tmp_path, 0, versions[-1]))
+    assert not report["ok"]
+    assert report["error"]["kind"] == "storage.failed"
+    store.adopt(segment_from_json(report["segment"]))
+    after = query.run_batches(store, versions[-1], 1)[-1]
+    manifest = store.manifest(after)
+    assert manifest is not None
+    assert any(reference.kind == RUN and reference.end == versions[-1].version for reference in manifest.references)
 
 
 class Reports:
