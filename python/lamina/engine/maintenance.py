@@ -80,6 +80,7 @@ class Maintainer:
         store = self._store(OpenArgument.from_json(job["open"]))
         try:
             confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
+            store.keep_segments(job["waiting"])
             compacted = store.compact(progress)
             if compacted is not None:
                 # until a commit refers to it, the next compaction must not merge the same files again

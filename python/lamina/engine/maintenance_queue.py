@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.components import Clock
@@ -30,10 +30,15 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass
 class Job:
-    """Maintenance of one store: what the process is told, and who hears what it reports."""
+    """Maintenance of one store: what the process is told, and who hears what it reports.
+
+    `waiting` gives the finished segments that the store's next commit is to refer to. It is asked when the job is sent:
+    then the reports of all jobs before it were heard.
+    """
 
     argument: dict[str, Any]
     report: Report
+    waiting: Callable[[], list[str]]
 
 
 class MaintenanceQueue:
@@ -89,7 +94,7 @@ class MaintenanceQueue:
             replaced = self._waiting.get(store)
             new = replaced is None
             if replaced is not None and replaced.argument.get("collect"):
-                job = Job({**job.argument, "collect": True}, job.report)
+                job = replace(job, argument={**job.argument, "collect": True})
             self._waiting[store] = job
             self._changed.notify_all()
             return new
@@ -181,8 +186,9 @@ class MaintenanceQueue:
                 assert self._process.stdin is not None
                 self._current = self._waiting.popitem(last=False)
                 self._work_began = self._heard = self._clock.monotonic()
-                line = json.dumps(self._current[1].argument)
+                job = self._current[1]
                 pipe = self._process.stdin
+            line = json.dumps({**job.argument, "waiting": job.waiting()})
             try:
                 pipe.write(line.encode() + b"\n")
                 pipe.flush()

@@ -106,7 +106,7 @@ class OpenStore:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
         }
-        return self._maintenance.submit(self.handle, Job(argument, self._maintained))
+        return self._maintenance.submit(self.handle, Job(argument, self._maintained, self.store.waiting_segments))
 
     def _maintained(self, report: dict[str, Any]) -> None:
         segment = report.get("segment")

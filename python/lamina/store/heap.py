@@ -7,7 +7,7 @@ The table itself lives in the caller. This class puts together what keeps the pr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -218,6 +218,10 @@ class HeapStore:
     def waiting_segments(self) -> list[str]:
         """The names of finished segments that the next commit is to refer to."""
         return self._segments.names()
+
+    def keep_segments(self, names: Collection[str]) -> None:
+        """Forgets all finished segments but those of these names: no commit is to refer to them."""
+        self._segments.keep(names.__contains__)
 
     def collect(self, confirmed: Version, *, dry_run: bool) -> Collected:
         """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`."""

@@ -32,9 +32,9 @@ class WaitingSegments:
         with self._lock:
             return [str(segment.reference().path) for segment in self._segments]
 
-    def keep(self, exists: Callable[[str], bool]) -> None:
-        """Forgets the segments whose files are not there any more."""
-        lost = {name for name in self.names() if not exists(name)}
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forgets the segments whose files are not wanted, or not there, any more."""
+        lost = {name for name in self.names() if not wanted(name)}
         with self._lock:
             self._segments = [kept for kept in self._segments if kept.reference().path not in lost]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,20 @@ MIN_AGE_MS = 600_000
 
 
 def job(
-    directory: Path, partition: int, confirmed: Version, *, run: str = "run", collect: bool = True
+    directory: Path,
+    partition: int,
+    confirmed: Version,
+    *,
+    run: str = "run",
+    collect: bool = True,
+    waiting: Sequence[str] = (),
 ) -> dict[str, Any]:
     argument = OpenArgument(StoreId(str(directory), 0, partition, "default"), {}, {}, run, False, 2, "4.3.0", 3)
     return {
         "open": argument.to_json(),
         "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
         "collect": collect,
+        "waiting": list(waiting),
     }
 
 
@@ -85,9 +92,21 @@ def test_a_segment_that_no_commit_refers_to_yet_is_not_merged_again(tmp_path: Pa
     maintainer = Maintainer(SystemClock(), RandomIds())
     first = maintainer.work(job(tmp_path, 0, versions[-2], collect=False))["segment"]
     assert first is not None
-    # the engine has not heard of it when the next version is committed, and asks again
-    second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False))["segment"]
+    # the engine had not heard of it when the next version was committed, and asks again
+    waiting = [str(segment_from_json(first).name)]
+    second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False, waiting=waiting))["segment"]
     assert second is None
+
+
+def test_a_segment_that_the_engine_does_not_wait_for_any_more_is_merged_anew(tmp_path: Path) -> None:
+    """Its store was closed when the report came, or a commit could not refer to it: nothing would be merged again."""
+    query = Query(Storage(str(tmp_path)))
+    versions = query.run_batches(query.open(), EMPTY, 12)
+    maintainer = Maintainer(SystemClock(), RandomIds())
+    first = maintainer.work(job(tmp_path, 0, versions[-2], collect=False))["segment"]
+    second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False, waiting=[]))["segment"]
+    assert second is not None
+    assert set(segment_from_json(first).manifest.inputs) <= set(segment_from_json(second).manifest.inputs)
 
 
 def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path: Path) -> None:
@@ -151,7 +170,7 @@ def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(
     queue.start()
     reports = Reports()
     for partition, version in enumerate(versions):
-        queue.submit(partition, Job(job(tmp_path, partition, version), reports))
+        queue.submit(partition, Job(job(tmp_path, partition, version), reports, list))
     reports.wait_for(2)
     assert reports.all[0]["error"]["kind"] == "engine.deadline"
     assert reports.all[1]["ok"]
@@ -169,7 +188,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(
     queue.start()
     assert queue.pid is None
     reports = Reports()
-    queue.submit(1, Job(job(tmp_path / "state", 0, version), reports))
+    queue.submit(1, Job(job(tmp_path / "state", 0, version), reports, list))
     while (queue.stats()["last_error"] or {}).get("kind") != "engine.start":
         time.sleep(0)
     directory.mkdir()
@@ -182,8 +201,33 @@ def test_a_job_that_takes_the_place_of_a_waiting_one_still_collects(tmp_path: Pa
     query = Query(Storage(str(tmp_path)))
     version = query.run_batches(query.open(), EMPTY, 1)[-1]
     queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=60)
-    assert queue.submit(1, Job(job(tmp_path, 0, version, collect=True), Reports()))
-    assert not queue.submit(1, Job(job(tmp_path, 0, version, collect=False), Reports()))
+    assert queue.submit(1, Job(job(tmp_path, 0, version, collect=True), Reports(), list))
+    assert not queue.submit(1, Job(job(tmp_path, 0, version, collect=False), Reports(), list))
     assert queue._waiting[1].argument["collect"] is True
-    assert queue.submit(2, Job(job(tmp_path, 0, version, collect=False), Reports()))
+    assert queue.submit(2, Job(job(tmp_path, 0, version, collect=False), Reports(), list))
     assert queue._waiting[2].argument["collect"] is False
+
+
+def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(
+    tmp_path: Path, queues: list[MaintenanceQueue]
+) -> None:
+    """A job that was queued while the one before it was in work knows what that one made."""
+    query = Query(Storage(str(tmp_path)))
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 12)
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=60)
+    queues.append(queue)
+    reports = Reports()
+
+    def adopted(report: dict[str, Any]) -> None:
+        if report["segment"] is not None:
+            store.adopt(segment_from_json(report["segment"]))
+        reports(report)
+
+    for handle, version in enumerate(versions[-2:]):
+        # two handles of one store: neither job takes the place of the other
+        argument = job(tmp_path, 0, version, collect=False)
+        queue.submit(handle, Job(argument, adopted, store.waiting_segments))
+    queue.start()
+    reports.wait_for(2)
+    assert [report["segment"] is not None for report in reports.all] == [True, False]
