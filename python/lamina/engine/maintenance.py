@@ -12,12 +12,14 @@ import json
 import logging
 import os
 import queue
+import shutil
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
 from lamina.store import HeapStore, StoreId, Version
+from lamina.store.compaction import WORKING_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +116,12 @@ def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any]]) -> None:
     os._exit(0)
 
 
+def _remove_left_behind() -> None:
+    """Removes what a compaction was working on when the process before this one was killed: an engine has one only."""
+    for left in Path.cwd().glob(f"{WORKING_PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def main() -> None:
     """Works until standard input ends."""
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -120,6 +129,7 @@ def main() -> None:
     os.nice(_NICE)
     # The engine's private directory, which goes with the engine, however the two processes end.
     tempfile.tempdir = os.getcwd()
+    _remove_left_behind()
     # One processor at most: the others belong to the queries.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)

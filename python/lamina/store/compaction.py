@@ -36,6 +36,9 @@ from lamina.store.chain import Segment
 from lamina.store.files import StoreFiles
 from lamina.store.merge import Merger
 
+WORKING_PREFIX = "lamina-compaction-"
+"""Names of the local directories that a compaction works in begin so."""
+
 _IN_MEMORY_BYTES = 16 << 20
 """Sections above this size are copied to local disk, verified on the way, and read from there."""
 
@@ -132,7 +135,7 @@ class Compaction:
             if progress is not None:
                 progress(done, total)
 
-        with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
+        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
             merged = Merger(directory).merged(
                 ((reference.kind == RUN, entries(self._files, reference, directory)) for reference in inputs),
                 whole=inputs[-1].start == 0,
@@ -144,7 +147,7 @@ class Compaction:
 
     def rebuilt(self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch]) -> Compacted:
         """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
-        with tempfile.TemporaryDirectory(prefix="lamina-compaction-") as directory:
+        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
             merged = Merger(directory).merged([(False, batches)], whole=True)
             segment = self._publish(0, references[0].end, tuple(references), merged)
         rows = sum(reference.rows for reference in references)
