@@ -61,8 +61,8 @@ def a_run_in_the_middle_of_a_chain_drops_its_deletes(patch: pytest.MonkeyPatch) 
 def collection_counts_the_largest_number_as_newest(patch: pytest.MonkeyPatch) -> None:
     original = Collector._verdicts
 
-    def verdicts(self: Any, lineage: Any, confirmed: int, listing: Any) -> Any:
-        return original(self, lineage, 1 << 40, listing)
+    def verdicts(self: Any, lineage: Any, confirmed: int, *rest: Any) -> Any:
+        return original(self, lineage, 1 << 40, *rest)
 
     patch.setattr(Collector, "_verdicts", verdicts)
 
@@ -96,8 +96,9 @@ def collection_forgets_what_commits_above_stand_on(patch: pytest.MonkeyPatch) ->
 def an_executor_of_an_older_run_collects(patch: pytest.MonkeyPatch) -> None:
     original = Collector.collect
 
-    def collect(self: Any, confirmed: Any, *, stale: bool, epoch: Any, dry_run: bool) -> Any:
-        return original(self, confirmed, stale=False, epoch=None if epoch is None else 1 << 40, dry_run=dry_run)
+    def collect(self: Any, confirmed: Any, standing: Any, **rest: Any) -> Any:
+        newest = replace(standing, run=replace(standing.run, epoch=1 << 40), newer=None)
+        return original(self, confirmed, newest, **rest)
 
     patch.setattr(Collector, "collect", collect)
 

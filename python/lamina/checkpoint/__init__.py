@@ -14,6 +14,7 @@ from lamina.checkpoint.runs import (
     read_claims,
     read_identity,
     read_runs,
+    smallest_claims,
 )
 from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema
 
@@ -39,4 +40,5 @@ __all__ = [
     "read_claims",
     "read_identity",
     "read_runs",
+    "smallest_claims",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,9 @@ class QueryRun:
 
     epoch: int
     id: str
+
+    def __str__(self) -> str:
+        return f"{self.id} (epoch {self.epoch})"
 
 
 def read_identity(state: Storage) -> CheckpointIdentity | None:
@@ -79,7 +82,12 @@ def read_claims(state: Storage) -> list[QueryRun]:
 
 def read_runs(state: Storage) -> list[QueryRun]:
     """The runs of the query in order, each with the smallest epoch that it claimed."""
+    return sorted(smallest_claims(read_claims(state)).values())
+
+
+def smallest_claims(claims: Iterable[QueryRun]) -> dict[str, QueryRun]:
+    """The smallest claim of each run, which is its place in the order, by its id; `claims` are in order."""
     smallest: dict[str, QueryRun] = {}
-    for claim in read_claims(state):
+    for claim in claims:
         smallest.setdefault(claim.id, claim)
-    return sorted(smallest.values())
+    return smallest

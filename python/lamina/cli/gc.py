@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from lamina.checkpoint import read_runs
+from lamina.checkpoint import read_claims
 from lamina.cli.inspect_survey import Selection
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.targets import Target, Targets, targets
@@ -22,6 +22,7 @@ from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Storage
+from lamina.store.checkpoint_state import Standing
 from lamina.store.files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.retention import Collector, Retention
@@ -111,12 +112,9 @@ def _collect(found: Targets, target: Target, dry_run: bool) -> _Outcome:
         retention = Retention.from_json(recorded) if recorded else Retention.of(Settings(), named)
         retention = retention.at_least(named)
         # a run that started since the log was read may stand on an older batch
-        stale = read_runs(found.state) != list(found.runs)
+        standing = Standing.of(found.runs[-1].id, {*read_claims(found.state), *found.runs}) if found.runs else None
         collector = Collector(files, versions, retention, SystemClock())
-        epoch = max((run.epoch for run in found.runs), default=None)
-        collected = collector.collect(
-            Version(version, attempt), stale=stale, epoch=epoch, dry_run=dry_run or epoch is None
-        )
+        collected = collector.collect(Version(version, attempt), standing, dry_run=dry_run or standing is None)
         return _Outcome(target, version, collected)
     except LaminaError as error:
         return _Outcome(target, version, None, error.message)

@@ -4,20 +4,47 @@
     _lamina/runs/<epoch>_<run>    claims; the smallest epoch of a run counts
 
 Two stores of one run may claim at the same time: both list again after their claim and take the smallest epoch of their
-run, so they agree. Two runs may claim the same epoch: runs are ordered by (epoch, run id).
+run. Where another run claims between them, one may go on with a greater epoch than the other; it is the same run, so
+its place in the order is that of its smallest claim. Two runs may claim the same epoch: runs are ordered by (epoch,
+run id).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lamina._version import __version__
-from lamina.checkpoint import FORMAT_NEWEST, QueryRun, identity_bytes, read_claims, read_identity
+from lamina.checkpoint import FORMAT_NEWEST, QueryRun, identity_bytes, read_claims, read_identity, smallest_claims
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format import paths
 from lamina.format.manifest import to_bytes
 from lamina.storage import Storage
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands among the others.
+
+    Args:
+        run: the run in its place in the order.
+        epochs: all that it and the runs before it claimed.
+        newer: the newest run after it.
+    """
+
+    run: QueryRun
+    epochs: frozenset[int]
+    newer: QueryRun | None
+
+    @classmethod
+    def of(cls, run_id: str, claims: Iterable[QueryRun]) -> Standing:
+        """The standing of a run, which is among `claims`."""
+        claims = sorted(claims)
+        runs = smallest_claims(claims)
+        run, newest = runs[run_id], max(runs.values())
+        epochs = frozenset(claim.epoch for claim in claims if runs[claim.id] <= run)
+        return cls(run, epochs, newest if newest > run else None)
 
 
 @dataclass(frozen=True)
@@ -58,14 +85,20 @@ class CheckpointState:
                 )
         return cls(storage, found.uuid, run_id, _claim_epoch(storage, run_id, clock))
 
-    def newer_run(self) -> tuple[int, str] | None:
-        """The newest (epoch, run id) that is ordered after this run, if any."""
+    def standing(self) -> Standing | None:
+        """How this run stands among the others now; None for readers.
+
+        Raises:
+            LaminaError: `storage.*`.
+        """
         if self.epoch is None:
             return None
-        claims = read_claims(self.storage)
-        if not claims or claims[-1] <= QueryRun(self.epoch, self.run_id):
-            return None
-        return claims[-1].epoch, claims[-1].id
+        return Standing.of(self.run_id, {*read_claims(self.storage), QueryRun(self.epoch, self.run_id)})
+
+    def newer_run(self) -> QueryRun | None:
+        """The newest run that is ordered after this one, if any."""
+        standing = self.standing()
+        return None if standing is None else standing.newer
 
 
 def _own_epoch(claims: list[QueryRun], run_id: str) -> int | None:

@@ -242,8 +242,8 @@ class Commits:
         if newer is not None:
             raise LaminaError.from_kind(
                 "state.superseded",
-                f"version {request.version} of {self._files.identity} is not written: run {newer[1]} "
-                f"(epoch {newer[0]}) of the query started after this one (epoch {self._epoch()}); stop one of them",
+                f"version {request.version} of {self._files.identity} is not written: run {newer} "
+                f"of the query started after this one (epoch {self._epoch()}); stop one of them",
             )
 
     def _new_manifest(

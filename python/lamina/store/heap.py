@@ -226,13 +226,8 @@ class HeapStore:
     def collect(self, confirmed: Version, *, dry_run: bool) -> Collected:
         """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`."""
         newest = Version(confirmed.version, self._versions.locate(confirmed))
-        stale = self._checkpoint.newer_run()
         return self._collector.collect(
-            newest,
-            stale=stale is not None,
-            epoch=self._checkpoint.epoch,
-            dry_run=dry_run,
-            waiting=self.waiting_segments(),
+            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self.waiting_segments()
         )
 
     def rest(self) -> None:

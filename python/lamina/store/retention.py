@@ -32,6 +32,7 @@ from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.settings import Settings
 from lamina.storage import Listed, is_temporary
+from lamina.store.checkpoint_state import Standing
 from lamina.store.files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.registry import Entry, Registry, footprint
@@ -92,9 +93,8 @@ class Collector:
     def collect(
         self,
         confirmed: Version,
+        standing: Standing | None,
         *,
-        stale: bool,
-        epoch: int | None,
         dry_run: bool,
         waiting: Collection[str] = (),
     ) -> Collected:
@@ -102,23 +102,25 @@ class Collector:
 
         Args:
             confirmed: the newest version that a streaming open built on, with its attempt.
-            stale: whether a newer run of the query is known.
-            epoch: the epoch of this run, None for readers.
+            standing: of this run among the others; None for readers.
             waiting: names of finished segments that the next commit is to refer to.
         Raises:
             LaminaError: `store.state` for readers, `file.*` where a retained version cannot be read, `storage.*`.
         """
-        if epoch is None and not dry_run:
+        if standing is None and not dry_run:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
         if confirmed.attempt is None or is_empty(confirmed.attempt):
             return Collected((), dry_run, "the store is empty")
-        if stale:
-            return Collected((), dry_run, "a newer run of the query is known")
+        if standing is not None and standing.newer is not None:
+            return Collected((), dry_run, f"a newer run of the query is known: {standing.newer}")
         # before the listing: what is published or adopted while this goes on must not look older than it is
         now = self._clock.now_ms()
         listing = {entry.name: entry for entry in self._files.list()}
-        if epoch is not None and _newest_epoch(listing) > epoch:
-            return Collected((), dry_run, "a newer run of the query has written to the store")
+        if standing is not None:
+            epoch = max(_epochs(listing) - standing.epochs, default=0)
+            if epoch > standing.run.epoch:
+                reason = f"a newer run of the query has written to the store, with epoch {epoch}"
+                return Collected((), dry_run, reason)
         newest = self._versions.open_present(confirmed.attempt, confirmed).manifest
         lineage = self._followed(newest, confirmed.version, listing, now)
         if lineage is None:
@@ -313,6 +315,6 @@ def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:
     return replace(verdict, action=commit.action, reason=reason)
 
 
-def _newest_epoch(listing: Mapping[str, Listed]) -> int:
+def _epochs(listing: Mapping[str, Listed]) -> set[int]:
     parsed = (parse_name(name) for name in listing)
-    return max((name.attempt.epoch for name in parsed if isinstance(name, CommitName)), default=0)
+    return {name.attempt.epoch for name in parsed if isinstance(name, CommitName)}

@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 
+from lamina.checkpoint import QueryRun
 from lamina.components import RandomIds, SystemClock
 from lamina.storage import Storage
 from lamina.store import CheckpointState
@@ -84,15 +85,40 @@ def test_a_newer_run_is_seen_by_the_older_one_only(storage: Storage) -> None:
     older = opened(storage, "a")
     assert older.newer_run() is None
     newer = opened(storage, "b")
-    assert older.newer_run() == (2, "b")
+    assert older.newer_run() == QueryRun(2, "b")
     assert newer.newer_run() is None
 
 
 def test_runs_of_one_epoch_are_ordered_by_their_ids(storage: Storage) -> None:
     for run in ("a", "b"):
         storage.publish(f"_lamina/runs/1_{run}", b"{}")
-    assert opened(storage, "a").newer_run() == (1, "b")
+    assert opened(storage, "a").newer_run() == QueryRun(1, "b")
     assert opened(storage, "b").newer_run() is None
+
+
+def claimed_twice(storage: Storage) -> tuple[CheckpointState, CheckpointState, CheckpointState]:
+    """Run a with the epochs 1 and 2, of two executors that claimed at the same time, and run b with 1 between them."""
+    storage.publish("_lamina/runs/1_b", b"{}")
+    second = opened(storage, "a")
+    storage.publish("_lamina/runs/1_a", b"{}")
+    first, between = opened(storage, "a"), opened(storage, "b")
+    assert (first.epoch, second.epoch, between.epoch) == (1, 2, 1)
+    return first, second, between
+
+
+def test_a_run_that_claimed_two_epochs_is_in_the_place_of_the_smaller_one_for_all(storage: Storage) -> None:
+    first, second, between = claimed_twice(storage)
+    assert first.newer_run() == second.newer_run() == QueryRun(1, "b")
+    assert between.newer_run() is None
+
+
+def test_a_run_that_claimed_two_epochs_does_not_supersede_itself(storage: Storage) -> None:
+    first = opened(storage, "a")
+    storage.publish("_lamina/runs/2_a", b"{}")
+    assert first.newer_run() is None
+    newer = opened(storage, "b")
+    assert (newer.epoch, newer.newer_run()) == (3, None)
+    assert first.newer_run() == QueryRun(3, "b")
 
 
 def test_a_claim_or_a_name_whose_answer_was_lost_is_read_back(storage: Storage) -> None:

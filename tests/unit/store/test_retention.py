@@ -209,6 +209,24 @@ def test_a_newer_run_is_known_by_its_files_too(query: Query) -> None:
     assert file(theirs[-1]) in names(query.storage)
 
 
+def test_files_of_every_epoch_that_the_run_or_an_older_one_claimed_stop_nothing(query: Query) -> None:
+    """Two executors of a run may have claimed an epoch each; neither is a newer run than the other."""
+    query.storage.publish("_lamina/runs/1_before", b"{}")
+    second = query.open()
+    versions = batches(query, second, EMPTY, 1)
+    query.storage.publish("_lamina/runs/1_run", b"{}")
+    first = query.open()
+    lost = query.commit(second, versions[-1], {b"lost": (PUT, b"1")})
+    won = query.commit(first, versions[-1], {b"won": (PUT, b"1")})
+    assert [version.attempt.split(".")[2] for version in (lost, won) if version.attempt] == ["2", "1"]
+    wait(query, MIN_AGE_MS)
+    assert deleted(first.collect(won, dry_run=False)) == {file(lost)}
+    lost = query.commit(second, versions[-1], {b"again": (PUT, b"1")})
+    wait(query, MIN_AGE_MS)
+    newer = Query(query.storage, run="sequel", min_versions=3, clock=query.clock)
+    assert deleted(newer.open().collect(won, dry_run=False)) == {file(lost)}
+
+
 def test_of_attempts_of_one_version_the_one_that_was_built_on_stays(query: Query) -> None:
     store = query.open()
     base = batches(query, store, EMPTY, 1)[-1]
