@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,12 @@ class _Shared:
     users: int
 
 
+@dataclass
+class _Opening:
+    lock: threading.Lock
+    users: int = 0
+
+
 class OpenStores:
     """Opens stores; those of one checkpoint, run and set of credentials share what is known of the checkpoint.
 
@@ -93,7 +100,7 @@ class OpenStores:
         self._ids = ids
         self._lock = threading.Lock()
         self._cache: LocalCache | None = None
-        self._opening: dict[tuple[Any, ...], threading.Lock] = {}
+        self._opening: dict[tuple[Any, ...], _Opening] = {}
         self._shared: OrderedDict[tuple[Any, ...], _Shared] = OrderedDict()
 
     def open(self, argument: OpenArgument) -> tuple[HeapStore, CheckpointState, Settings]:
@@ -131,10 +138,7 @@ class OpenStores:
 
     def _checkpoint(self, argument: OpenArgument, settings: Settings) -> CheckpointState:
         key = self._key(argument, settings)
-        with self._lock:
-            opening = self._opening.setdefault(key, threading.Lock())
-        # Stores of one checkpoint open at the same time, one does the work; other checkpoints do not wait for it.
-        with opening:
+        with self._turn(key):
             with self._lock:
                 shared = self._shared.get(key)
                 if shared is not None:
@@ -156,8 +160,22 @@ class OpenStores:
             )
             with self._lock:
                 self._shared[key] = _Shared(state, 1)
-                self._opening.pop(key, None)
         return state
+
+    @contextlib.contextmanager
+    def _turn(self, key: tuple[Any, ...]) -> Iterator[None]:
+        """Stores of one checkpoint open at the same time, one does the work; other checkpoints do not wait for it."""
+        with self._lock:
+            opening = self._opening.setdefault(key, _Opening(threading.Lock()))
+            opening.users += 1
+        try:
+            with opening.lock:
+                yield
+        finally:
+            with self._lock:
+                opening.users -= 1
+                if opening.users == 0:
+                    del self._opening[key]
 
     def _local_cache(self, settings: Settings) -> LocalCache:
         """The local copies of all stores: their settings are the process's."""

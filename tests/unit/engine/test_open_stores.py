@@ -1,0 +1,107 @@
+"""What opening stores leaves in memory: what is open, and nothing of what was tried."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.components import RandomIds, SystemClock
+from lamina.engine.open_stores import OpenArgument, OpenStores
+from lamina.errors import LaminaError
+from lamina.settings import Settings
+from lamina.store import CheckpointState, StoreId
+from lamina.testing.expect import fails_with
+
+
+def argument(url: object, partition: int = 0, *, run: str = "run") -> OpenArgument:
+    credentials = {"fs.s3a.secret.key": "secret"}
+    return OpenArgument(StoreId(str(url), 0, partition, "default"), {}, credentials, run, False, 2, "4.3.0", 3)
+
+
+def open_stores() -> OpenStores:
+    return OpenStores(Settings.parse, SystemClock(), RandomIds())
+
+
+def test_nothing_stays_of_an_opening_that_found_its_checkpoint_open(tmp_path: Path) -> None:
+    stores = open_stores()
+    for partition in range(2):
+        stores.open(argument(tmp_path, partition))
+    assert stores._opening == {}
+
+
+def test_nothing_stays_of_an_opening_that_failed(tmp_path: Path) -> None:
+    stores = open_stores()
+    for run in ("a", "b"):
+        with fails_with("storage.scheme"):
+            stores.open(argument("nosuchscheme://bucket/state", run=run))
+    assert stores._opening == {}
+
+
+def test_stores_that_open_at_once_share_one_checkpoint(tmp_path: Path) -> None:
+    stores = open_stores()
+    barrier = threading.Barrier(8)
+    found: list[CheckpointState] = []
+
+    def open_one(partition: int) -> None:
+        barrier.wait()
+        found.append(stores.open(argument(tmp_path, partition))[1])
+
+    threads = [threading.Thread(target=open_one, args=(partition,)) for partition in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(state is found[0] for state in found)
+    assert [shared.users for shared in stores._shared.values()] == [8]
+    assert stores._opening == {}
+
+
+def test_an_opening_that_fails_lets_one_of_those_that_wait_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = open_stores()
+    real = CheckpointState.open
+    tries = itertools.count(1)
+    at_once = threading.Event()
+    failing, trying = threading.Event(), threading.Event()
+
+    def wait_for_another() -> None:
+        while not at_once.is_set() and sum(opening.users for opening in stores._opening.values()) < 2:
+            time.sleep(0)
+
+    def opened(*arguments: Any, **named: Any) -> CheckpointState:
+        number = next(tries)
+        if number == 1:
+            failing.set()
+            wait_for_another()
+            raise LaminaError.from_kind("storage.failed", "the storage did not answer")
+        if number == 2:
+            threads[0].join()
+            trying.set()
+            wait_for_another()
+        else:
+            at_once.set()
+        return real(*arguments, **named)
+
+    def open_one(partition: int) -> None:
+        with contextlib.suppress(LaminaError):
+            stores.open(argument(tmp_path, partition))
+
+    monkeypatch.setattr(CheckpointState, "open", opened)
+    threads = [threading.Thread(target=open_one, args=(partition,)) for partition in range(3)]
+    for thread, ready in zip(threads, (failing, trying, None), strict=True):
+        thread.start()
+        if ready is not None:
+            assert ready.wait(60)
+    for thread in threads:
+        thread.join()
+    assert not at_once.is_set()
+    assert [shared.users for shared in stores._shared.values()] == [2]
+    assert stores._opening == {}
