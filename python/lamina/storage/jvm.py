@@ -6,7 +6,6 @@ at a time (docs/spec/wire.md, "Hadoop files").
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import posixpath
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.storage.backend import Backend, Listed
-from lamina.storage.temporary import temporary_name
+from lamina.storage.temporary import random_numbers, temporary_name
 
 _PREAMBLE = struct.pack("<4sHH", b"LMNW", 1, 0)
 _LENGTH = struct.Struct("<i")
@@ -51,7 +50,7 @@ class JvmBackend(Backend):
     def __init__(self, jvm: Jvm, url: str, hadoop: Mapping[str, str]) -> None:
         self._jvm = jvm
         self._open = {"op": "open", "url": url, "conf": dict(hadoop)}
-        self._counter = itertools.count()
+        self._numbers = random_numbers()
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         with self._connection():
@@ -99,7 +98,7 @@ class JvmBackend(Backend):
             return connection.answer()
 
     def _temporary(self, path: str) -> str:
-        return temporary_name(posixpath.basename(path), os.getpid(), next(self._counter))
+        return temporary_name(posixpath.basename(path), os.getpid(), next(self._numbers))
 
     @contextmanager
     def _connection(self) -> Iterator[_Connection]:

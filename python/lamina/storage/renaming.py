@@ -7,14 +7,13 @@ the rename itself; each protocol's is below.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import posixpath
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lamina.storage.remote import FsspecBackend
-from lamina.storage.temporary import temporary_name
+from lamina.storage.temporary import random_numbers, temporary_name
 
 RENAMING = frozenset({"hdfs", "arrow_hdfs", "webhdfs", "file", "local", "sftp", "smb"})
 """Protocols whose objects are visible while they are written."""
@@ -25,7 +24,7 @@ class RenamingBackend(FsspecBackend):
 
     def __init__(self, filesystem: Any, root: str) -> None:
         super().__init__(filesystem, root)
-        self._counter = itertools.count()
+        self._numbers = random_numbers()
         protocol = filesystem.protocol
         self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
 
@@ -62,7 +61,7 @@ class RenamingBackend(FsspecBackend):
         """A name beside `target`, in a directory that is there; what is left under it is removed."""
         directory, name = posixpath.split(target)
         self._filesystem.makedirs(directory, exist_ok=True)
-        temporary = posixpath.join(directory, temporary_name(name, os.getpid(), next(self._counter)))
+        temporary = posixpath.join(directory, temporary_name(name, os.getpid(), next(self._numbers)))
         try:
             yield temporary
         finally:

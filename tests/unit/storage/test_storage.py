@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 from lamina.storage import Storage, is_temporary
 from lamina.storage.remote import _modified_ms
+from lamina.storage.renaming import RenamingBackend
+from lamina.storage.temporary import random_numbers, temporary_name
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
 
@@ -187,6 +190,27 @@ def test_a_temporary_name_that_is_taken_is_not_written_to(tmp_path: Path) -> Non
     Storage(str(tmp_path)).publish("f", b"x")
     assert left.read_text() == "left by an earlier process of the same number"
     assert (tmp_path / "f").read_bytes() == b"x"
+
+
+def test_writers_of_one_name_in_two_containers_do_not_write_into_each_others_temporary_file(tmp_path: Path) -> None:
+    """Their processes have the same number."""
+    filesystem = fsspec.filesystem("file", auto_mkdir=True)
+    mine, theirs = (RenamingBackend(filesystem, str(tmp_path)) for _ in range(2))
+
+    def chunks() -> Iterator[bytes]:
+        yield b"mine"
+        theirs.publish("f", [b"theirs, longer"])
+        yield b"mine"
+
+    mine.publish("f", chunks())
+    assert (tmp_path / "f").read_bytes() == b"minemine"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_random_numbers_make_temporary_names() -> None:
+    names = {temporary_name("f", 7, next(random_numbers())) for _ in range(100)}
+    assert len(names) == 100
+    assert all(is_temporary(name) for name in names)
 
 
 def test_a_mapped_file_outlives_its_deletion(tmp_path: Path) -> None:
