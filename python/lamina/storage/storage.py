@@ -5,6 +5,7 @@ Opens the file system that a URL names, and turns what it raises into `storage.*
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -55,7 +56,8 @@ class Storage:
         self._cache = cache
         self._jvm = jvm
         self._backend = backend or open_backend(self.url, self._hadoop, fsync, jvm)
-        if cache is not None and self._backend.remote:
+        self._remote = self._backend.remote
+        if cache is not None and self._remote:
             self._backend = CachingBackend(self._backend, cache, self.url)
 
     def publish(self, path: str, data: Any) -> int:
@@ -73,7 +75,7 @@ class Storage:
         return self._call("write", path, lambda: self._backend.publish_if_absent(path, data))
 
     def read(self, path: str) -> pa.Buffer:
-        """The whole object; `file.missing` where there is none."""
+        """The whole object; `file.missing` where there is none, `file.damaged` where the system cannot read it."""
         return self._call("read", path, lambda: self._backend.read(path))
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
@@ -129,6 +131,8 @@ class Storage:
                 raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
             raise LaminaError.from_kind("file.missing", f"{self.location(path)} is not there") from error
         except Exception as error:
+            if verb == "read" and not self._remote and getattr(error, "errno", None) in _UNREADABLE:
+                raise LaminaError.from_kind("file.damaged", self._failed(verb, path, error)) from error
             # object stores raise exceptions of their own libraries, which have no common root
             denied = isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS
             kind = "storage.denied" if denied else "storage.failed"
@@ -137,6 +141,10 @@ class Storage:
     def _failed(self, verb: str, path: str, error: BaseException) -> str:
         return f"could not {verb} {self.location(path)}: {type(error).__name__}: {error}"
 
+
+_UNREADABLE = frozenset({errno.EIO, errno.ESTALE})
+"""What the system says of a local file that it cannot read, while it reads others: a bad sector, a lost handle. Of a
+remote storage s3fs says EIO where it has no better word."""
 
 _WITHOUT_CREDENTIALS = frozenset(
     {

@@ -216,7 +216,8 @@ class Collector:
                 self._others[name] = footprint(self._files, str(parsed.attempt))
             except LaminaError as error:
                 # gone meanwhile, or broken and on its way out; what cannot be read otherwise may need anything
-                if error.kind == "file.missing" or (error.kind in ("file.damaged", "file.identity") and action == WAIT):
+                broken = error.kind in ("file.damaged", "file.identity") and not isinstance(error.__cause__, OSError)
+                if error.kind == "file.missing" or (broken and action == WAIT):
                     return []
                 raise
         return self._others[name]

@@ -50,7 +50,8 @@ class Moment(Enum):
 class Fault:
     """Befalls calls of `operation` (a method's name, or "*") on paths that contain `path`.
 
-    The first `skip` such calls pass, the next `times` are hit. `after` is short for `moment=Moment.AFTER`.
+    The first `skip` such calls pass, the next `times` are hit. `after` is short for `moment=Moment.AFTER`. `errno` is
+    what the `OSError` of a failure says.
     """
 
     operation: str = "*"
@@ -61,6 +62,7 @@ class Fault:
     moment: Moment = Moment.BEFORE
     skip: int = 0
     delay_ms: int = 1_000
+    errno: int | None = None
 
     def __post_init__(self) -> None:
         if self.after:
@@ -166,7 +168,9 @@ class FaultyBackend(Backend):
         elif fault.moment is Moment.AFTER:
             call()
         message = f"injected {fault.effect.value} {fault.moment.value} {operation} of {path}"
-        raise Crashed(message) if fault.effect is Effect.CRASH else OSError(message)
+        if fault.effect is Effect.CRASH:
+            raise Crashed(message)
+        raise OSError(message) if fault.errno is None else OSError(fault.errno, message)
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         def truncated() -> int:

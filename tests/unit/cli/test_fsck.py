@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Backend, Storage
 from lamina.store.check import StoreCheck, StoreChecker
-from lamina.testing import FaultyBackend
+from lamina.testing import Fault, FaultyBackend
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
@@ -90,6 +91,21 @@ def test_a_missing_file_damages_the_versions_that_need_it(lamina: Lamina, query:
     outcome = lamina("fsck", query.directory)
     assert outcome.code == 1
     assert "versions 3-4" in " ".join(outcome.out.split())
+
+
+def test_a_file_that_the_system_cannot_read_is_reported_and_the_others_are_checked(tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    query.run(4)
+    state = Storage(f"{query.directory}/state")
+    uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
+    unreadable = query.file(query.attempts[2][0])
+    backend = FaultyBackend(state._backend)
+    for operation in ("read", "read_range", "read_tail"):
+        backend.inject(Fault(operation, unreadable.name, times=1_000, errno=errno.EIO))
+    found = check(Storage(state.url, backend=backend), query, uuid)
+    assert (found.whole, found.damaged, found.files) == ((1, 2), (3, 4), 3)
+    assert {problem.kind for problem in found.problems} == {"file.damaged"}
+    assert str(unreadable) in found.problems[0].message
 
 
 def test_a_longer_file_a_foreign_one_and_a_wrong_count_are_found(lamina: Lamina, query: QueryOnDisk) -> None:

@@ -76,6 +76,38 @@ def test_a_failing_storage_is_named_with_path_and_reason() -> None:
     assert storage.exists("d/f")
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_file_that_the_system_cannot_read_is_damaged_and_named(tmp_path: Path, code: int) -> None:
+    faulty = FaultyBackend(Storage(str(tmp_path))._backend)
+    storage = Storage(str(tmp_path), backend=faulty)
+    storage.publish("d/f", b"x")
+    for operation in ("read", "read_range", "read_tail", "publish", "list", "size"):
+        faulty.inject(Fault(operation, errno=code))
+    for call in (
+        lambda: storage.read("d/f"),
+        lambda: storage.read_range("d/f", 0, 1),
+        lambda: storage.read_tail("d/f", 1),
+    ):
+        with fails_with("file.damaged") as caught:
+            call()
+        assert f"{tmp_path}/d/f" in caught.error.message
+    for other in (lambda: storage.publish("d/f", b"x"), lambda: storage.list("d"), lambda: storage.size("d/f")):
+        with fails_with("storage.failed"):
+            other()
+
+
+def test_a_remote_storage_that_fails_says_nothing_about_the_file() -> None:
+    """s3fs says EIO for every answer that it does not know."""
+
+    class Remote(FaultyBackend):
+        remote = True
+
+    faulty = Remote(Storage("memory://remote")._backend)
+    faulty.inject(Fault("read", errno=errno.EIO))
+    with fails_with("storage.failed"):
+        Storage("memory://remote", backend=faulty).read("f")
+
+
 class Recorder:
     """What os.fsync, os.replace and os.link were called for, in order."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
 from lamina.store import Segment, Version
 from lamina.store.versions import file_name
+from lamina.testing import Fault
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, rows_of
 
@@ -39,11 +41,14 @@ def segment_path(segment: Segment) -> str:
 def break_file(query: Query, path: str, how: str) -> None:
     if how == "damaged":
         damage(query.storage, path, 40)
+    elif how == "unreadable":
+        for operation in ("read", "read_range", "read_tail"):
+            query.faults.inject(Fault(operation, path, times=1_000, errno=errno.EIO))
     else:
         query.storage.delete_many([path])
 
 
-@pytest.mark.parametrize("how", ["damaged", "missing"])
+@pytest.mark.parametrize("how", ["damaged", "missing", "unreadable"])
 def test_a_broken_segment_is_replaced_by_another_one_that_was_merged_from_the_same_files(how: str) -> None:
     query = Query()
     store = query.open()

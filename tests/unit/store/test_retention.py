@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -551,6 +552,31 @@ def test_a_retained_version_that_is_damaged_stops_a_collection(query: Query) -> 
     wait(query, 100 * MIN_AGE_MS)
     with fails_with("file.damaged"):
         query.open().collect(versions[-1], dry_run=False)
+
+
+def test_a_waiting_commit_that_the_system_cannot_read_now_stops_a_collection(query: Query) -> None:
+    """It may be read again soon, and its readers need what it refers to; one that is damaged has no readers."""
+    store, zombie = query.open(), query.open()
+    versions = batches(query, store, EMPTY, 6)
+    begun = query.begin(zombie, versions[-1])
+    segment = compact(query, zombie, versions[-1])
+    lost = query.commit(zombie, versions[-1], {b"lost": (PUT, b"1")}, begun=begun)
+    wait(query, 100 * MIN_AGE_MS)
+    base = versions[-1]
+    for _ in range(6):
+        base = query.commit(store, base, {b"k": (PUT, b"x")}, force_snapshot=True)
+    backend = query.storage._backend
+    assert isinstance(backend, Aged)
+    backend.times[f"0/0/{file(lost)}"] = query.clock.now_ms()
+    assert segment not in deleted(store.collect(base, dry_run=True))
+    query.faults.inject(Fault("read_tail", file(lost), errno=errno.EIO))
+    with fails_with("file.damaged"):
+        query.open().collect(base, dry_run=True)
+    assert segment in names(query.storage)
+    damaged = bytearray(bytes(query.storage.read(f"0/0/{file(lost)}")))
+    damaged[-20] ^= 0xFF
+    query.storage.publish(f"0/0/{file(lost)}", bytes(damaged))
+    assert segment in deleted(query.open().collect(base, dry_run=True))
 
 
 def test_a_clock_that_went_back_makes_nothing_old(query: Query) -> None:
