@@ -1,13 +1,15 @@
 """`python -m lamina.engine.maintenance`: the second process, which compacts and collects at low priority.
 
 One JSON object per line: on standard input comes first where the JVM's Hadoop files are, then jobs, one at a time; each
-is answered on standard output, after any number of lines `{"progress": rows}` that say that it is going on. The end of
-standard input ends the process at once, in the middle of a job too: files are published whole or not at all.
+is answered on standard output, after any number of lines `{"progress": n}` that say that it is going on, with the rows
+that were merged or the manifests that were read so far. The end of standard input ends the process at once, in the
+middle of a job too: files are published whole or not at all.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import logging
 import os
@@ -81,6 +83,12 @@ class Maintainer:
     def _work(self, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]) -> None:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
         store = self._store(OpenArgument.from_json(job["open"]))
+        manifests = itertools.count(1)
+
+        def looked() -> None:
+            if progress is not None:
+                progress(next(manifests), 0)
+
         try:
             confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
             store.keep_segments(job["waiting"])
@@ -91,7 +99,7 @@ class Maintainer:
                 # whatever becomes of the collection: this process believes in the segment, so the engine has to
                 report["segment"] = segment_to_json(compacted.segment)
             if job["collect"]:
-                collected = store.collect(confirmed, dry_run=False)
+                collected = store.collect(confirmed, dry_run=False, looked=looked)
                 report |= {"collected": collected.metrics(), "stopped": collected.stopped}
         finally:
             store.rest()

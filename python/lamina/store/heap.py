@@ -223,11 +223,15 @@ class HeapStore:
         """Forgets all finished segments but those of these names: no commit is to refer to them."""
         self._segments.keep(names.__contains__)
 
-    def collect(self, confirmed: Version, *, dry_run: bool) -> Collected:
-        """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`."""
+    def collect(self, confirmed: Version, *, dry_run: bool, looked: Callable[[], None] = lambda: None) -> Collected:
+        """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`.
+
+        Args:
+            looked: called after each manifest that was read, since a first collection reads very many.
+        """
         newest = Version(confirmed.version, self._versions.locate(confirmed))
         return self._collector.collect(
-            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self.waiting_segments()
+            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self.waiting_segments(), looked=looked
         )
 
     def rest(self) -> None:

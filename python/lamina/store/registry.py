@@ -21,6 +21,9 @@ from lamina.store.versions import Versions, file_name
 Entry = tuple[str, int]
 """An attempt of a lineage and its version."""
 
+Looked = Callable[[], None]
+"""Hears that long work goes on."""
+
 FarEnough = Callable[[Sequence[Entry]], bool]
 """Whether a lineage, newest first, was followed far enough down."""
 
@@ -57,9 +60,11 @@ class Registry:
             return entries, False
         return entries, True
 
-    def read(self, entries: Sequence[Entry], retained: int) -> None:
+    def read(self, entries: Sequence[Entry], retained: int, looked: Looked) -> None:
         """Learns what the versions of a lineage need; the first `retained` of them must be readable.
 
+        Args:
+            looked: called after each manifest.
         Raises:
             LaminaError: `file.*` about a retained version, or a damaged one that has readers.
         """
@@ -73,6 +78,8 @@ class Registry:
                 if index < retained or error.kind != "file.missing":
                     raise
                 continue  # collected meanwhile: it was the first to go of what has left retention
+            finally:
+                looked()
             for name in names:
                 last_used[name] = version
         self._entries, self._last_used = list(entries), last_used

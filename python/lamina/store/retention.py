@@ -35,7 +35,7 @@ from lamina.storage import Listed, is_temporary
 from lamina.store.checkpoint_state import Standing
 from lamina.store.files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
-from lamina.store.registry import Entry, Registry, footprint
+from lamina.store.registry import Entry, Looked, Registry, footprint
 from lamina.store.versions import Versions, file_name, is_empty
 
 COMMIT, SEGMENT, TEMPORARY, FOREIGN = "commit", "segment", "temporary", "foreign"
@@ -97,6 +97,7 @@ class Collector:
         *,
         dry_run: bool,
         waiting: Collection[str] = (),
+        looked: Looked = lambda: None,
     ) -> Collected:
         """Deletes what nothing needs any more; with `dry_run` only says what it would.
 
@@ -104,6 +105,7 @@ class Collector:
             confirmed: the newest version that a streaming open built on, with its attempt.
             standing: of this run among the others; None for readers.
             waiting: names of finished segments that the next commit is to refer to.
+            looked: called after each version of the lineage that was followed, and each manifest that was read.
         Raises:
             LaminaError: `store.state` for readers, `file.*` where a retained version cannot be read, `storage.*`.
         """
@@ -122,10 +124,10 @@ class Collector:
                 reason = f"a newer run of the query has written to the store, with epoch {epoch}"
                 return Collected((), dry_run, reason)
         newest = self._versions.open_present(confirmed.attempt, confirmed).manifest
-        lineage = self._followed(newest, confirmed.version, listing, now)
+        lineage = self._followed(newest, confirmed.version, listing, now, looked)
         if lineage is None:
             return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
-        verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting)
+        verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, looked)
         if not dry_run:
             # a deletion that fails is repeated by the next collection
             self._files.delete([verdict.path for verdict in verdicts if verdict.action == DELETE])
@@ -136,20 +138,21 @@ class Collector:
         return Collected(tuple(verdicts), dry_run)
 
     def _followed(
-        self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int
+        self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int, looked: Looked
     ) -> _Lineage | None:
         """The lineage down to the first version that has no readers any more; None where it breaks off too early."""
-        looked = 0
+        seen_before = 0
 
         def seen(entries: Sequence[Entry]) -> _Lineage:
             return _Lineage(entries, confirmed, listing, self._retention, now, self._first_unneeded)
 
         def far_enough(entries: Sequence[Entry]) -> bool:
-            nonlocal looked
+            nonlocal seen_before
+            looked()
             # looking at all of a lineage whenever it grows by one would cost its square
-            if entries[-1][1] > confirmed - self._retention.min_versions or len(entries) < 2 * looked:
+            if entries[-1][1] > confirmed - self._retention.min_versions or len(entries) < 2 * seen_before:
                 return False
-            looked = len(entries)
+            seen_before = len(entries)
             return seen(entries).ends
 
         entries, complete = self._registry.follow(newest, far_enough)
@@ -157,7 +160,7 @@ class Collector:
         if not complete and not lineage.passes_retention:
             return None
         self._first_unneeded = lineage.first_unneeded
-        self._registry.read(lineage.entries, lineage.retained)
+        self._registry.read(lineage.entries, lineage.retained, looked)
         return lineage
 
     def _verdicts(
@@ -167,6 +170,7 @@ class Collector:
         listing: Mapping[str, Listed],
         now: int,
         waiting: Collection[str],
+        looked: Looked,
     ) -> list[Verdict]:
         """What becomes of each file: one pass over the files by themselves, one for what kept commits refer to."""
         verdicts = {}
@@ -178,7 +182,9 @@ class Collector:
         for name, verdict in list(verdicts.items()):
             # of the lineage's own versions the registry knows what they need, and until when
             if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
-                for other in self._needed_by(name, verdict.action):
+                needed = self._needed_by(name, verdict.action)
+                looked()
+                for other in needed:
                     if other != name and other in verdicts and verdicts[other].action != KEEP:
                         verdicts[other] = _because(verdicts[other], verdict, name)
         return list(verdicts.values())

@@ -130,6 +130,20 @@ def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path:
     assert any(reference.kind == RUN and reference.end == versions[-1].version for reference in manifest.references)
 
 
+def test_a_collection_that_reads_many_manifests_says_that_it_goes_on(tmp_path: Path) -> None:
+    """Whoever is silent for too long is killed, and the next process would begin anew."""
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 40)[-1]
+    maintainer = Maintainer(SystemClock(), RandomIds())
+    segment = maintainer.work(job(tmp_path, 0, version, collect=False))["segment"]
+    told: list[int] = []
+    waiting = [str(segment_from_json(segment).name)]
+    report = maintainer.work(job(tmp_path, 0, version, waiting=waiting), lambda done, _: told.append(done))
+    assert (report["ok"], report["segment"]) == (True, None)
+    assert len(told) >= 40
+    assert told == sorted(told)
+
+
 class Reports:
     """What a queue's jobs reported."""
 

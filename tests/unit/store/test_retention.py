@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -330,6 +331,25 @@ def test_the_next_collection_reads_the_manifests_of_new_versions_only(query: Que
     collector.collect(versions[-1], dry_run=False)
     read = [path for operation, path in query.faults.calls if operation.startswith("read")]
     assert set(read) == {f"0/0/{file(version)}" for version in versions[-2:]}
+
+
+def test_a_collection_tells_after_each_manifest_that_it_goes_on(query: Query) -> None:
+    store = query.open()
+    store._commits._lineage_length = 1
+    versions = batches(query, store, EMPTY, 12)
+    for _ in range(12):
+        query.commit(store, versions[-1], {b"above": (PUT, b"1")})
+    reads: list[int] = []
+    query.faults.calls.clear()
+
+    def looked() -> None:
+        reads.append(sum(operation.startswith("read") for operation, _ in query.faults.calls))
+
+    query.open().collect(versions[-1], dry_run=False, looked=looked)
+    assert reads[-1] >= 24
+    assert max(after - before for before, after in pairwise(reads)) <= 2
+    calls = [operation for operation, _ in query.faults.calls]
+    assert sum(operation.startswith("read") for operation in calls) == reads[-1]
 
 
 def test_a_lineage_that_was_rewound_is_followed_anew(query: Query) -> None:
