@@ -10,7 +10,7 @@ not a continuation of the one followed before (the query was rewound) is followe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 
 from lamina.errors import LaminaError
@@ -60,28 +60,42 @@ class Registry:
             return entries, False
         return entries, True
 
-    def read(self, entries: Sequence[Entry], retained: int, looked: Looked) -> None:
+    def read(self, entries: Sequence[Entry], retained: int, present: Collection[str], looked: Looked) -> None:
         """Learns what the versions of a lineage need; the first `retained` of them must be readable.
 
+        A query that was rewound, or retains more than before, counts versions as retained that were collected. Those
+        are the oldest ones, are not in the listing, and no version that is there needs their files; any other manifest
+        that is not there was lost.
+
         Args:
+            present: the names of the files that the store's directory was seen to have.
             looked: called after each manifest.
         Raises:
             LaminaError: `file.*` about a retained version, or a damaged one that has readers.
         """
         continued = next((index for index, entry in enumerate(entries) if entry in self._entries[:1]), None)
         last_used = dict(self._last_used) if continued is not None else {}
+        collected: dict[str, LaminaError] = {}
+        older_is_there = continued is not None
         for index in reversed(range(len(entries) if continued is None else continued)):
             attempt, version = entries[index]
             try:
                 names = footprint(self._files, attempt)
             except LaminaError as error:
-                if index < retained or error.kind != "file.missing":
+                if error.kind != "file.missing":
                     raise
-                continue  # collected meanwhile: it was the first to go of what has left retention
+                if index < retained:
+                    if index == 0 or older_is_there or file_name(attempt) in present:
+                        raise
+                    collected[file_name(attempt)] = error
+                continue  # what has left retention is the first to go
             finally:
                 looked()
+            older_is_there = True
             for name in names:
                 last_used[name] = version
+        for name in collected.keys() & last_used.keys():
+            raise collected[name]
         self._entries, self._last_used = list(entries), last_used
 
     def keep(self, present: Mapping[str, object], entries: int) -> None:

@@ -160,7 +160,7 @@ class Collector:
         if not complete and not lineage.passes_retention:
             return None
         self._first_unneeded = lineage.first_unneeded
-        self._registry.read(lineage.entries, lineage.retained, looked)
+        self._registry.read(lineage.entries, lineage.retained, listing.keys(), looked)
         return lineage
 
     def _verdicts(

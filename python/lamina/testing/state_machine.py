@@ -503,7 +503,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def _collection_waits(self) -> bool:
-        """After a rewind versions count as retained again that were collected before: a collection stops at them."""
+        """After a rewind versions count as retained again that were collected before: a collection may stop at them."""
         return self.log != [] and self.log[-1 - MIN_VERSIONS :][0].version < self.collected
 
     def _confirmed_by(self, executor: Executor) -> Version:
