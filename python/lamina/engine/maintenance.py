@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from lamina.settings import Settings
 from lamina.storage import Jvm
 from lamina.store import HeapStore, StoreId, Version
 from lamina.store.compaction import WORKING_PREFIX
+from lamina.store.versions import is_empty
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +49,19 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class _Kept:
-    """A store that had a job: how it was opened, and when it was last used."""
+    """A store that had a job: how it was opened, when it was last used, and why its collections were stopped."""
 
     argument: OpenArgument
     store: HeapStore
     used: float
+    stops: set[str] = field(default_factory=set)
+
+    def tell(self, stop: str) -> None:
+        """Says once why nothing of the store is collected."""
+        if stop not in self.stops:
+            self.stops.add(stop)
+            store = self.argument.store
+            log.warning("nothing of %s of %s is collected: %s", self.store.identity, store.checkpoint_url, stop)
 
 
 class Maintainer:
@@ -82,7 +91,8 @@ class Maintainer:
 
     def _work(self, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]) -> None:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
-        store = self._store(OpenArgument.from_json(job["open"]))
+        kept = self._kept_for(OpenArgument.from_json(job["open"]))
+        store = kept.store
         manifests = itertools.count(1)
 
         def looked() -> None:
@@ -101,10 +111,12 @@ class Maintainer:
             if job["collect"]:
                 collected = store.collect(confirmed, dry_run=False, looked=looked)
                 report |= {"collected": collected.metrics(), "stopped": collected.stopped}
+                if collected.stopped is not None and not is_empty(confirmed.attempt):
+                    kept.tell(collected.stopped)
         finally:
             store.rest()
 
-    def _store(self, argument: OpenArgument) -> HeapStore:
+    def _kept_for(self, argument: OpenArgument) -> _Kept:
         now = self._clock.monotonic()
         for store_id, old in list(self._kept.items()):
             replaced = store_id == argument.store and old.argument != argument
@@ -115,7 +127,7 @@ class Maintainer:
         if kept is None:
             kept = self._kept[argument.store] = _Kept(argument, self._stores.open(argument)[0], now)
         kept.used = now
-        return kept.store
+        return kept
 
 
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -144,6 +144,37 @@ def test_a_collection_that_reads_many_manifests_says_that_it_goes_on(tmp_path: P
     assert told == sorted(told)
 
 
+def test_a_collection_that_a_newer_run_stops_says_so_once_and_names_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(Storage(str(tmp_path)))
+    versions = [query.run_batches(query.open(partition), EMPTY, 1)[-1] for partition in range(2)]
+    maintainer = Maintainer(SystemClock(), RandomIds())
+
+    def warnings_of_a_round() -> list[str]:
+        caplog.clear()
+        for partition, version in enumerate(versions):
+            assert maintainer.work(job(tmp_path, partition, version))["ok"]
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    assert warnings_of_a_round() == []
+    Query(query.storage, run="second").open()
+    told = warnings_of_a_round()
+    assert len(told) == 2
+    assert all("second (epoch 2)" in message for message in told)
+    assert [str(job(tmp_path, 0, EMPTY)["open"]["url"]) in message for message in told] == [True, True]
+    assert warnings_of_a_round() == []
+    Query(query.storage, run="third").open()
+    assert ["third (epoch 3)" in message for message in warnings_of_a_round()] == [True, True]
+
+
+def test_a_collection_of_an_empty_store_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    maintainer = Maintainer(SystemClock(), RandomIds())
+    report = maintainer.work(job(tmp_path, 0, Version(4, f"L1.0.1.e.-.{'0f' * 16}")))
+    assert report["stopped"] == "the store is empty"
+    assert caplog.records == []
+
+
 class Reports:
     """What a queue's jobs reported."""
 
