@@ -221,12 +221,12 @@ def restore_section(result: dict[str, Any]) -> str:
 
 def _cold_start(fresh: dict[str, float], running: dict[str, float]) -> str:
     """What a restore in a new JVM costs besides the restore."""
-    started = fresh["engine"] - running["engine"]
+    more = {who: (fresh[who] - running[who]) / 1000 for who in fresh}
     return (
-        f"A fresh JVM takes {sum(fresh.values()) / 1000:.1f} s of processor time for lamina's first batch, a running one "
-        f"{sum(running.values()) / 1000:.1f} s. Of the difference {(fresh['compilers'] - running['compilers']) / 1000:.1f} "
-        f"s are the JVM's compilers, {started / 1000:.1f} s the start of the engine, {fresh['maintenance'] / 1000:.1f} s "
-        "that of its maintenance process, and the rest code that is not compiled yet.\n"
+        f"A fresh JVM takes {sum(fresh.values()) / 1000:.1f} s of processor time for lamina's first batch, a running "
+        f"one {sum(running.values()) / 1000:.1f} s. Of the difference {more['compilers']:.1f} s are the JVM's "
+        f"compilers, {more['engine']:.1f} s the start of the engine, {more['maintenance']:.1f} s that of its "
+        "maintenance process, and the rest code that is not compiled yet.\n"
     )
 
 

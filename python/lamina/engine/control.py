@@ -91,10 +91,6 @@ class Control:
         return self._sessions.get(handle).resolve(_read(argument))
 
     @_answered
-    def related(self, handle: int, argument: str) -> dict[str, Any]:
-        return self._sessions.get(handle).related(_read(argument))
-
-    @_answered
     def maintain(self, handle: int, argument: str) -> dict[str, Any]:
         return self._sessions.get(handle).maintain(_read(argument))
 

@@ -88,11 +88,6 @@ class OpenStore:
         """The attempt of a version that counts; confirms nothing."""
         return {"attempt": self.store.resolve(version_of(argument))}
 
-    def related(self, argument: Mapping[str, Any]) -> dict[str, Any]:
-        """Whether one version was built on another."""
-        base = version_of(argument, "base_version", "base_attempt")
-        return {"base_of": self.store.is_base(version_of(argument), base)}
-
     def maintain(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """Queues compaction and collection."""
         return {"queued": self._queue(collect=True)}

@@ -85,16 +85,6 @@ class HeapStore:
             self._confirmed = version
         return version
 
-    def is_base(self, version: Version, base: Version) -> bool:
-        """Whether the attempt of `version` was built on the attempt of `base`."""
-        attempt, expected = self._versions.locate(version), self._versions.locate(base)
-        if attempt is None or is_empty(attempt):
-            return False
-        found = self._versions.open(attempt, version).manifest.base
-        if found is None or expected is None:
-            return found is None and is_empty(expected)
-        return found.attempt == expected
-
     def versions(self) -> list[VersionInfo]:
         """The commits whose files are there, oldest first."""
         return self._versions.infos()

@@ -83,19 +83,11 @@ def test_a_closed_handle_is_refused_and_others_stay(engine: Engine, tmp_path: Pa
     assert other.begin(0, None)["attempt"]
 
 
-def test_resolve_and_related_follow_the_lineage(engine: Engine, data: Data, tmp_path: Path) -> None:
+def test_resolve_follows_the_lineage(engine: Engine, data: Data, tmp_path: Path) -> None:
     store = Store(engine, f"file:{tmp_path}/state")
     first = store.commit(data, 1, None, entries([put(b"k", b"1")]))
-    sibling = store.commit(data, 1, None, entries([put(b"k", b"2")]))
     second = store.commit(data, 2, first, entries([put(b"k", b"3")]))
     assert engine.call("resolve", store.handle, {"version": 2, "attempt": second})["attempt"] == second
-
-    def base_of(base: str) -> bool:
-        argument = {"version": 2, "attempt": second, "base_version": 1, "base_attempt": base}
-        return bool(engine.call("related", store.handle, argument)["base_of"])
-
-    assert base_of(first)
-    assert not base_of(sibling)
 
 
 def test_a_reader_begins_nothing_and_writes_nothing(engine: Engine, data: Data, tmp_path: Path) -> None:

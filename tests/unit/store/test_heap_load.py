@@ -293,17 +293,6 @@ def test_a_replay_from_a_version_of_another_lineage_is_refused() -> None:
         query.open().replay(sibling, wanted)
 
 
-def test_the_base_of_an_attempt_is_told() -> None:
-    query = Query()
-    store = query.open()
-    first, second, third = query.run_batches(store, EMPTY, 3)
-    assert store.is_base(second, first)
-    assert store.is_base(first, EMPTY)
-    assert not store.is_base(third, first)
-    assert not store.is_base(first, second)
-    assert not store.is_base(EMPTY, EMPTY)
-
-
 def test_an_abandoned_load_reads_no_further(tmp_path: Path) -> None:
     backend = FaultyBackend(Storage(str(tmp_path))._backend)
     query = Query(Storage(str(tmp_path), backend=backend))

@@ -26,7 +26,6 @@ private[wire] trait EngineControl {
   def openStore(json: String): String
   def begin(handle: Long, json: String): String
   def resolve(handle: Long, json: String): String
-  def related(handle: Long, json: String): String
   def maintain(handle: Long, json: String): String
   def closeStore(handle: Long): String
   def cancel(requestId: Long): String
