@@ -95,10 +95,19 @@ final class LiveTable(pool: PagePool) {
     reads && !open.isOver
   }
 
-  /** Whether a task other than `task` still reads on what it has committed: it loses its rows when the table moves. */
-  def isReadOnBesides(task: TaskContext): Boolean = opens.exists { open =>
-    open.state == OpenState.Committed && open.task != null && (open.task ne task) && !open.isOver
+  /** Whether a task other than `task` reads on what it has committed. */
+  def isReadOnBesides(task: TaskContext): Boolean = opens.exists(open => open.isReadOn && (open.task ne task))
+
+  /** Whether the rows are those of `attempt`, or of one with the same base and the same changes. */
+  def holdsRowsOf(attempt: Option[String]): Boolean = {
+    val wanted = Attempts.content(attempt)
+    position.content == wanted || sibling(wanted).exists(isTwin)
   }
+
+  private def sibling(content: String): Option[Sibling] =
+    siblings.get(content).filter(other => before != null && other.base == before.content)
+
+  private def isTwin(other: Sibling): Boolean = other.digest == position.digest && other.families == position.families
 
   // ---- opens
 
@@ -224,9 +233,9 @@ final class LiveTable(pool: PagePool) {
       clear(Position.Start.copy(version = version))
       Move.Stayed
     } else {
-      val sibling = siblings.get(wanted).filter(other => before != null && other.base == before.content)
+      val sibling = this.sibling(wanted)
       val base = sibling.map(_.base)
-      if (sibling.exists(other => other.digest == position.digest && other.families == position.families)) {
+      if (sibling.exists(isTwin)) {
         position = position.copy(version = version, content = wanted)
         Move.Relabelled
       } else {

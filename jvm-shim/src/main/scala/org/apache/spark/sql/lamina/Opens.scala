@@ -52,6 +52,11 @@ final class Open(val task: TaskContext, writes: Boolean) {
 
   private var current: OpenState = if (writes) Writing else Reading
 
+  private var committedNanos = 0L
+
+  /** Scans that were begun after the commit and are neither exhausted nor closed. */
+  private[lamina] var scans = 0
+
   def state: OpenState = current
 
   def isWriting: Boolean = current eq Writing
@@ -59,12 +64,21 @@ final class Open(val task: TaskContext, writes: Boolean) {
   /** Whether the rows that it handed out can still be in use, as far as is known. */
   def isOver: Boolean = task != null && task.isCompleted()
 
+  /**
+   * Whether its task, which goes on, reads what it has committed: it does so at once or, for all that is known, not at
+   * all. Then it loses its rows when the table moves.
+   */
+  def isReadOn: Boolean = (current eq Committed) && task != null && !isOver &&
+    (scans > 0 || System.nanoTime() - committedNanos < Open.BeginsToReadNanos)
+
   /** Outside of tasks only the thread that opened ends an open; where that opens again, nobody will. */
   def isAbandonedBy(opener: Thread): Boolean = task == null && (thread eq opener)
 
   /** Performs the transition, or throws Spark's error for an operation out of order. */
-  def transition(action: OpenAction): Unit =
+  def transition(action: OpenAction): Unit = {
     current = Open.transitions.getOrElse((current, action), throw refused(action))
+    if (action eq OpenAction.Commit) committedNanos = System.nanoTime()
+  }
 
   def allows(action: OpenAction): Boolean = Open.transitions.contains((current, action))
 
@@ -80,6 +94,9 @@ final class Open(val task: TaskContext, writes: Boolean) {
 object Open {
   import OpenAction._
   import OpenState._
+
+  /** How long after a commit its task is taken for one that will read on. */
+  private val BeginsToReadNanos = 1000000000L
 
   private val stamps = new AtomicLong()
 

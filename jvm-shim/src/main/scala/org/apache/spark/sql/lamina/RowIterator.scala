@@ -29,6 +29,8 @@ final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
 final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var cursor: RowCursor, multi: Boolean)
     extends Iterator[UnsafeRowPair] {
   private val pair = new UnsafeRowPair()
+  private val afterCommit = cursor != null && store.open.state == OpenState.Committed
+  if (afterCommit) store.open.scans += 1
   private var elements: Iterator[UnsafeRow] = Iterator.empty
   private var keyRow: UnsafeRow = _
   private var valueRow: UnsafeRow = _
@@ -64,5 +66,8 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   }
 
   /** Ends the walk. Rows that were handed out stay readable like all others of the open. */
-  def close(): Unit = cursor = null
+  def close(): Unit = store.live.synchronized {
+    if (cursor != null && afterCommit) store.open.scans -= 1
+    cursor = null
+  }
 }

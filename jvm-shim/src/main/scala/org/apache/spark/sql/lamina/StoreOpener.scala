@@ -211,9 +211,10 @@ final class StoreOpener(
     )
   }
 
-  /** Before a writer moves the table: its tasks of other attempts have ended, and it is still this provider's. */
+  /** Before a writer moves the table: nobody reads on what this takes away, and it is still this provider's. */
   private def awaitReaders(table: LiveTable, base: Option[String]): Unit = {
-    if (table.at.content != Attempts.content(base)) turns.awaitReaders(table, turns.deadline())
+    if (!table.holdsRowsOf(base)) turns.awaitReaders(table, turns.deadline())
+    requireOpen()
     requireOwned(table)
   }
 

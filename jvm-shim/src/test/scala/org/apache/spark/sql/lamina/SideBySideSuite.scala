@@ -52,4 +52,30 @@ class SideBySideSuite extends ProviderFixture {
       second.markTaskCompleted(None)
       provider.close()
     }
+
+  test("a task that reads nothing after its commit holds nobody up, however long it goes on") {
+    val provider = provide(newId())
+    val base = commit(provider, 0, None)(put(_, 1L -> 1))
+    val (first, second) = (TaskContext.empty(), TaskContext.empty())
+    asTask(first) {
+      val store = provider.getStore(1, base)
+      put(store, 1L -> 10)
+      store.commit()
+      assert(contents(store) == Map(1L -> 10))
+    }
+    var seen = Map.empty[Long, Int]
+    val other = new Thread(() =>
+      asTask(second) {
+        val store = provider.getStore(1, base)
+        seen = contents(store)
+        store.abort()
+      }
+    )
+    other.start()
+    // a second, where waiting for the first task's end would take a minute
+    other.join(30000L)
+    assert(seen == Map(1L -> 1))
+    Seq(first, second).foreach(_.markTaskCompleted(None))
+    provider.close()
+  }
 }

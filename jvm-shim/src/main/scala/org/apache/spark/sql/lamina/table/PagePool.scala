@@ -24,6 +24,9 @@ private[table] object PagePool {
   val PageHeader: Long = 16L
   val PagesPerChunk = 16
 
+  /** The longest wait for quarantines to be over, under the lock of the table that needs memory. */
+  val MaxRestMs = 5000L
+
   /** One allocation that holds aligned pages. */
   final class Chunk(val allocation: Long, val bytes: Long) {
     var free: Int = 0
@@ -158,7 +161,7 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
     synchronized(pressure)()
     // what has just been given up may be read until its quarantine is over
     val rest = untilSweptMs
-    if (rest > 0) Thread.sleep(rest)
+    if (rest > 0) Thread.sleep(math.min(rest, MaxRestMs))
     synchronized {
       sweep()
       trim(spare = 0)

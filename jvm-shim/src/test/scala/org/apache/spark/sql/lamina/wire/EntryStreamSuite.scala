@@ -115,12 +115,12 @@ class EntryStreamSuite extends EngineFixture {
   }
 
   test("a feed takes as long as its reader: the deadline is for each piece of it") {
-    val engine = Engine.get(peer.settings(requestTimeoutMs = 2000))
-    val large = (0 until 8).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](4 << 20)))
+    val engine = Engine.get(peer.settings(requestTimeoutMs = 3000))
+    val large = (0 until 8).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](512 << 10)))
     commit(engine, large)
     var read = 0
     engine.feed(header)(_ => ()) { (_, _, _, _, _, _, _) =>
-      Thread.sleep(500)
+      Thread.sleep(600)
       read += 1
     }
     assert(read == large.size)
