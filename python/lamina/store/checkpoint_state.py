@@ -101,18 +101,14 @@ class CheckpointState:
         return None if standing is None else standing.newer
 
 
-def _own_epoch(claims: list[QueryRun], run_id: str) -> int | None:
-    return next((claim.epoch for claim in claims if claim.id == run_id), None)
-
-
 def _claim_epoch(storage: Storage, run_id: str, clock: Clock) -> int:
     claims = read_claims(storage)
-    epoch = _own_epoch(claims, run_id)
-    if epoch is not None:
-        return epoch
+    own = smallest_claims(claims).get(run_id)
+    if own is not None:
+        return own.epoch
     claimed = 1 + (claims[-1].epoch if claims else 0)
     claim = {"epoch": claimed, "run": run_id, "created_ms": clock.now_ms()}
     storage.publish_if_absent(paths.run_path(claimed, run_id), to_bytes(claim))
     # a store of the same run may have claimed meanwhile, with a smaller number
-    epoch = _own_epoch(read_claims(storage), run_id)
-    return claimed if epoch is None else epoch
+    own = smallest_claims(read_claims(storage)).get(run_id)
+    return claimed if own is None else own.epoch

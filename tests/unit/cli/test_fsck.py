@@ -53,17 +53,17 @@ def test_every_flipped_byte_of_a_file_is_found_and_the_file_is_named(lamina: Lam
     path = query.file(query.attempts[0][0])
     whole = path.read_bytes()
     state = Storage(f"{query.directory}/state")
-    uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
     for position in range(0, len(whole), 7):
         flip(path, position)
-        found = check(state, query, uuid)
+        found = check(state, query)
         assert (found.damaged, found.files) == ((1, 2), 1)
         assert all(str(path) in problem.message for problem in found.problems)
     path.write_bytes(whole)
-    assert check(state, query, uuid).problems == ()
+    assert check(state, query).problems == ()
 
 
-def check(state: Storage, query: QueryOnDisk, uuid: str, still: set[int] | None = None) -> StoreCheck:
+def check(state: Storage, query: QueryOnDisk, still: set[int] | None = None) -> StoreCheck:
+    uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
     named = {number: attempts[0] for number, attempts in enumerate(query.attempts, start=1)}
     checker = StoreChecker(
         state,
@@ -97,12 +97,11 @@ def test_a_file_that_the_system_cannot_read_is_reported_and_the_others_are_check
     query = QueryOnDisk(tmp_path / "checkpoint")
     query.run(4)
     state = Storage(f"{query.directory}/state")
-    uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
     unreadable = query.file(query.attempts[2][0])
     backend = FaultyBackend(state._backend)
     for operation in ("read", "read_range", "read_tail"):
         backend.inject(Fault(operation, unreadable.name, times=1_000, errno=errno.EIO))
-    found = check(Storage(state.url, backend=backend), query, uuid)
+    found = check(Storage(state.url, backend=backend), query)
     assert (found.whole, found.damaged, found.files) == ((1, 2), (3, 4), 3)
     assert {problem.kind for problem in found.problems} == {"file.damaged"}
     assert str(unreadable) in found.problems[0].message
@@ -172,7 +171,6 @@ def test_a_file_that_is_collected_between_listing_and_reading_is_no_damage(tmp_p
     query = QueryOnDisk(tmp_path / "checkpoint")
     query.run(4)
     state = Storage(f"{query.directory}/state")
-    uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
     first = query.file(query.attempts[0][0])
 
     class Collecting(FaultyBackend):
@@ -184,11 +182,11 @@ def test_a_file_that_is_collected_between_listing_and_reading_is_no_damage(tmp_p
             return found
 
     backend: Backend = Collecting(state._backend)
-    found = check(Storage(state.url, backend=backend), query, uuid, still={5, 6})
+    found = check(Storage(state.url, backend=backend), query, still={5, 6})
     assert found.problems == ()
     assert found.collected == (1, 2, 3, 4)
     # while Spark's log still names the versions, the same is damage
-    assert check(Storage(state.url, backend=backend), query, uuid).damaged == (1, 2, 3, 4)
+    assert check(Storage(state.url, backend=backend), query).damaged == (1, 2, 3, 4)
 
 
 def test_a_checkpoint_without_lamina_is_refused(lamina: Lamina, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,17 +192,24 @@ class Reports:
             assert self._changed.wait_for(lambda: len(self.all) >= count, timeout=60)
 
 
+NewQueue = Callable[[Path, float], MaintenanceQueue]
+"""Makes a queue whose process works in a directory and may be silent for some seconds; the test's end closes it."""
+
+
 @pytest.fixture
-def queues() -> Iterator[list[MaintenanceQueue]]:
-    started: list[MaintenanceQueue] = []
-    yield started
-    for queue in started:
+def new_queue() -> Iterator[NewQueue]:
+    made: list[MaintenanceQueue] = []
+
+    def new(directory: Path, silence_s: float) -> MaintenanceQueue:
+        made.append(MaintenanceQueue(SystemClock(), str(directory), silence_s))
+        return made[-1]
+
+    yield new
+    for queue in made:
         queue.close()
 
 
-def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(
-    tmp_path: Path, queues: list[MaintenanceQueue]
-) -> None:
+def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(tmp_path: Path, new_queue: NewQueue) -> None:
     query = Query(Storage(str(tmp_path)))
     versions = [query.run_batches(query.open(partition), EMPTY, 6)[-1] for partition in range(2)]
     assert versions[0].attempt is not None
@@ -210,8 +217,7 @@ def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(
     path = tmp_path / "0" / "0" / file_name(versions[0].attempt)
     path.unlink()
     os.mkfifo(path)
-    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=8)
-    queues.append(queue)
+    queue = new_queue(tmp_path, 8)
     queue.start()
     reports = Reports()
     for partition, version in enumerate(versions):
@@ -222,14 +228,11 @@ def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(
     assert queue.stats()["starts"] == 2
 
 
-def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(
-    tmp_path: Path, queues: list[MaintenanceQueue]
-) -> None:
+def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_path: Path, new_queue: NewQueue) -> None:
     query = Query(Storage(str(tmp_path / "state")))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
     directory = tmp_path / "not there yet"
-    queue = MaintenanceQueue(SystemClock(), str(directory), silence_s=60)
-    queues.append(queue)
+    queue = new_queue(directory, 60)
     queue.start()
     assert queue.pid is None
     reports = Reports()
@@ -243,7 +246,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(
 
 
 def test_what_a_killed_process_left_of_a_compaction_goes_when_the_next_one_starts(
-    tmp_path: Path, queues: list[MaintenanceQueue]
+    tmp_path: Path, new_queue: NewQueue
 ) -> None:
     query = Query(Storage(str(tmp_path / "state")))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
@@ -252,8 +255,7 @@ def test_what_a_killed_process_left_of_a_compaction_goes_when_the_next_one_start
     left.parent.mkdir(parents=True)
     left.write_bytes(b"sorted")
     (directory / "data.sock").touch()
-    queue = MaintenanceQueue(SystemClock(), str(directory), silence_s=60)
-    queues.append(queue)
+    queue = new_queue(directory, 60)
     queue.start()
     reports = Reports()
     queue.submit(1, Job(job(tmp_path / "state", 0, version), reports, list))
@@ -273,15 +275,12 @@ def test_a_job_that_takes_the_place_of_a_waiting_one_still_collects(tmp_path: Pa
     assert queue._waiting[2].argument["collect"] is False
 
 
-def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(
-    tmp_path: Path, queues: list[MaintenanceQueue]
-) -> None:
+def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path: Path, new_queue: NewQueue) -> None:
     """A job that was queued while the one before it was in work knows what that one made."""
     query = Query(Storage(str(tmp_path)))
     store = query.open()
     versions = query.run_batches(store, EMPTY, 12)
-    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=60)
-    queues.append(queue)
+    queue = new_queue(tmp_path, 60)
     reports = Reports()
 
     def adopted(report: dict[str, Any]) -> None:

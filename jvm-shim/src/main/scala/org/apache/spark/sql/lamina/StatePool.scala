@@ -4,9 +4,8 @@ import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicInteger
 
 import org.apache.spark.SparkConf
-import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.PagePool
-import org.apache.spark.sql.lamina.wire.Engine
+import org.apache.spark.sql.lamina.wire.{Engine, ProcessSettings}
 
 /**
  * The off-heap memory of this JVM's tables. There is one cap for all queries: the first store that opens fixes it, a
@@ -23,13 +22,9 @@ object StatePool {
   def get(settings: StoreSettings, conf: SparkConf): PagePool = synchronized {
     val wanted = Names.map(name => name -> settings.get(name)).toMap
     val outdated = pool == null || (Engine.mayChange && wanted != fixed)
-    if (!outdated) Names.find(name => wanted(name).exists(!fixed(name).contains(_))).foreach { name =>
-      def shown(values: Map[String, Option[String]]): String = values(name).fold("not set")(value => s"'$value'")
-      throw new LaminaError(
-        LaminaError.SettingsConflict,
-        s"${StoreSettings.Prefix}$name was ${shown(fixed)} when the first store of this JVM opened and is " +
-          s"${shown(wanted)} now; it holds for all queries of a JVM, so set the same everywhere or restart the application"
-      )
+    if (!outdated) for (name <- Names; now <- wanted(name) if !fixed(name).contains(now)) {
+      val key = StoreSettings.Prefix + name
+      throw ProcessSettings.conflict(key, fixed(name), "the first store of this JVM opened", now)
     }
     if (outdated) {
       val created = new PagePool(

@@ -222,12 +222,7 @@ object Engine {
     if (first.raw == later.raw) None
     else later.raw.toSeq.sorted.collectFirst {
       case (key, value) if !first.raw.get(key).contains(value) =>
-        val before = first.raw.get(key).fold("not set")(text => s"'$text'")
-        new LaminaError(
-          LaminaError.SettingsConflict,
-          s"$key was $before when the engine of this JVM was first started and is '$value' now; it holds for all " +
-            "queries of a JVM, so set the same everywhere or restart the application"
-        )
+        ProcessSettings.conflict(key, first.raw.get(key), "the engine of this JVM was first started", value)
     }
 
   private def hookShutdown(): Unit = if (!hooked) {

@@ -46,17 +46,20 @@ private[wire] final class Exchange(
   }
 
   /** Where the answer's stream comes from. */
-  def stream: ByteSource = if (paced) (to => piece(connection.readFully(to))) else connection
+  def stream: ByteSource = to => piece(connection.readFully(to))
 
-  private def piece[A](read: => A): A = {
-    val stop = timer.at(Deadline.in(deadline.timeoutMs))(connection.expire(id))
-    try read
-    finally stop()
-  }
+  /** Reads a part of the answer. */
+  private def piece[A](read: => A): A =
+    if (!paced) read
+    else {
+      val stop = timer.at(Deadline.in(deadline.timeoutMs))(connection.expire(id))
+      try read
+      finally stop()
+    }
 
   /** The header of the answer, if it says ok. */
   def readAnswer(): JValue = {
-    val json = if (paced) piece(connection.readHeader()) else connection.readHeader()
+    val json = piece(connection.readHeader())
     json \ "id" match {
       case JInt(answered) if answered == id => Protocol.answer(json)
       case other =>

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina.wire
 
+import org.apache.spark.sql.lamina.errors.LaminaError
+
 /**
  * What the engine process of this JVM is started with. The first store that opens fixes it for the life of the JVM.
  *
@@ -21,3 +23,18 @@ final case class ProcessSettings(
     tempDir: String,
     raw: Map[String, String]
 )
+
+object ProcessSettings {
+
+  /**
+   * The error of a setting of the whole JVM that is another one now.
+   *
+   * @param since when `before` was fixed
+   */
+  private[lamina] def conflict(key: String, before: Option[String], since: String, now: String): LaminaError =
+    new LaminaError(
+      LaminaError.SettingsConflict,
+      s"$key was ${before.fold("not set")(text => s"'$text'")} when $since and is '$now' now; it holds for all " +
+        "queries of a JVM, so set the same everywhere or restart the application"
+    )
+}
