@@ -74,7 +74,8 @@ def test_both_kills_hit_every_result_is_identical_and_nothing_is_left(person: Pe
     for name, query in outcome["queries"].items():
         assert query["identical"] and query["rows_compared"] > 0, name
         assert query["batches"] >= 7 and query["state_rows"] > 0 and query["written_bytes"] > 0, name
-        assert len(query["restore_ms"]) == 2 and query["commit_p99_ms"] > 0, name
+        # the second kill waits for a batch of one query; another may not have ended any since the first
+        assert 1 <= len(query["restore_ms"]) <= 2 and query["commit_p99_ms"] > 0, name
     assert outcome["queries"]["weather"]["rows_compared"] == outcome["queries"]["once"]["rows_compared"] == FLIGHTS
     assert said.count("SIGKILL") == 2
     assert said.count(" rows compared with batch: identical") == len(QUERIES)

@@ -24,7 +24,8 @@ class Figures:
         state_bytes: the most bytes that its state took, as the provider reports them.
         written_bytes: mean size, over all batches, of what the state directory holds.
         commit_ms: a value per batch, sorted: the sum over its stores.
-        restore_ms: a value per restart: the sum over its stores; empty where the provider does not say.
+        restore_ms: a value per restart after which the query ended a batch: the sum over its stores; empty where the
+            provider does not say.
     """
 
     batches: int
