@@ -41,7 +41,8 @@ object Bytes {
  * concatenation of elements, each u32 length and bytes. With row checksums, four bytes of CRC-32C over key and value
  * bytes follow each value or element.
  *
- * Not thread-safe: Spark's encoders reuse buffers. Used under the store's lock only; no two stores share one.
+ * Not thread-safe: Spark's encoders reuse buffers. Used under the store's lock, except to read rows in place; no two
+ * stores share one.
  */
 final class FamilyCodec(
     val family: ColumnFamily,
@@ -62,6 +63,9 @@ final class FamilyCodec(
     KeyValueIntegrityVerifier.create(storeName, checksum, storeConf.rowChecksumReadVerificationRatio)
 
   val multiValue: Boolean = family.multiValue
+
+  /** Whether rows are read where they lie, without anything that the store's lock guards. */
+  val readsInPlace: Boolean = rawKeys && rawValues && !checksum
 
   def supportsPrefixScan: Boolean = keyEncoder.supportPrefixKeyScan
   def supportsRangeScan: Boolean = keyEncoder.supportsRangeScan

@@ -50,7 +50,8 @@ final class Open(val task: TaskContext, writes: Boolean) {
 
   private val thread = Thread.currentThread()
 
-  private var current: OpenState = if (writes) Writing else Reading
+  /** Read without the lock by who walks rows that were fetched under it. */
+  @volatile private var current: OpenState = if (writes) Writing else Reading
 
   private var committedNanos = 0L
 

@@ -20,7 +20,8 @@ final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
 }
 
 /**
- * Walks a cursor for one open, taking the table's lock for each row and checking the open like any other call. The pair is
+ * Walks a cursor for one open. It takes the table's lock for some rows at a time, ever more of them up to a bound, and
+ * then checks the open like any other call; in between an open that came into another state is noticed. The pair is
  * reused from row to row, its rows are not.
  *
  * @param cursor null where there is nothing to walk
@@ -31,11 +32,18 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   private val pair = new UnsafeRowPair()
   private val afterCommit = cursor != null && store.open.state == OpenState.Committed
   if (afterCommit) store.open.scans += 1
+
+  /** Rows that were fetched, of which those before `position` were handed out, and the open's state at its last check. */
+  private var ahead = RowIterator.NoRows
+  private var position = 0
+  private var count = 0
+  private var checked: OpenState = _
+
   private var elements: Iterator[UnsafeRow] = Iterator.empty
   private var keyRow: UnsafeRow = _
   private var valueRow: UnsafeRow = _
 
-  override def hasNext: Boolean = valueRow != null || store.live.synchronized(advance())
+  override def hasNext: Boolean = valueRow != null || advance()
 
   override def next(): UnsafeRowPair = {
     if (!hasNext) throw new NoSuchElementException("End of the iterator")
@@ -44,30 +52,68 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
     pair
   }
 
+  private def isAhead: Boolean = position < count || elements.hasNext
+
   private def advance(): Boolean = {
-    if (cursor != null) {
-      // A commit ends the transaction that the walk began in: it goes on with what was committed.
-      cursor.base = store.reading()
-      while (valueRow == null && cursor != null) {
-        if (elements.hasNext) valueRow = elements.next()
-        else {
-          val row = cursor.next()
-          if (row == 0L) close() else take(row)
-        }
-      }
-      if (valueRow != null) store.validate(keyRow, valueRow)
-    }
+    if (isAhead && from.codec.readsInPlace && (store.open.state eq checked)) step()
+    if (valueRow == null && (isAhead || cursor != null)) store.live.synchronized(checkAndStep())
     valueRow != null
   }
 
-  private def take(row: Long): Unit = {
-    keyRow = from.key(row)
-    if (multi) elements = from.values(row) else valueRow = from.value(row)
+  private def checkAndStep(): Unit = {
+    // A commit ends the transaction that the walk began in: it goes on with what was committed.
+    val base = store.reading()
+    checked = store.open.state
+    step()
+    while (valueRow == null && cursor != null) {
+      cursor.base = base
+      fetch()
+      step()
+    }
+    if (valueRow != null) store.validate(keyRow, valueRow)
+  }
+
+  /** Fetches rows together, so that the processor waits for several of them at once. */
+  private def fetch(): Unit = {
+    if (count == ahead.length && count < RowIterator.MostRows) ahead = new Array[Long](math.max(2, 2 * count))
+    position = 0
+    count = 0
+    while (count < ahead.length && cursor != null) {
+      val row = cursor.next()
+      if (row == 0L) exhausted()
+      else {
+        ahead(count) = row
+        count += 1
+      }
+    }
+  }
+
+  /** Takes the next row of those fetched, if any is left. */
+  private def step(): Unit =
+    while (valueRow == null && isAhead) {
+      if (elements.hasNext) valueRow = elements.next()
+      else {
+        val row = ahead(position)
+        position += 1
+        keyRow = from.key(row)
+        if (multi) elements = from.values(row) else valueRow = from.value(row)
+      }
+    }
+
+  private def exhausted(): Unit = {
+    if (afterCommit) store.open.scans -= 1
+    cursor = null
   }
 
   /** Ends the walk. Rows that were handed out stay readable like all others of the open. */
   def close(): Unit = store.live.synchronized {
-    if (cursor != null && afterCommit) store.open.scans -= 1
-    cursor = null
+    if (cursor != null) exhausted()
+    position = count
+    elements = Iterator.empty
   }
+}
+
+private object RowIterator {
+  private val NoRows = Array.emptyLongArray
+  private val MostRows = 64
 }
