@@ -8,7 +8,7 @@ state after about `seconds`, so that as many rows leave with each batch as come:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -167,6 +167,8 @@ class Operator:
         seconds: how long a row stays in the state, in seconds of event time.
         sides: streams that are read; each gets its share of the rows of a batch.
         note: what a reader of its figures must know.
+        settings: Spark settings of the query.
+        sparks: minor versions of Spark that it runs on; empty stands for all.
     """
 
     title: str
@@ -176,6 +178,8 @@ class Operator:
     sides: int = 1
     stores: tuple[str, ...] = (HDFS, ROCKSDB, LAMINA)
     note: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    sparks: tuple[str, ...] = ()
 
 
 TWICE = "Spark counts the time to find expired rows in both the updates and the removals."
@@ -186,6 +190,16 @@ OPERATORS = {
     "duplicates": Operator("drop duplicates", duplicates, 30),
     "within": Operator("drop duplicates within watermark", duplicates_within_watermark, 30),
     "join": Operator("inner join", join("inner"), 20, sides=2),
+    "join4": Operator(
+        "inner join, state format 4",
+        join("inner"),
+        20,
+        sides=2,
+        stores=(ROCKSDB, LAMINA),
+        settings={"spark.sql.streaming.join.stateFormatVersion": "4"},
+        sparks=("4.2",),
+        note="The built-in HDFS store has no column families, which this format needs.",
+    ),
     "outer": Operator("left outer join", join("left_outer"), 20, sides=2, note=TWICE),
     "groups": Operator(
         "flatMapGroupsWithState", typed("mapGroups", 12, "15 seconds", 14_000), 30, mode="update", note=TWICE

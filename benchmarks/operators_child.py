@@ -51,7 +51,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     variant = request["variant"]
     jar = benchmark_jar("operators")
     spark = session.start(variant, driver_memory=request["driver_memory"], extra_jars=[jar])
-    spark.conf.set(NO_DATA_BATCHES, "false")
+    for key, value in {NO_DATA_BATCHES: "false", **operator.settings}.items():
+        spark.conf.set(key, value)
     if variant == HDFS:
         spark.conf.set(PROVIDER, TIMED_HDFS)
     clock = session.jvm(spark).org.apache.spark.sql.lamina.benchmarks.OpenClock

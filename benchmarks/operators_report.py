@@ -12,6 +12,10 @@ from benchmarks.variants import HDFS, TITLES
 
 def operators_section(result: dict[str, Any]) -> str:
     """State time and batch time of each operator."""
+    minor = ".".join(result["machine"]["spark"].split(".")[:2])
+    name = operators.result_name(minor)
+    if minor != operators.SPARKS[0]:
+        return "\n".join([f"## Stateful operators on Spark {minor}\n", header(result), *_found(result, name)])
     parts = ["## Every stateful operator\n", header(result)]
     parts.append(
         f"About a million rows of state, {result['rows']:,} rows a batch, of which about half change a row that is "
@@ -27,7 +31,11 @@ def operators_section(result: dict[str, Any]) -> str:
         "it is part of the commit. *Nothing evicted* is the time of the removals, by store, in a batch that removes "
         "nothing.\n"
     )
-    parts.append("![state time](benchmarks/operators.png)\n")
+    return "\n".join([*parts, *_found(result, name)])
+
+
+def _found(result: dict[str, Any], name: str) -> list[str]:
+    parts = [f"![state time](benchmarks/{name}.png)\n"]
     for operator in operators.present(result).values():
         parts.append(f"### {operator['title']}\n")
         rows = [
@@ -48,7 +56,7 @@ def operators_section(result: dict[str, Any]) -> str:
         parts.append(_checks(result, operator))
     bars = [[target, bar, measured, verdict(met)] for target, bar, measured, met in operators.bars(result)]
     parts.append(table(["target", "bar", "measured", ""], bars))
-    return "\n".join(parts)
+    return parts
 
 
 def _part(operator: dict[str, Any], store: str, part: str) -> str:

@@ -31,7 +31,7 @@ python -m benchmarks.micro
 python -m benchmarks.restore
 python -m benchmarks.memory
 python -m benchmarks.compaction
-python -m benchmarks.operators        # every stateful operator, about an hour
+python -m benchmarks.operators        # every stateful operator, about an hour; again with Spark 4.2
 python -m benchmarks.many_stores
 python -m benchmarks.report
 ```
@@ -361,6 +361,7 @@ SECTIONS = {
     "memory": memory_section,
     "compaction": compaction_section,
     "operators": operators_section,
+    "operators-4.2": operators_section,
     "many_stores": many_stores_section,
 }
 
