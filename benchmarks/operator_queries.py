@@ -196,7 +196,10 @@ OPERATORS = {
         20,
         sides=2,
         stores=(ROCKSDB, LAMINA),
-        settings={"spark.sql.streaming.join.stateFormatVersion": "4"},
+        settings={
+            "spark.sql.streaming.join.stateFormatV4.enabled": "true",
+            "spark.sql.streaming.join.stateFormatVersion": "4",
+        },
         sparks=("4.2",),
         note="The built-in HDFS store has no column families, which this format needs.",
     ),
