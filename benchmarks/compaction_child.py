@@ -98,7 +98,7 @@ class Life:
         self.idle.clear()
         confirmed = {"version": self.version.version, "attempt": self.version.attempt}
         job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": False}
-        self.queue.submit(1, Job(job, self._report))
+        self.queue.submit(1, Job(job, self._report, self.store.waiting_segments))
 
     def _report(self, report: dict[str, Any]) -> None:
         if not report["ok"]:

@@ -314,7 +314,8 @@ def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dic
     folder = Path(tempfile.mkdtemp(prefix="kill-", dir=keep)).resolve()
     plan = PLAN if broken is None else ((BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR))
     campaign = Campaign(folder, seed, broken, plan)
-    verdict, end_state = "", {"orphans": [], "damaged": [], "held": []}
+    verdict = ""
+    end_state: dict[str, list[str]] = {"orphans": [], "damaged": [], "held": []}
     end = time.monotonic() + minutes * 60
     try:
         campaign.start()

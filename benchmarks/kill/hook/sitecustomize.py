@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.kill_points import (
     COLLECTION,
@@ -28,6 +28,7 @@ from benchmarks.kill_points import (
 )
 
 LATE_S = 3.0
+T = TypeVar("T")
 
 
 def role_of(command: Sequence[str]) -> str | None:
@@ -121,7 +122,7 @@ def install(orders: Orders, broken: str | None) -> None:
         def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
             return self._read(lambda: self._inner.read_tail(path, length))
 
-        def _read(self, read: Callable[[], Any]) -> Any:
+        def _read(self, read: Callable[[], T]) -> T:
             if threading.current_thread().name.startswith("lamina-restore"):
                 orders.reach(RESTORE)
             return read()
