@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,9 @@ _SHORTEST_LIFE_S = 2.0
 _END_S = 5.0
 """How long the end of the engine waits for that of its maintenance process."""
 
+_LEFT_S = 60.0
+"""How long the job of a store that was closed waits for its turn: the store may be closed and opened for each batch."""
+
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -33,18 +36,20 @@ class Job:
     """Maintenance of one store: what the process is told, and who hears what it reports.
 
     `waiting` gives the finished segments that the store's next commit is to refer to. It is asked when the job is sent:
-    then the reports of all jobs before it were heard.
+    then the reports of all jobs before it were heard. `left` is when the store was closed, in seconds of the clock.
     """
 
     argument: dict[str, Any]
     report: Report
     waiting: Callable[[], list[str]]
+    left: float | None = None
 
 
 class MaintenanceQueue:
     """Feeds the maintenance process, one job at a time, in the order in which stores asked.
 
-    1. A store has at most one job waiting and one in work; asking again replaces the waiting one.
+    1. A store has at most one job waiting and one in work; asking again replaces the waiting one. A store that is
+       closed meanwhile keeps them for a while, since it may be open again for its next commit.
     2. The process is started with the engine and started again when it dies. The job that it died in is reported as
        failed and not repeated: the store asks again soon, and a job that kills the process must not do so for ever.
     3. The process ends with the engine, since its standard input is a pipe that only the engine holds.
@@ -59,8 +64,8 @@ class MaintenanceQueue:
         self._jvm = jvm
         self._directory = directory
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[int, Job] = OrderedDict()
-        self._current: tuple[int, Job] | None = None
+        self._waiting: OrderedDict[Hashable, Job] = OrderedDict()
+        self._current: tuple[Hashable, Job] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._alive = False
         self._closed = False
@@ -88,8 +93,8 @@ class MaintenanceQueue:
         """Process id of the maintenance process; None before `start`."""
         return self._process.pid if self._process is not None else None
 
-    def submit(self, store: int, job: Job) -> bool:
-        """Queues `job` for the store with this handle; False where it took the place of one that was waiting."""
+    def submit(self, store: Hashable, job: Job) -> bool:
+        """Queues `job` for the store; False where it took the place of one that was waiting."""
         with self._changed:
             replaced = self._waiting.get(store)
             new = replaced is None
@@ -99,10 +104,12 @@ class MaintenanceQueue:
             self._changed.notify_all()
             return new
 
-    def forget(self, store: int) -> None:
-        """Drops the waiting job of a store that was closed; one in work goes on, unheard."""
+    def leave(self, store: Hashable) -> None:
+        """Says that the store was closed: its waiting job is dropped if its turn does not come soon."""
         with self._changed:
-            self._waiting.pop(store, None)
+            job = self._waiting.get(store)
+            if job is not None:
+                job.left = self._clock.monotonic()
 
     def stats(self) -> dict[str, Any]:
         """The process, its starts, jobs waiting, in work, done and failed, the time spent, and what became of files.
@@ -115,7 +122,7 @@ class MaintenanceQueue:
                 "alive": self._alive,
                 "starts": self._starts,
                 "waiting": len(self._waiting),
-                "working_on": self._current[0] if self._current else None,
+                "working_on": self._current[1].argument["open"]["store"] if self._current else None,
                 "done": self._done,
                 "failed": self._failed,
                 "segments": self._segments,
@@ -182,11 +189,13 @@ class MaintenanceQueue:
                     self._started = self._clock.monotonic()
                     self._spawn()
                     continue
+                store, job = self._waiting.popitem(last=False)
+                if job.left is not None and self._clock.monotonic() - job.left > _LEFT_S:
+                    continue
                 assert self._process is not None
                 assert self._process.stdin is not None
-                self._current = self._waiting.popitem(last=False)
+                self._current = store, job
                 self._work_began = self._heard = self._clock.monotonic()
-                job = self._current[1]
                 pipe = self._process.stdin
             line = json.dumps({**job.argument, "waiting": job.waiting()})
             try:

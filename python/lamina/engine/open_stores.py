@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.components import Clock, Ids
@@ -15,6 +15,7 @@ from lamina.format import paths
 from lamina.settings import Settings
 from lamina.storage import Jvm, LocalCache, Storage
 from lamina.store import CheckpointState, HeapStore, StoreConf, StoreId
+from lamina.store.segments import WaitingSegments
 
 _UNUSED_CHECKPOINTS = 16
 
@@ -72,8 +73,11 @@ class OpenArgument:
 
 @dataclass
 class _Shared:
+    """A checkpoint as one run uses it: how many stores are open, and what their next commits are to refer to."""
+
     state: CheckpointState
     users: int
+    segments: dict[StoreId, WaitingSegments] = field(default_factory=dict)
 
 
 @dataclass
@@ -110,7 +114,7 @@ class OpenStores:
             LaminaError: `settings.*`, `storage.*`, `file.*`.
         """
         settings = self._settings_of(argument.settings)
-        checkpoint = self._checkpoint(argument, settings)
+        checkpoint, segments = self._checkpoint(argument, settings)
         try:
             store = HeapStore(
                 checkpoint,
@@ -118,6 +122,7 @@ class OpenStores:
                 StoreConf(settings, argument.format_version, argument.spark, argument.min_versions),
                 clock=self._clock,
                 ids=self._ids,
+                segments=segments,
             )
         except BaseException:
             self.close(argument)
@@ -136,7 +141,7 @@ class OpenStores:
             for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
                 del self._shared[old]
 
-    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> CheckpointState:
+    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> tuple[CheckpointState, WaitingSegments]:
         key = self._key(argument, settings)
         with self._turn(key):
             with self._lock:
@@ -144,7 +149,7 @@ class OpenStores:
                 if shared is not None:
                     shared.users += 1
                     self._shared.move_to_end(key)
-                    return shared.state
+                    return shared.state, shared.segments.setdefault(argument.store, WaitingSegments())
             state = CheckpointState.open(
                 Storage(
                     argument.store.checkpoint_url,
@@ -158,9 +163,10 @@ class OpenStores:
                 clock=self._clock,
                 ids=self._ids,
             )
+            segments = WaitingSegments()
             with self._lock:
-                self._shared[key] = _Shared(state, 1)
-        return state
+                self._shared[key] = _Shared(state, 1, {argument.store: segments})
+        return state, segments
 
     @contextlib.contextmanager
     def _turn(self, key: tuple[Any, ...]) -> Iterator[None]:

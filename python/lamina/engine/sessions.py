@@ -41,11 +41,11 @@ def version_of(value: Mapping[str, Any], version: str = "version", attempt: str 
 class OpenStore:
     """One handle: a store as one provider of the JVM opened it."""
 
-    def __init__(self, handle: int, argument: OpenArgument, store: HeapStore, maintenance: MaintenanceQueue) -> None:
-        self.handle = handle
+    def __init__(self, argument: OpenArgument, store: HeapStore, maintenance: MaintenanceQueue) -> None:
         self.argument = argument
         self.store = store
         self._maintenance = maintenance
+        self._key = (argument.store, argument.run_id)
         self._confirmed: Version | None = None
 
     def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,12 @@ class OpenStore:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
         }
-        return self._maintenance.submit(self.handle, Job(argument, self._maintained, self.store.waiting_segments))
+        return self._maintenance.submit(self._key, Job(argument, self._maintained, self.store.waiting_segments))
+
+    def close(self) -> None:
+        """Says that the handle is used no more."""
+        if not self.argument.read_only:
+            self._maintenance.leave(self._key)
 
     def _maintained(self, report: dict[str, Any]) -> None:
         segment = report.get("segment")
@@ -130,7 +135,7 @@ class Sessions:
         argument = replace(argument, settings={**argument.settings, **shared})
         with self._lock:
             handle = next(self._numbers)
-            self._open[handle] = OpenStore(handle, argument, store, self._maintenance)
+            self._open[handle] = OpenStore(argument, store, self._maintenance)
         return {
             "handle": handle,
             "checkpoint": checkpoint.uuid,
@@ -155,7 +160,7 @@ class Sessions:
         with self._lock:
             opened = self._open.pop(handle, None)
         if opened is not None:
-            self._maintenance.forget(opened.handle)
+            opened.close()
             self._stores.close(opened.argument)
 
     def stats(self) -> dict[str, Any]:

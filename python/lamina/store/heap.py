@@ -40,10 +40,21 @@ from lamina.store.versions import Versions, file_name, is_empty
 
 
 class HeapStore:
-    """One store. Thread-safe."""
+    """One store. Thread-safe.
+
+    Args:
+        segments: those that other handles of the store share, if there are any.
+    """
 
     def __init__(
-        self, checkpoint: CheckpointState, store_id: StoreId, conf: StoreConf, *, clock: Clock, ids: Ids
+        self,
+        checkpoint: CheckpointState,
+        store_id: StoreId,
+        conf: StoreConf,
+        *,
+        clock: Clock,
+        ids: Ids,
+        segments: WaitingSegments | None = None,
     ) -> None:
         settings = conf.settings
         self.store_id = store_id
@@ -56,8 +67,17 @@ class HeapStore:
         compression = Compression(settings.compression_codec, settings.compression_level)
         self._compaction = Compaction(self._files, compression, clock, ids)
         min_age_ms = settings.retention_min_age_ms
-        self._segments = WaitingSegments(lambda segment: self._compaction.refreshed(segment, min_age_ms))
-        self._commits = Commits(checkpoint, self._files, self._versions, self._segments, conf, clock=clock, ids=ids)
+        self._segments = WaitingSegments() if segments is None else segments
+        self._commits = Commits(
+            checkpoint,
+            self._files,
+            self._versions,
+            self._segments,
+            lambda segment: self._compaction.refreshed(segment, min_age_ms),
+            conf,
+            clock=clock,
+            ids=ids,
+        )
         self._collector = Collector(self._files, self._versions, Retention.of(settings, conf.min_versions), clock)
         self._lock = threading.Lock()
         self._confirmed: Version | None = None

@@ -15,10 +15,12 @@ Refresh = Callable[[Segment], Segment | None]
 
 
 class WaitingSegments:
-    """The finished segments of one store, in the order in which they were finished. Thread-safe."""
+    """The finished segments of one store, in the order in which they were finished. Thread-safe.
 
-    def __init__(self, refresh: Refresh) -> None:
-        self._refresh = refresh
+    All handles of the store in one run share them: a store may be closed and opened again between two commits.
+    """
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
 
@@ -51,14 +53,14 @@ class WaitingSegments:
                     references = replaced
         return references
 
-    def applied(self, base: Opened) -> tuple[Reference, ...]:
+    def applied(self, base: Opened, refresh: Refresh) -> tuple[Reference, ...]:
         """The references of `base` with the segments in place of what they were merged from."""
         with self._lock:
             segments = list(self._segments)
         references = base.references()
         for segment in segments:
             fits = chain.adopt(references, segment) is not None
-            fresh = self._refresh(segment) if fits else None
+            fresh = refresh(segment) if fits else None
             replaced = chain.adopt(references, fresh) if fresh else None
             if replaced is not None:
                 references = replaced

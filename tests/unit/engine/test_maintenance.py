@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lamina.components import RandomIds, SystemClock
+from lamina.engine import maintenance_queue
 from lamina.engine.maintenance import Maintainer
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument
@@ -273,6 +274,25 @@ def test_a_job_that_takes_the_place_of_a_waiting_one_still_collects(tmp_path: Pa
     assert queue._waiting[1].argument["collect"] is True
     assert queue.submit(2, Job(job(tmp_path, 0, version, collect=False), Reports(), list))
     assert queue._waiting[2].argument["collect"] is False
+
+
+def test_the_job_of_a_closed_store_keeps_its_turn_for_a_while(
+    tmp_path: Path, new_queue: NewQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance_queue, "_LEFT_S", 0.0)
+    query = Query(Storage(str(tmp_path)))
+    versions = [query.run_batches(query.open(partition), EMPTY, 1)[-1] for partition in range(3)]
+    queue = new_queue(tmp_path, 60)
+    all_reports = [Reports() for _ in versions]
+    for partition, (version, reports) in enumerate(zip(versions, all_reports, strict=True)):
+        queue.submit(partition, Job(job(tmp_path, partition, version), reports, list))
+    queue.leave(0)
+    queue.leave(1)
+    # the second is open again
+    queue.submit(1, Job(job(tmp_path, 1, versions[1]), all_reports[1], list))
+    queue.start()
+    all_reports[2].wait_for(1)
+    assert [len(reports.all) for reports in all_reports] == [0, 1, 1]
 
 
 def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path: Path, new_queue: NewQueue) -> None:

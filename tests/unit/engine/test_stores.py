@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -131,6 +133,22 @@ def test_a_directory_that_cannot_be_written_and_a_scheme_without_file_system_are
     with pytest.raises(Refused, match="nosuch") as refused:
         Store(engine, "nosuch://bucket/state")
     assert refused.value.kind == "storage.scheme"
+
+
+def test_a_store_that_is_closed_after_each_batch_is_compacted_too(engine: Engine, data: Data, tmp_path: Path) -> None:
+    """As with `unloadOnCommit`: Spark asks for maintenance right before it closes the store."""
+    attempt, files = None, []
+    for version in range(1, 25):
+        store = Store(engine, f"file:{tmp_path}/state")
+        attempt = store.commit(data, version, attempt, entries([put(b"k%d" % version, b"v")]))
+        files.append(store.load(data, version, attempt)[0]["files"])
+        assert engine.call("maintain", store.handle, {})["ok"]
+        engine.call("closeStore", store.handle)
+        deadline = time.monotonic() + 60
+        while (stats := engine.call("stats")["maintenance"])["waiting"] or stats["working_on"]:
+            assert time.monotonic() < deadline
+    assert stats["failed"] == 0 and stats["segments"] > 0
+    assert max(files) <= 2 + math.log2(len(files))
 
 
 def test_the_maintenance_process_merges_increments_and_later_versions_refer_to_the_result(
