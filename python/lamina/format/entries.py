@@ -143,28 +143,33 @@ def _data_bytes(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def messages(section: pa.Buffer, path: str) -> tuple[pa.Schema, list[Any]]:
-    """The schema and the undecoded record batches of a section; bodies are slices of `section`.
+def messages(section: pa.NativeFile, path: str) -> tuple[pa.Schema, Iterator[Any]]:
+    """The schema and the undecoded record batches of a section, which are read as they are asked for.
 
     Raises:
-        LaminaError: `file.damaged` where the bytes are no Arrow stream of entries.
+        LaminaError: `file.damaged` where the bytes are no Arrow stream of entries, also from the iterator.
     """
     try:
-        reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(section))
+        reader = pa.ipc.MessageReader.open_stream(section)
         schema = pa.ipc.read_schema(reader.read_next_message())
-        batches = []
-        while True:
-            try:
-                batches.append(reader.read_next_message())
-            except StopIteration:
-                break
     except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
         raise _no_entries(path, error) from error
     for field in SCHEMA:
         index = schema.get_field_index(field.name)
         if index < 0 or schema.field(index).type != field.type:
             raise _no_entries(path, f"no column {field.name!r} of {field.type}")
-    return schema, batches
+
+    def batches() -> Iterator[Any]:
+        while True:
+            try:
+                message = reader.read_next_message()
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError, EOFError) as error:
+                raise _no_entries(path, error) from error
+            yield message
+
+    return schema, batches()
 
 
 def decode(message: Any, schema: pa.Schema, path: str) -> pa.RecordBatch:

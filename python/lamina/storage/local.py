@@ -2,7 +2,8 @@
 
 A reader never sees a part of a file: rename replaces a name in one step. With fsync the file is flushed before the
 rename, its directory after it, and once per directory all those above it, since whoever made them may not have done it.
-Large reads are memory-mapped: files never change once published, and deleting a mapped file keeps its pages.
+Nothing is memory-mapped: a sector that cannot be read, or a network file system whose file went away, would kill the
+process instead of failing the read.
 """
 
 from __future__ import annotations
@@ -20,10 +21,6 @@ import pyarrow as pa
 
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.temporary import temporary_name
-
-_MAP_BYTES = 4 << 20
-"""Reads of at least this size are mapped."""
-
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` says on file systems without hard links (FAT, some network and FUSE mounts)."""
@@ -135,17 +132,8 @@ class LocalBackend(Backend):
         return self.read_range(path, 0, self.size(path))
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
-        target = self._path(path)
-        if length < _MAP_BYTES:
-            with open(target, "rb", buffering=0) as file:
-                return _pread(file, offset, length)
-        # a mapping must end within the file: touching a page behind its end kills the process
-        available = min(length, os.path.getsize(target) - offset)
-        if available <= 0:
-            return pa.py_buffer(b"")
-        with pa.memory_map(target, "r") as mapped:
-            mapped.seek(offset)
-            return mapped.read_buffer(available)
+        with open(self._path(path), "rb", buffering=0) as file:
+            return _pread(file, offset, length)
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         with open(self._path(path), "rb", buffering=0) as file:
@@ -175,6 +163,9 @@ class LocalBackend(Backend):
         if stat.S_ISDIR(found.st_mode):
             raise FileNotFoundError(errno.ENOENT, "a directory, not an object", path)
         return found.st_size
+
+    def local_path(self, path: str) -> str:
+        return self._path(path)
 
     def _path(self, path: str) -> str:
         return os.path.join(self._root, *path.split("/")) if path else self._root

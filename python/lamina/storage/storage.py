@@ -99,6 +99,14 @@ class Storage:
         """Drops a local copy of an object, whose contents turned out wrong; whether there was one to read around."""
         return self._backend.forget(path)
 
+    def open_range(self, path: str, offset: int, length: int) -> pa.NativeFile | None:
+        """A stream of `length` bytes from `offset` that are read as they are asked for; None where the object is no
+        local file. Reading it raises the system's errors."""
+        local = self._backend.local_path(path)
+        if local is None:
+            return None
+        return self._call("read", path, lambda: pa.OSFile(local, "rb").get_stream(offset, length))
+
     def size(self, path: str) -> int:
         """Size in bytes; `file.missing` where there is no object."""
         return self._call("look up", path, lambda: self._backend.size(path))

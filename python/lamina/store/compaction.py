@@ -14,8 +14,6 @@ when most of their rows are dead, which costs no more than what was written sinc
 
 from __future__ import annotations
 
-import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ import pyarrow as pa
 from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
-from lamina.format import container
 from lamina.format.container import SEGMENT, ContainerWriter
 from lamina.format.entries import Compression, decode, messages
 from lamina.format.manifest import REWRITE, RUN, CommitManifest, Reference, Section, SegmentManifest
@@ -38,9 +35,6 @@ from lamina.store.merge import Merger
 
 WORKING_PREFIX = "lamina-compaction-"
 """Names of the local directories that a compaction works in begin so."""
-
-_IN_MEMORY_BYTES = 16 << 20
-"""Sections above this size are copied to local disk, verified on the way, and read from there."""
 
 _LEAST_MERGED = 3
 """Merging only two would come up again with the next commit but one."""
@@ -202,35 +196,8 @@ class Compaction:
 
 
 def entries(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
-    """The verified entries of a section; a large one is copied to `directory` first, so that little is in memory."""
-    if reference.length <= _IN_MEMORY_BYTES:
-        where = files.place(reference)
-        schema, undecoded = messages(files.read(reference), where)
-        for message in undecoded:
-            yield decode(message, schema, where)
-    else:
-        yield from _from_disk(files, reference, directory)
-
-
-def _from_disk(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
-    """The entries of a large section, of which only a batch is in memory."""
+    """The verified entries of a section, of which only a batch is in memory; `directory` is for copies."""
     where = files.place(reference)
-    path = os.path.join(directory, f"section-{reference.end}")
-    digest = hashlib.sha256()
-    with open(path, "wb") as copy:
-        for piece in files.pieces(reference):
-            digest.update(piece)
-            copy.write(piece)
-    if digest.hexdigest()[: len(reference.sha256)] != reference.sha256:
-        files.forget(reference)
-        raise container.damaged(where, "the section that is referred to does not fit its checksum")
-    with pa.OSFile(path, "rb") as file:
-        os.unlink(path)
-        reader = pa.ipc.MessageReader.open_stream(file)
-        schema = pa.ipc.read_schema(reader.read_next_message())
-        while True:
-            try:
-                message = reader.read_next_message()
-            except StopIteration:
-                return
-            yield decode(message, schema, where)
+    schema, undecoded = messages(files.open_section(reference, directory), where)
+    for message in undecoded:
+        yield decode(message, schema, where)

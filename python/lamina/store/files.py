@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from lamina.errors import LaminaError
 from lamina.format import container, paths
 from lamina.format.attempt_id import FILE, AttemptId
 from lamina.format.container import COMMIT, SEGMENT, Footer
-from lamina.format.manifest import CommitManifest, Reference, SegmentManifest, StoreIdentity
+from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
 
@@ -25,6 +26,9 @@ _WHOLE_BYTES = 256 << 10
 
 
 _PIECE_BYTES = 2 << 20
+
+_IN_MEMORY_BYTES = 16 << 20
+"""Sections above this size are not held in memory, where there is a local file to read them from."""
 _HEADER_BYTES = container.HEADER.size
 
 
@@ -128,24 +132,73 @@ class StoreFiles:
         storage, path = self._place(reference)
         return _without_bad_copy(storage, path, lambda: self._read(storage, path, reference))
 
+    def open_section(self, reference: Reference, directory: str | None = None) -> pa.NativeFile:
+        """A stream of the section that `read` would give, verified when this returns.
+
+        Little of a large one is in memory: in a local file it is read a second time where it lies, and of a remote
+        storage it is copied to a file without a name in `directory`, if that is given.
+
+        Raises:
+            LaminaError: as `read`.
+        """
+        storage, path = self._place(reference)
+        if reference.length > _IN_MEMORY_BYTES:
+            local = storage.open_range(path, reference.offset, reference.length)
+            if local is not None:
+                self._check_digest(storage, path, self._section_of(storage, path, reference), lambda _: None)
+                return local
+            if directory is not None:
+                return _without_bad_copy(storage, path, lambda: self._copied(storage, path, reference, directory))
+        return pa.BufferReader(self.read(reference))
+
+    def _copied(self, storage: Storage, path: str, reference: Reference, directory: str) -> pa.NativeFile:
+        section = self._section_of(storage, path, reference)
+        copy = os.path.join(directory, f"section-{reference.end}")
+        with open(copy, "wb") as file:
+            self._check_digest(storage, path, section, file.write)
+        opened = pa.OSFile(copy, "rb")
+        os.unlink(copy)
+        return opened
+
     def _read(self, storage: Storage, path: str, reference: Reference) -> pa.Buffer:
         assert reference.size is not None
         where = storage.location(path)
         if reference.size - reference.length <= _WHOLE_BYTES:
             whole = storage.read(path)
             manifest, _ = self._manifest(storage, path, whole)
+            section = self._section(manifest, reference, where)
             data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
         else:
-            manifest, size = self._manifest(storage, path, None)
-            if size != reference.size:
-                raise container.damaged(where, f"it has {size} bytes where {reference.size} are referred to")
+            section = self._section_of(storage, path, reference)
             data = storage.read_range(path, reference.offset, reference.length)
+        container.check_section(data, section, where)
+        return data
+
+    def _check_digest(self, storage: Storage, path: str, section: Section, take: Callable[[Any], object]) -> None:
+        """Reads a section piece by piece and compares its checksum; `take` is called with each piece."""
+        digest = hashlib.sha256()
+        for offset in range(0, section.length, _PIECE_BYTES):
+            length = min(_PIECE_BYTES, section.length - offset)
+            piece = storage.read_range(path, section.offset + offset, length)
+            digest.update(piece)
+            take(piece)
+        if digest.hexdigest()[: len(section.sha256)] != section.sha256:
+            raise container.damaged(storage.location(path), f"section {section.name!r} does not fit its checksum")
+
+    def _section_of(self, storage: Storage, path: str, reference: Reference) -> Section:
+        """What the file itself says of the section that is referred to."""
+        where = storage.location(path)
+        manifest, size = self._manifest(storage, path, None)
+        if size != reference.size:
+            raise container.damaged(where, f"it has {size} bytes where {reference.size} are referred to")
+        return self._section(manifest, reference, where)
+
+    def _section(self, manifest: CommitManifest | SegmentManifest, reference: Reference, where: str) -> Section:
         self._check_identity(manifest, reference, where)
         section = next((section for section in manifest.sections if section.offset == reference.offset), None)
         if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
             raise container.damaged(where, "it does not have the section that is referred to")
-        container.check_section(data, section, where)
-        return data
+        return section
 
     def verify(self, name: str, read: Callable[[int], None]) -> tuple[CommitManifest | SegmentManifest, int]:
         """Verifies every byte of a file of this store, in bounded memory; gives its manifest and its size.
@@ -168,30 +221,8 @@ class StoreFiles:
         kind = COMMIT if isinstance(manifest, CommitManifest) else SEGMENT
         container.check_header(self.storage.read_range(path, 0, _HEADER_BYTES), kind, manifest.header_crc, where)
         for section in manifest.sections:
-            digest = hashlib.sha256()
-            for offset in range(0, section.length, _PIECE_BYTES):
-                length = min(_PIECE_BYTES, section.length - offset)
-                piece = self.storage.read_range(path, section.offset + offset, length)
-                digest.update(piece)
-                read(len(piece))
-            if digest.hexdigest()[: len(section.sha256)] != section.sha256:
-                raise container.damaged(where, f"section {section.name!r} does not fit its checksum")
+            self._check_digest(self.storage, path, section, lambda piece: read(len(piece)))
         return manifest, size
-
-    def pieces(self, reference: Reference) -> Iterator[pa.Buffer]:
-        """The bytes of a section piece by piece; checking them against its checksum is left to the caller."""
-        assert reference.path is not None
-        storage, path = self._place(reference)
-        where = storage.location(path)
-        manifest, _ = self._manifest(storage, path, None)
-        self._check_identity(manifest, reference, where)
-        for offset in range(0, reference.length, _PIECE_BYTES):
-            yield storage.read_range(path, reference.offset + offset, min(_PIECE_BYTES, reference.length - offset))
-
-    def forget(self, reference: Reference) -> None:
-        """Drops the local copy, if any, of a file whose contents turned out wrong."""
-        storage, path = self._place(reference)
-        storage.forget(path)
 
     def place(self, reference: Reference) -> str:
         """How the file of a reference is named to people."""

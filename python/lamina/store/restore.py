@@ -79,7 +79,7 @@ class _Reader:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _ordered(self, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
-        fetched: deque[Future[pa.Buffer]] = deque()
+        fetched: deque[Future[pa.NativeFile]] = deque()
         decoded: deque[Future[pa.RecordBatch]] = deque()
         requested = 0
         for index, reference in enumerate(self._chain):
@@ -104,7 +104,7 @@ class _Reader:
             yield decoded.popleft().result()
 
     def _fetch_ahead(
-        self, pool: ThreadPoolExecutor, fetched: deque[Future[pa.Buffer]], index: int, requested: int
+        self, pool: ThreadPoolExecutor, fetched: deque[Future[pa.NativeFile]], index: int, requested: int
     ) -> int:
         """Starts reading from reference `index` on; `requested` references were started before."""
         ahead = sum(reference.length for reference in self._chain[index + 1 : requested])
@@ -113,7 +113,7 @@ class _Reader:
             if requested > index and ahead + reference.length > _BYTES_AHEAD:
                 break
             ahead += reference.length
-            fetched.append(pool.submit(self._files.read, reference))
+            fetched.append(pool.submit(self._files.open_section, reference))
             requested += 1
         return requested
 
