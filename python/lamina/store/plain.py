@@ -41,6 +41,7 @@ def open_store(
     partition: int = 0,
     name: str = "default",
     *,
+    read_only: bool = False,
     hadoop: Mapping[str, str] | None = None,
     min_versions: int = 100,
     clock: Clock | None = None,
@@ -50,10 +51,12 @@ def open_store(
 ) -> PlainStore:
     """Opens the newest version of a store for reading and writing.
 
-    Each open starts a new run: an earlier one that is still open cannot commit any more.
+    Each open for writing starts a new run: an earlier one that is still open cannot commit any more, nor can a query
+    in format v1. To look at the state of a query, open it with `read_only`.
 
     Args:
         path: the checkpoint's directory; files are under `<path>/state`.
+        read_only: changes nothing in the checkpoint, and can be open beside whoever writes.
         hadoop: Hadoop configuration keys with the access to `path`.
         min_versions: how many versions before the newest one a collection keeps.
         storage: used in place of the storage that `path` names; its root is the directory `state`.
@@ -75,6 +78,7 @@ def open_store(
         StoreConf(parsed, format_version=1, spark="none", min_versions=min_versions),
         clock or SystemClock(),
         ids or RandomIds(),
+        read_only=read_only,
     )
 
 
@@ -91,7 +95,10 @@ def _settings(values: Mapping[str, Any]) -> Settings:
 class PlainStore:
     """The state of one version, in memory, and the changes of one open transaction."""
 
-    def __init__(self, storage: Storage, store_id: StoreId, conf: StoreConf, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, storage: Storage, store_id: StoreId, conf: StoreConf, clock: Clock, ids: Ids, *, read_only: bool
+    ) -> None:
+        self._read_only = read_only
         self._storage = storage
         self._store_id = store_id
         self._conf = conf
@@ -103,7 +110,7 @@ class PlainStore:
 
     def _new_run(self) -> HeapStore:
         state = CheckpointState.open(
-            self._storage, run_id=self._ids.uuid(), read_only=False, clock=self._clock, ids=self._ids
+            self._storage, run_id=self._ids.uuid(), read_only=self._read_only, clock=self._clock, ids=self._ids
         )
         return HeapStore(state, self._store_id, self._conf, clock=self._clock, ids=self._ids)
 
@@ -116,7 +123,7 @@ class PlainStore:
         return Version(version, self._heap.resolve(Version(version)))
 
     def _load(self, version: Version) -> None:
-        load = self._heap.load(version, have=None, read_only=False)
+        load = self._heap.load(version, have=None, read_only=self._read_only)
         self._rows: dict[tuple[int, bytes], bytes] = newest_first(load.batches)
         self._counts: dict[int, Count] = dict(load.counts)
         _check_counts(self._rows, self._counts, version)
@@ -125,6 +132,12 @@ class PlainStore:
         self._version = Version(version.version, load.attempt)
         self._changes: dict[tuple[int, bytes], tuple[int, bytes]] = {}
         self._committed_families = dict(self._families)
+
+    def _require_writing(self) -> None:
+        if self._read_only:
+            raise LaminaError.from_kind(
+                "store.state", f"{self._heap.identity} was opened with read_only: open it without to change it"
+            )
 
     # Rows
 
@@ -154,6 +167,7 @@ class PlainStore:
 
     def remove(self, key: bytes, family: str = DEFAULT_FAMILY) -> None:
         """Removes a key that may be there."""
+        self._require_writing()
         known = self._families.get(family)
         if known is not None:
             self._changes[known.id, key] = (DELETE, b"")
@@ -179,6 +193,7 @@ class PlainStore:
         return base if change is None else _applied(base, *change)
 
     def _family(self, name: str, *, multi_value: bool) -> ColumnFamily:
+        self._require_writing()
         family = self._families.get(name)
         if family is None:
             family = ColumnFamily(self._next_family, name, {**_PLAIN_FAMILY, "multi_value": multi_value})
@@ -197,8 +212,10 @@ class PlainStore:
         Args:
             snapshot: writes the version in full, without a base.
         Raises:
-            LaminaError: `state.superseded` where another run was opened since, `storage.*`; nothing is committed then.
+            LaminaError: `state.superseded` where another run was opened since, `store.state` where it was opened with
+                `read_only`, `storage.*`; nothing is committed then.
         """
+        self._require_writing()
         self._tasks += 1
         begin = self._heap.begin(
             self._version, task_attempt=self._tasks, load_empty=False, force_snapshot=snapshot, have=True
@@ -283,6 +300,7 @@ class PlainStore:
 
     def compact(self) -> Compacted | None:
         """Merges files of the current version where it is worth it; the next commit refers to the result."""
+        self._require_writing()
         self._heap.confirm(self._version)
         compacted = self._heap.compact()
         if compacted is not None:
@@ -291,6 +309,8 @@ class PlainStore:
 
     def collect(self, *, dry_run: bool = False) -> Collected:
         """Deletes files that no kept version needs and that have been so for the minimum age."""
+        if not dry_run:
+            self._require_writing()
         return self._heap.collect(self._version, dry_run=dry_run)
 
     def _net_changes(self) -> dict[tuple[int, bytes], tuple[int, bytes]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lamina.format import paths
 from lamina.storage import Storage
 from lamina.store.model import Version
 from lamina.store.plain import PlainStore, open_store
@@ -39,6 +40,11 @@ class StoreConformance:
         """The store, opened anew as another process would."""
         arguments: dict[str, Any] = {**self.settings, **changed}
         return open_store("conformance:/checkpoint", storage=self.storage, clock=self.clock, ids=self.ids, **arguments)
+
+    def files(self) -> dict[str, list[str]]:
+        """The names of the checkpoint's files, by directory."""
+        directories = (paths.split(paths.CHECKPOINT)[0], paths.RUNS, paths.store_directory(0, 0, "default"))
+        return {directory: sorted(entry.name for entry in self.storage.list(directory)) for directory in directories}
 
     @staticmethod
     def state(store: PlainStore, family: str = "default") -> State:
@@ -196,6 +202,32 @@ class StoreConformance:
         with fails_with("state.superseded"):
             zombie.commit()
         assert self.state(self.open()) == {b"k": b"live"}
+
+    def test_a_reader_changes_no_file_and_holds_no_writer_up(self) -> None:
+        empty = self.open(read_only=True)
+        assert (empty.version, self.state(empty)) == (Version(0), {})
+        store = self.open()
+        store.put(b"k", b"1")
+        first = store.commit()
+        before = self.files()
+        reader = self.open(read_only=True)
+        for change in (
+            lambda: reader.put(b"k", b"2"),
+            lambda: reader.append(b"k", b"2", "lists"),
+            lambda: reader.remove(b"k"),
+            reader.commit,
+            reader.compact,
+            reader.collect,
+        ):
+            with fails_with("store.state") as caught:
+                change()
+            assert "read_only" in caught.error.message
+        reader.collect(dry_run=True)
+        reader.restore(first)
+        assert self.files() == before
+        store.put(b"k", b"2")
+        store.commit()
+        assert (self.state(reader), self.state(self.open(read_only=True))) == ({b"k": b"1"}, {b"k": b"2"})
 
     def test_a_version_that_was_never_there_is_named(self) -> None:
         store = self.open()
