@@ -56,6 +56,8 @@ def run(size: dict[str, int], chosen: list[str], stores: list[str], rounds: int,
         for name, operator in OPERATORS.items()
         if name in chosen and set(operator.stores) & set(stores) and spark_minor() in (operator.sparks or SPARKS)
     }
+    if not queries:
+        raise SystemExit(f"none of {', '.join(chosen)} runs on Spark {spark_minor()} with {', '.join(stores)}")
     stateless = {str(sides): STATELESS[sides] for sides in sorted({operator.sides for operator in queries.values()})}
     plan = [
         (name, operator, [store for store in operator.stores if name in stateless or store in stores])

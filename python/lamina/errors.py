@@ -6,6 +6,8 @@ text is for people and may change.
 
 from __future__ import annotations
 
+import errno
+
 KINDS: tuple[str, ...] = (
     "settings.unknown",
     "settings.invalid",
@@ -38,6 +40,10 @@ KINDS: tuple[str, ...] = (
     "internal",
 )
 """Every kind, in the order in which they were added. Append only."""
+
+
+UNREADABLE = frozenset({errno.EIO, errno.ESTALE})
+"""What the system says of a local file that it cannot read, while it reads others: a bad sector, a lost handle."""
 
 
 class LaminaError(Exception):

@@ -198,7 +198,9 @@ def change_a_row(path: Path) -> None:
     """Flips a bit of each value, with the checksums of the file made right."""
     data, was = path.read_bytes(), manifest(path)
     section, reference = was.sections[0], was.references[0]
-    schema, stored = messages(pa.BufferReader(data[section.offset : section.offset + section.length]), str(path))
+    schema, stored = messages(
+        pa.BufferReader(data[section.offset : section.offset + section.length]), section.length, str(path)
+    )
     columns = {name: [] for name in SCHEMA.names}
     for message in stored:
         for name, values in decode(message, schema, str(path)).to_pydict().items():

@@ -25,7 +25,7 @@ _SHORTEST_LIFE_S = 2.0
 _END_S = 5.0
 """How long the end of the engine waits for that of its maintenance process."""
 
-_LEFT_S = 60.0
+_LEFT_S = 300.0
 """How long the job of a store that was closed waits for its turn: the store may be closed and opened for each batch."""
 
 Report = Callable[[dict[str, Any]], None]
@@ -104,11 +104,12 @@ class MaintenanceQueue:
             self._changed.notify_all()
             return new
 
-    def leave(self, store: Hashable) -> None:
-        """Says that the store was closed: its waiting job is dropped if its turn does not come soon."""
+    def leave(self, store: Hashable, report: Report) -> None:
+        """Says that the handle that hears `report` was closed: its waiting job is dropped if its turn does not come
+        soon."""
         with self._changed:
             job = self._waiting.get(store)
-            if job is not None:
+            if job is not None and job.report == report:
                 job.left = self._clock.monotonic()
 
     def stats(self) -> dict[str, Any]:

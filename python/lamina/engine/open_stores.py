@@ -22,7 +22,10 @@ _UNUSED_CHECKPOINTS = 16
 
 @dataclass(frozen=True)
 class OpenArgument:
-    """The argument of `openStore` (docs/spec/wire.md), checked for its shape."""
+    """The argument of `openStore` (docs/spec/wire.md), checked for its shape.
+
+    `claimed` is for the maintenance process alone: uuid of the checkpoint and epoch of the run, as the engine has them.
+    """
 
     store: StoreId
     settings: Mapping[str, str]
@@ -32,6 +35,7 @@ class OpenArgument:
     format_version: int
     spark: str
     min_versions: int
+    claimed: tuple[str, int] | None = None
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> OpenArgument:
@@ -41,7 +45,7 @@ class OpenArgument:
             EngineError: `engine.protocol` where a field is missing or of another type.
         """
         try:
-            store = value["store"]
+            store, claimed = value["store"], value.get("claimed")
             argument = OpenArgument(
                 StoreId(value["url"].rstrip("/"), int(store["operator"]), int(store["partition"]), str(store["name"])),
                 {str(key): str(text) for key, text in value["settings"].items()},
@@ -51,6 +55,7 @@ class OpenArgument:
                 int(value["format_version"]),
                 str(value["spark"]),
                 int(value["minVersionsToRetain"]),
+                (str(claimed["checkpoint"]), int(claimed["epoch"])) if claimed else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError("engine.protocol", f"openStore without a field, or with a wrong one: {error!r}") from None
@@ -68,6 +73,7 @@ class OpenArgument:
             "format_version": self.format_version,
             "spark": self.spark,
             "minVersionsToRetain": self.min_versions,
+            "claimed": None if self.claimed is None else dict(zip(("checkpoint", "epoch"), self.claimed, strict=True)),
         }
 
 
@@ -150,23 +156,26 @@ class OpenStores:
                     shared.users += 1
                     self._shared.move_to_end(key)
                     return shared.state, shared.segments.setdefault(argument.store, WaitingSegments())
-            state = CheckpointState.open(
-                Storage(
-                    argument.store.checkpoint_url,
-                    argument.hadoop,
-                    settings.storage_fsync_enabled,
-                    cache=self._local_cache(settings),
-                    jvm=self._jvm,
-                ),
-                run_id=argument.run_id,
-                read_only=argument.read_only,
-                clock=self._clock,
-                ids=self._ids,
-            )
+            state = self._opened(argument, settings)
             segments = WaitingSegments()
             with self._lock:
                 self._shared[key] = _Shared(state, 1, {argument.store: segments})
         return state, segments
+
+    def _opened(self, argument: OpenArgument, settings: Settings) -> CheckpointState:
+        storage = Storage(
+            argument.store.checkpoint_url,
+            argument.hadoop,
+            settings.storage_fsync_enabled,
+            cache=self._local_cache(settings),
+            jvm=self._jvm,
+        )
+        if argument.claimed is not None:
+            uuid, epoch = argument.claimed
+            return CheckpointState.rejoin(storage, uuid, argument.run_id, epoch)
+        return CheckpointState.open(
+            storage, run_id=argument.run_id, read_only=argument.read_only, clock=self._clock, ids=self._ids
+        )
 
     @contextlib.contextmanager
     def _turn(self, key: tuple[Any, ...]) -> Iterator[None]:

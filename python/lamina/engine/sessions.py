@@ -45,7 +45,6 @@ class OpenStore:
         self.argument = argument
         self.store = store
         self._maintenance = maintenance
-        self._key = (argument.store, argument.run_id)
         self._confirmed: Version | None = None
 
     def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,12 +100,14 @@ class OpenStore:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
         }
-        return self._maintenance.submit(self._key, Job(argument, self._maintained, self.store.waiting_segments))
+        return self._maintenance.submit(
+            self.argument.store, Job(argument, self._maintained, self.store.waiting_segments)
+        )
 
     def close(self) -> None:
         """Says that the handle is used no more."""
         if not self.argument.read_only:
-            self._maintenance.leave(self._key)
+            self._maintenance.leave(self.argument.store, self._maintained)
 
     def _maintained(self, report: dict[str, Any]) -> None:
         segment = report.get("segment")
@@ -130,9 +131,10 @@ class Sessions:
         """Opens a store; the result of `openStore`."""
         argument = OpenArgument.from_json(value)
         store, checkpoint, settings = self._stores.open(argument)
-        # the maintenance process has not seen what fixed the process's settings
+        # the maintenance process has not seen what fixed the process's settings, and is to claim nothing
         shared = {key.full_name: as_text(settings.value(key)) for key in KEYS if key.process_wide}
-        argument = replace(argument, settings={**argument.settings, **shared})
+        claimed = None if checkpoint.uuid is None or checkpoint.epoch is None else (checkpoint.uuid, checkpoint.epoch)
+        argument = replace(argument, settings={**argument.settings, **shared}, claimed=claimed)
         with self._lock:
             handle = next(self._numbers)
             self._open[handle] = OpenStore(argument, store, self._maintenance)

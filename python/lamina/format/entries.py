@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lamina.errors import LaminaError
+from lamina.errors import UNREADABLE, LaminaError
 
 PUT = 1
 DELETE = 2
@@ -143,12 +143,17 @@ def _data_bytes(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def messages(section: pa.NativeFile, path: str) -> tuple[pa.Schema, Iterator[Any]]:
+def messages(section: pa.NativeFile, length: int, path: str) -> tuple[pa.Schema, Iterator[Any]]:
     """The schema and the undecoded record batches of a section, which are read as they are asked for.
 
+    Args:
+        section: stands at the beginning of the section.
+        length: of the section, in bytes.
     Raises:
-        LaminaError: `file.damaged` where the bytes are no Arrow stream of entries, also from the iterator.
+        LaminaError: `file.damaged` where the bytes are no Arrow stream of entries, also from the iterator;
+            `storage.failed` where they cannot be read now.
     """
+    start = section.tell()
     try:
         reader = pa.ipc.MessageReader.open_stream(section)
         schema = pa.ipc.read_schema(reader.read_next_message())
@@ -164,10 +169,16 @@ def messages(section: pa.NativeFile, path: str) -> tuple[pa.Schema, Iterator[Any
             try:
                 message = reader.read_next_message()
             except StopIteration:
-                return
+                break
+            except MemoryError:
+                raise
             except (pa.ArrowException, OSError, EOFError) as error:
+                if getattr(error, "errno", None) not in (None, *UNREADABLE):
+                    raise LaminaError.from_kind("storage.failed", f"could not read {path}: {error}") from error
                 raise _no_entries(path, error) from error
             yield message
+        if section.tell() != start + length:
+            raise _no_entries(path, f"it ends after {section.tell() - start} of {length} bytes")
 
     return schema, batches()
 

@@ -5,7 +5,6 @@ Opens the file system that a URL names, and turns what it raises into `storage.*
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import fsspec
 import pyarrow as pa
 
-from lamina.errors import LaminaError
+from lamina.errors import UNREADABLE, LaminaError
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.cache import CachingBackend, LocalCache
 from lamina.storage.hadoop import PACKAGES, translate
@@ -99,13 +98,19 @@ class Storage:
         """Drops a local copy of an object, whose contents turned out wrong; whether there was one to read around."""
         return self._backend.forget(path)
 
-    def open_range(self, path: str, offset: int, length: int) -> pa.NativeFile | None:
-        """A stream of `length` bytes from `offset` that are read as they are asked for; None where the object is no
-        local file. Reading it raises the system's errors."""
-        local = self._backend.local_path(path)
-        if local is None:
-            return None
-        return self._call("read", path, lambda: pa.OSFile(local, "rb").get_stream(offset, length))
+    def open_at(self, path: str, offset: int) -> pa.NativeFile | None:
+        """The object as a file that stands at `offset`; None where it is no local file. Reading it raises the system's
+        errors."""
+
+        def opened() -> pa.NativeFile | None:
+            local = self._backend.local_path(path)
+            if local is None:
+                return None
+            file = pa.OSFile(local, "rb")
+            file.seek(offset)
+            return file
+
+        return self._call("read", path, opened)
 
     def size(self, path: str) -> int:
         """Size in bytes; `file.missing` where there is no object."""
@@ -139,7 +144,8 @@ class Storage:
                 raise LaminaError.from_kind("storage.failed", self._failed(verb, path, error)) from error
             raise LaminaError.from_kind("file.missing", f"{self.location(path)} is not there") from error
         except Exception as error:
-            if verb == "read" and not self._remote and getattr(error, "errno", None) in _UNREADABLE:
+            # of a remote storage s3fs says EIO where it has no better word
+            if verb == "read" and not self._remote and getattr(error, "errno", None) in UNREADABLE:
                 raise LaminaError.from_kind("file.damaged", self._failed(verb, path, error)) from error
             # object stores raise exceptions of their own libraries, which have no common root
             denied = isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS
@@ -149,10 +155,6 @@ class Storage:
     def _failed(self, verb: str, path: str, error: BaseException) -> str:
         return f"could not {verb} {self.location(path)}: {type(error).__name__}: {error}"
 
-
-_UNREADABLE = frozenset({errno.EIO, errno.ESTALE})
-"""What the system says of a local file that it cannot read, while it reads others: a bad sector, a lost handle. Of a
-remote storage s3fs says EIO where it has no better word."""
 
 _WITHOUT_CREDENTIALS = frozenset(
     {

@@ -85,6 +85,22 @@ class CheckpointState:
                 )
         return cls(storage, found.uuid, run_id, _claim_epoch(storage, run_id, clock))
 
+    @classmethod
+    def rejoin(cls, storage: Storage, uuid: str, run_id: str, epoch: int) -> CheckpointState:
+        """The checkpoint as a process sees it that works for one that has opened it; writes nothing.
+
+        Raises:
+            LaminaError: `file.missing` where the checkpoint was removed meanwhile, also if another is in its place;
+                `file.damaged`, `file.version`, `storage.*`.
+        """
+        found = read_identity(storage)
+        if found is None or found.uuid != uuid:
+            now = "is not there" if found is None else f"is another checkpoint's, {found.uuid}"
+            raise LaminaError.from_kind(
+                "file.missing", f"{storage.location(paths.CHECKPOINT)} {now}: checkpoint {uuid} was removed"
+            )
+        return cls(storage, uuid, run_id, epoch)
+
     def standing(self) -> Standing | None:
         """How this run stands among the others now; None for readers.
 

@@ -198,6 +198,6 @@ class Compaction:
 def entries(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
     """The verified entries of a section, of which only a batch is in memory; `directory` is for copies."""
     where = files.place(reference)
-    schema, undecoded = messages(files.open_section(reference, directory), where)
+    schema, undecoded = messages(files.open_section(reference, directory), reference.length, where)
     for message in undecoded:
         yield decode(message, schema, where)

@@ -133,7 +133,7 @@ class StoreFiles:
         return _without_bad_copy(storage, path, lambda: self._read(storage, path, reference))
 
     def open_section(self, reference: Reference, directory: str | None = None) -> pa.NativeFile:
-        """A stream of the section that `read` would give, verified when this returns.
+        """A file that stands at the section that `read` would give, verified when this returns.
 
         Little of a large one is in memory: in a local file it is read a second time where it lies, and of a remote
         storage it is copied to a file without a name in `directory`, if that is given.
@@ -143,7 +143,7 @@ class StoreFiles:
         """
         storage, path = self._place(reference)
         if reference.length > _IN_MEMORY_BYTES:
-            local = storage.open_range(path, reference.offset, reference.length)
+            local = storage.open_at(path, reference.offset)
             if local is not None:
                 self._check_digest(storage, path, self._section_of(storage, path, reference), lambda _: None)
                 return local

@@ -108,7 +108,7 @@ class Loader:
     def _all_whole(self, references: Sequence[Reference]) -> bool:
         try:
             for reference in references:
-                self._files.read(reference)
+                self._files.open_section(reference)
         except LaminaError as error:
             if error.kind.startswith("file."):
                 return False

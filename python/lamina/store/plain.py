@@ -56,7 +56,8 @@ def open_store(
 
     Args:
         path: the checkpoint's directory; files are under `<path>/state`.
-        read_only: changes nothing in the checkpoint, and can be open beside whoever writes.
+        read_only: changes nothing in the checkpoint, and can be open beside whoever writes. The newest version written
+            may be one that Spark has not committed.
         hadoop: Hadoop configuration keys with the access to `path`.
         min_versions: how many versions before the newest one a collection keeps.
         storage: used in place of the storage that `path` names; its root is the directory `state`.

@@ -1,9 +1,10 @@
 """Restoring: streams the entries of a chain of references, reading, verifying and decompressing ahead in threads.
 
-Every section is verified before its first entry is handed out. A file that turns out damaged or missing half-way is
-worked around where another chain leads to the same state: what was handed out already covers the versions behind it,
-so the rest may come from the manifest of the version at which the broken reference ends, from older segments with the
-increments after them, or from another segment that was merged from the same files (`alternatives`).
+Every section is verified before its first entry is handed out; one that cannot be read on after that fails the restore,
+since entries of it are out. A file that turns out damaged or missing half-way through the chain is worked around where
+another chain leads to the same state: what was handed out already covers the versions behind it, so the rest may come
+from the manifest of the version at which the broken reference ends, from older segments with the increments after them,
+or from another segment that was merged from the same files (`alternatives`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class _Reader:
                 yield decoded.popleft().result()
             where = self._files.place(reference)
             try:
-                schema, undecoded = messages(section.result(), where)
+                schema, undecoded = messages(section.result(), reference.length, where)
             except LaminaError:
                 # everything before this section is whole and goes out first
                 while decoded:

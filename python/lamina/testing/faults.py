@@ -105,6 +105,8 @@ class RandomFaults:
 class FaultyBackend(Backend):
     """Passes calls on to `inner`, unless a fault befalls them; `calls` lists (operation, path).
 
+    It is no directory of local files, so that each read is a call.
+
     Args:
         random: faults beside those that are injected.
         shuffle: a seed; listings come in an order drawn from it, another one each time.

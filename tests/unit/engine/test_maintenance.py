@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,33 @@ def test_a_hundred_idle_stores_are_collected_in_turn(tmp_path: Path) -> None:
     clock.advance(MIN_AGE_MS)
     assert round_of_jobs() == [1] * 100
     assert all(not kept.store._versions._manifests for kept in maintainer._kept.values())
+
+
+@pytest.mark.parametrize("remade", [False, True])
+def test_a_job_of_a_checkpoint_that_was_removed_writes_nothing(tmp_path: Path, remade: bool) -> None:
+    """Neither does it come back, nor is the old run the newest one of a query that was begun in its place."""
+    query = Query(Storage(str(tmp_path / "state")))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    uuid = query.open().identity.checkpoint
+    asked = job(tmp_path / "state", 0, version)
+    asked["open"]["claimed"] = {"checkpoint": uuid, "epoch": 1}
+    shutil.rmtree(tmp_path / "state")
+    if remade:
+        other = Query(Storage(str(tmp_path / "state")), run="other")
+        other.run_batches(other.open(), EMPTY, 6)
+    before = sorted(tmp_path.rglob("*"))
+    report = Maintainer(SystemClock(), RandomIds()).work(asked)
+    assert report["error"]["kind"] == "file.missing" and uuid in report["error"]["message"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_job_claims_no_epoch_where_the_engine_has_one(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path / "state")))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    asked = job(tmp_path / "state", 0, version, run="another process's")
+    asked["open"]["claimed"] = {"checkpoint": query.open().identity.checkpoint, "epoch": 1}
+    assert Maintainer(SystemClock(), RandomIds()).work(asked)["ok"]
+    assert [path.name for path in (tmp_path / "state" / "_lamina" / "runs").iterdir()] == ["1_run"]
 
 
 def test_what_is_kept_of_a_store_goes_with_a_newer_run_or_after_an_hour_without_a_job(tmp_path: Path) -> None:
@@ -286,8 +314,9 @@ def test_the_job_of_a_closed_store_keeps_its_turn_for_a_while(
     all_reports = [Reports() for _ in versions]
     for partition, (version, reports) in enumerate(zip(versions, all_reports, strict=True)):
         queue.submit(partition, Job(job(tmp_path, partition, version), reports, list))
-    queue.leave(0)
-    queue.leave(1)
+    for partition, reports in enumerate(all_reports[:2]):
+        queue.leave(partition, reports)
+    queue.leave(2, Reports())  # an older handle of it
     # the second is open again
     queue.submit(1, Job(job(tmp_path, 1, versions[1]), all_reports[1], list))
     queue.start()

@@ -157,7 +157,7 @@ def test_an_op_that_is_not_known_is_refused_by_name() -> None:
             ],
             schema=SCHEMA,
         )
-        schema, found = entries.messages(stream([unknown]), "the-file.lam")
+        schema, found = messages_of(stream([unknown]), "the-file.lam")
         with fails_with("file.version") as caught:
             entries.decode(next(found), schema, "the-file.lam")
         assert "the-file.lam" in caught.error.message
@@ -165,17 +165,21 @@ def test_an_op_that_is_not_known_is_refused_by_name() -> None:
 
 def test_unknown_columns_are_ignored() -> None:
     more = batch(3).append_column("later", pa.array([1, 2, 3]))
-    schema, found = entries.messages(stream([more]), "f")
+    schema, found = messages_of(stream([more]))
     assert entries.decode(next(found), schema, "f").equals(batch(3))
 
 
 def test_a_section_without_a_column_is_refused() -> None:
     with fails_with("file.damaged"):
-        entries.messages(stream([batch(3).select(["cf", "op", "key"])]), "f")
+        messages_of(stream([batch(3).select(["cf", "op", "key"])]))
     with fails_with("file.damaged"):
-        entries.messages(pa.BufferReader(b"no stream of Arrow messages at all"), "f")
+        messages_of(pa.BufferReader(b"no stream of Arrow messages at all"))
     with fails_with("file.damaged"):
-        entries.messages(pa.BufferReader(b""), "f")
+        messages_of(pa.BufferReader(b""))
+
+
+def messages_of(section: pa.NativeFile, path: str = "f") -> tuple[pa.Schema, Iterator[Any]]:
+    return entries.messages(section, section.size(), path)
 
 
 def stream(batches: list[pa.RecordBatch]) -> pa.NativeFile:
@@ -191,7 +195,7 @@ def test_each_compression_is_read_back(codec: str) -> None:
     data = written([batch(100)], Compression(codec))
     section = verify(data, "f").sections[0]
     content = pa.BufferReader(pa.py_buffer(data).slice(section.offset, section.length))
-    schema, found = entries.messages(content, "f")
+    schema, found = messages_of(content)
     assert [entries.decode(message, schema, "f") for message in found] == [batch(100)]
 
 
@@ -207,7 +211,7 @@ def test_the_same_entries_and_manifest_give_the_same_bytes() -> None:
 def test_large_batches_are_split_and_sections_can_be_decoded_piece_by_piece() -> None:
     data = written([batch(200_000)])
     section = verify(data, "f").sections[0]
-    schema, found = entries.messages(pa.BufferReader(pa.py_buffer(data).slice(section.offset, section.length)), "f")
+    schema, found = messages_of(pa.BufferReader(pa.py_buffer(data).slice(section.offset, section.length)))
     decoded = [entries.decode(message, schema, "f") for message in found]
     assert max(one.num_rows for one in decoded) <= 2 * entries.BATCH_ROWS
     assert pa.Table.from_batches(decoded).equals(pa.Table.from_batches([batch(200_000)]))

@@ -7,9 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lamina.format.entries import PUT
+from lamina.format.manifest import Section
 from lamina.storage import Storage
 from lamina.store import Version, files
 from lamina.store.files import StoreFiles
@@ -63,9 +65,20 @@ def test_a_damaged_section_is_named_before_any_of_its_entries_is_handed_out(quer
     assert file_name(version.attempt) in caught.error.message
 
 
-@pytest.mark.parametrize("left", [0.0, 0.5, 0.9])
+def behind_a_batch(path: Path, section: Section) -> int:
+    """Where the schema and two batches of a section end."""
+    with pa.OSFile(str(path), "rb") as file:
+        file.seek(section.offset)
+        reader = pa.ipc.MessageReader.open_stream(file)
+        for _ in range(3):
+            reader.read_next_message()
+        assert section.offset < file.tell() < section.offset + section.length
+        return int(file.tell())
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.9, "batches"])
 def test_a_file_that_is_cut_off_after_it_was_verified_fails_the_restore(
-    left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    left: float | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(Storage(str(tmp_path)), compression__codec="uncompressed")
     version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, b"v") for number in range(200_000)})
@@ -73,9 +86,11 @@ def test_a_file_that_is_cut_off_after_it_was_verified_fails_the_restore(
     path = tmp_path / "0" / "0" / file_name(version.attempt)
     verified = StoreFiles._check_digest
 
-    def cut(self: StoreFiles, storage: Storage, at: str, section: Any, take: Any) -> None:
+    def cut(self: StoreFiles, storage: Storage, at: str, section: Section, take: Any) -> None:
         verified(self, storage, at, section, take)
-        os.truncate(path, section.offset + int(section.length * left))
+        os.truncate(
+            path, behind_a_batch(path, section) if left == "batches" else section.offset + int(section.length * left)
+        )
 
     monkeypatch.setattr(files, "_PIECE_BYTES", 1 << 20)
     monkeypatch.setattr(StoreFiles, "_check_digest", cut)

@@ -86,7 +86,7 @@ final class LaminaStateStore(
     if (live.writer ne open) throw stale()
   }
 
-  private def stale(): Throwable =
+  private[lamina] def stale(): Throwable =
     StateStoreErrors.invalidStamp(open.stamp, Option(live.writer).fold(live.generation)(_.stamp))
 
   /** The column family of a call, or Spark's error for a wrong name. */

@@ -112,13 +112,14 @@ final class LiveTable(pool: PagePool) {
   // ---- opens
 
   def enter(open: Open): Unit = {
+    open.left = false
     opens += open
     table.readersActive(open.stamp)
   }
 
   /** The rows that an open handed out are not used any more. */
   def leave(open: Open): Unit = if (opens.remove(open)) {
-    table.readersEnded(open.stamp)
+    giveUp(open)
     if (writer eq open) abort()
     idle()
     notifyAll()
@@ -129,9 +130,14 @@ final class LiveTable(pool: PagePool) {
     val action = onIdle
     onIdle = null
     // They would keep what the next provider gives up.
-    opens.foreach(open => table.readersEnded(open.stamp))
+    opens.foreach(giveUp)
     opens.clear()
     action()
+  }
+
+  private def giveUp(open: Open): Unit = {
+    open.left = true
+    table.readersEnded(open.stamp)
   }
 
   // ---- transaction

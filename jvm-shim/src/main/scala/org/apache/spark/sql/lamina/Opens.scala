@@ -58,6 +58,9 @@ final class Open(val task: TaskContext, writes: Boolean) {
   /** Scans that were begun after the commit and are neither exhausted nor closed. */
   private[lamina] var scans = 0
 
+  /** Its rows are given up: what it has in its hands may be gone at any time. */
+  @volatile private[lamina] var left = false
+
   def state: OpenState = current
 
   def isWriting: Boolean = current eq Writing

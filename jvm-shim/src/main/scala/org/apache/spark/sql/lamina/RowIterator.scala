@@ -20,9 +20,9 @@ final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
 }
 
 /**
- * Walks a cursor for one open. It takes the table's lock for some rows at a time, ever more of them up to a bound, and
- * then checks the open like any other call; in between an open that came into another state is noticed. The pair is
- * reused from row to row, its rows are not.
+ * Walks a cursor for one open. It takes the table's lock for some rows at a time, ever more of them up to a bound (for
+ * each where rows are not read in place), and then checks the open like any other call; in between, an open that came
+ * into another state or whose rows were given up is noticed. The pair is reused from row to row, its rows are not.
  *
  * @param cursor null where there is nothing to walk
  * @param multi whether each element of a value comes as a row of its own
@@ -55,7 +55,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   private def isAhead: Boolean = position < count || elements.hasNext
 
   private def advance(): Boolean = {
-    if (isAhead && from.codec.readsInPlace && (store.open.state eq checked)) step()
+    if (isAhead && from.codec.readsInPlace && (store.open.state eq checked) && !store.open.left) step()
     if (valueRow == null && (isAhead || cursor != null)) store.live.synchronized(checkAndStep())
     valueRow != null
   }
@@ -64,6 +64,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
     // A commit ends the transaction that the walk began in: it goes on with what was committed.
     val base = store.reading()
     checked = store.open.state
+    if (isAhead && store.open.left) throw store.stale()
     step()
     while (valueRow == null && cursor != null) {
       cursor.base = base
@@ -75,7 +76,8 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
 
   /** Fetches rows together, so that the processor waits for several of them at once. */
   private def fetch(): Unit = {
-    if (count == ahead.length && count < RowIterator.MostRows) ahead = new Array[Long](math.max(2, 2 * count))
+    val most = if (from.codec.readsInPlace) RowIterator.MostRows else 1
+    if (count == ahead.length && count < most) ahead = new Array[Long](math.min(most, math.max(2, 2 * count)))
     position = 0
     count = 0
     while (count < ahead.length && cursor != null) {

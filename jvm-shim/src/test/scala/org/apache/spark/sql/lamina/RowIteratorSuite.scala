@@ -82,6 +82,15 @@ class RowIteratorSuite extends ProviderFixture {
     provider.close()
   }
 
+  test("a walk fails where the provider was closed, whose rows may be gone") {
+    val provider = provide(newId(), streaming = false)
+    val base = commit(provider, 0, None)(put(_, rows: _*))
+    val walk = provider.getReadStore(1, base).iterator(family)
+    (1 to 100).foreach(_ => walk.next())
+    provider.close()
+    intercept[StateStoreInvalidStamp](walk.hasNext)
+  }
+
   test("a walk goes on after a commit in a task, over what was committed") {
     val provider = provide(newId())
     val base = commit(provider, 0, None)(put(_, rows: _*))
