@@ -31,7 +31,16 @@ def operators_section(result: dict[str, Any]) -> str:
         "it is part of the commit. *Nothing evicted* is the time of the removals, by store, in a batch that removes "
         "nothing.\n"
     )
-    return "\n".join([*parts, *_found(result, name)])
+    return "\n".join([*parts, *_found(result, name), EVICTION])
+
+
+EVICTION = """Of the time that a join in state format 2 takes to evict nothing, as a profile shows it (JFR, 3473
+samples), 58 % are lookups: Spark walks the keys in one store and asks another one for every value, whose place in the
+index and whose row are cache misses that depend on each other. 12 % are the walk, 30 % Spark's own: the row that it
+asks by, copies, the condition. Nothing that a store does makes it look at fewer rows. State format 4 reads its rows in
+the order of time and stops at the first that stays (Spark 4.2, below); Spark 4.3 sets it back to 2 on every provider
+that is not RocksDB's class.
+"""
 
 
 def _found(result: dict[str, Any], name: str) -> list[str]:
