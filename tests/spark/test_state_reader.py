@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from lamina.spark.jars import jar_path
+from tests.spark.programs import run_program
 from tests.spark.streams import HDFS, LAMINA, Streams, configured
 
 
@@ -55,6 +58,22 @@ def test_every_retained_batch_reads_like_one_of_a_built_in_provider(streams: Str
         assert ours == read(spark, streams.checkpoint(HDFS), HDFS, batchId=batch)
         assert ours
     assert digest(streams.checkpoint()) == before
+
+
+def test_a_session_that_has_only_the_jar_and_the_path_reads_both_formats(streams: Streams, spark: SparkSession) -> None:
+    for batch in range(3):
+        streams.feed("s", rows(batch))
+    paths = []
+    for version in (1, 2):
+        streams.run(totals, LAMINA, mode="update", format_version=version, checkpoint=f"format-{version}")
+        paths.append(streams.checkpoint(name=f"format-{version}"))
+    before = [digest(path) for path in paths]
+    given = {"jar": jar_path(), "checkpoints": [str(path) for path in paths]}
+    found = json.loads(run_program("reader_query.py", json.dumps(given)).splitlines()[-1])
+    settled = read(spark, paths[1], LAMINA)
+    assert len(settled) == 11
+    assert found == [{"state": settled, "changes": 33, "operators": ["stateStoreSave"]}] * 2
+    assert [digest(path) for path in paths] == before
 
 
 def test_a_reader_of_the_state_leaves_the_table_of_a_stopped_query_to_its_restart(

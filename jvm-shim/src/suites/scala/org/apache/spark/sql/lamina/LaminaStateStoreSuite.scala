@@ -15,8 +15,8 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorSuite
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 
-/** The contract that Spark's own providers are held to, in both checkpoint formats, with and without row checksums. */
-abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean)
+/** The contract that Spark's own providers are held to: both checkpoint formats, row checksums, all compaction modes. */
+abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = false, compaction: String = "background")
     extends StateStoreSuiteBase[LaminaStateStoreProvider]
     with WithoutExcluded {
   import StateStoreTestsHelper._
@@ -72,6 +72,7 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean)
     conf.setConf(SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT, minDeltasForSnapshot)
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
     conf.setConf(SQLConf.STATE_STORE_ROW_CHECKSUM_ENABLED, rowChecksums)
+    conf.setConfString(StoreSettings.Prefix + "compaction.mode", compaction)
     conf
   }
 
@@ -267,6 +268,10 @@ object LaminaStateStoreSuite {
   }
 }
 
-class LaminaStateStoreSuite extends LaminaStateStoreSuiteBase(format = 1, rowChecksums = false)
-class LaminaStateStoreV2Suite extends LaminaStateStoreSuiteBase(format = 2, rowChecksums = false)
+class LaminaStateStoreSuite extends LaminaStateStoreSuiteBase(format = 1)
+class LaminaStateStoreV2Suite extends LaminaStateStoreSuiteBase(format = 2)
 class LaminaStateStoreRowChecksumSuite extends LaminaStateStoreSuiteBase(format = 1, rowChecksums = true)
+class LaminaStateStoreFullSuite extends LaminaStateStoreSuiteBase(format = 1, compaction = "full")
+class LaminaStateStoreFullV2Suite extends LaminaStateStoreSuiteBase(format = 2, compaction = "full")
+class LaminaStateStoreRollingSuite extends LaminaStateStoreSuiteBase(format = 1, compaction = "rolling")
+class LaminaStateStoreRollingV2Suite extends LaminaStateStoreSuiteBase(format = 2, compaction = "rolling")
