@@ -41,13 +41,22 @@ class Footprints:
 
     def look(self) -> None:
         """Adds what the versions need that are retained now and were not looked at yet."""
-        newest = committed(self.checkpoint)
-        for batch in range(max(0, newest - 1 - self.min_batches), newest):
-            if batch in self.looked:
-                continue
-            for partition, attempt in enumerate(attempts(self.checkpoint, batch)):
-                self._add(self.checkpoint / "state" / "0" / str(partition), AttemptId.parse(attempt))
-            self.looked.add(batch)
+        while True:
+            newest = committed(self.checkpoint)
+            try:
+                for batch in range(max(0, newest - 1 - self.min_batches), newest):
+                    if batch not in self.looked:
+                        self._look_at(batch)
+                return
+            except FileNotFoundError:
+                # the oldest batches leave retention while they are looked at
+                if committed(self.checkpoint) == newest:
+                    raise
+
+    def _look_at(self, batch: int) -> None:
+        for partition, attempt in enumerate(attempts(self.checkpoint, batch)):
+            self._add(self.checkpoint / "state" / "0" / str(partition), AttemptId.parse(attempt))
+        self.looked.add(batch)
 
     def _add(self, folder: Path, attempt: AttemptId) -> None:
         if attempt.kind == EMPTY:

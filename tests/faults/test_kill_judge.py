@@ -128,6 +128,30 @@ def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path) -> Non
     assert kill_files.orphans(checkpoint, footprints.needed, 0) == []
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_batch_that_leaves_retention_while_it_is_looked_at_is_passed_over_and_a_lost_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    checkpoint = checkpoint_with(tmp_path)
+    commits, named = checkpoint / "commits", kill_files.attempts
+
+    def purged(checkpoint: Path, batch: int) -> list[str]:
+        if batch == 2 and (commits / "2").exists():
+            (commits / "2").unlink()
+            if goes_on:
+                (commits / "4").write_text((commits / "3").read_text())
+        return named(checkpoint, batch)
+
+    monkeypatch.setattr(kill_files, "attempts", purged)
+    footprints = kill_files.Footprints(checkpoint, 1)
+    if goes_on:
+        footprints.look()
+        assert footprints.looked == {3, 4}
+    else:
+        with pytest.raises(FileNotFoundError):
+            footprints.look()
+
+
 def test_a_torn_file_is_damaged_and_a_temporary_one_is_not(tmp_path: Path) -> None:
     checkpoint = checkpoint_with(tmp_path)
     assert kill_files.damaged(checkpoint) == []
