@@ -48,6 +48,7 @@ from benchmarks.scala import ROOT
 HOOK = ROOT / "benchmarks" / "kill" / "hook"
 MIN_BATCHES = 10
 MIN_AGE_S = 12
+STEP_S = 150.0  # for a batch, with all restarts that it takes on a busy machine
 
 PLAN: tuple[tuple[str, str], ...] = (
     *((AT_RANDOM, victim) for victim in (ENGINE, MAINTENANCE, EXECUTOR, DRIVER)),
@@ -187,7 +188,7 @@ class Campaign:
                 kill_processes.kill(self.child.pid)
             self._ended()
 
-    def go_on(self, batches: int = 1, seconds: float = 150) -> None:
+    def go_on(self, batches: int = 1, seconds: float = STEP_S) -> None:
         """Returns when so many further batches are committed; starts the query again where it has ended.
 
         Raises:
@@ -261,7 +262,7 @@ class Campaign:
     def _await_end(self) -> None:
         assert self.child is not None
         try:
-            self.child.wait(30)
+            self.child.wait(120)
         except subprocess.TimeoutExpired:
             self.leaked.append("the program of a driver that was killed")
             kill_processes.kill(self.child.pid)
@@ -280,12 +281,8 @@ class Campaign:
         while time.time() - began < MIN_AGE_S + 12:
             self.go_on()
             footprints.look()
-        held = [
-            f"{role} ({process}): {path}"
-            for process, role in self._settled_processes().items()
-            if role != PROGRAM
-            for path in kill_processes.open_files(process, self.checkpoint / "state")
-        ]
+        self._read_all()
+        held = self._held()
         self.stop()
         footprints.look()
         self.judge.check(self.done)
@@ -295,17 +292,32 @@ class Campaign:
             "held": held,
         }
 
-    def _settled_processes(self) -> dict[int, str]:
-        """The processes when all input is read."""
-        end = time.monotonic() + 150
+    def _read_all(self) -> None:
+        """Waits until all input is read."""
+        done, end = self.done, time.monotonic() + STEP_S
         while self.done < len(self.feed.batches):
             time.sleep(0.1)
             if self.child is None or self.child.poll() is not None:
                 self._start_again()
+            if self.done > done:
+                done, end = self.done, time.monotonic() + STEP_S
             if time.monotonic() >= end:
                 raise CannotGoOn("the query does not read what there is of its input")
-        time.sleep(3)
-        return kill_processes.of(self.id)
+
+    def _held(self) -> list[str]:
+        """Files that stay open: maintenance, which goes on, has some open for a moment."""
+        looks = []
+        for _ in range(4):
+            time.sleep(2.7)
+            looks.append(
+                {
+                    f"{role} ({process}): {path}"
+                    for process, role in kill_processes.of(self.id).items()
+                    if role != PROGRAM
+                    for path in kill_processes.open_files(process, self.checkpoint / "state")
+                }
+            )
+        return sorted(set.intersection(*looks))
 
 
 def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dict[str, Any]:
@@ -319,7 +331,7 @@ def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dic
     end = time.monotonic() + minutes * 60
     try:
         campaign.start()
-        campaign.go_on(12)
+        campaign.go_on(12, seconds=4 * STEP_S)
         while time.monotonic() < end and not (broken and campaign.judge.wrong):
             point, victim = campaign.next_kill()
             campaign.kill(point, victim)

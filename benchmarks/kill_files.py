@@ -41,16 +41,15 @@ class Footprints:
 
     def look(self) -> None:
         """Adds what the versions need that are retained now and were not looked at yet."""
-        while True:
-            newest = committed(self.checkpoint)
+        newest = committed(self.checkpoint)
+        for batch in range(max(0, newest - 1 - self.min_batches), newest):
+            if batch in self.looked:
+                continue
             try:
-                for batch in range(max(0, newest - 1 - self.min_batches), newest):
-                    if batch not in self.looked:
-                        self._look_at(batch)
-                return
+                self._look_at(batch)
             except FileNotFoundError:
-                # the oldest batches leave retention while they are looked at
-                if committed(self.checkpoint) == newest:
+                # Spark purges batch N - 1 - min_batches when it begins batch N, long before it commits N
+                if batch >= committed(self.checkpoint) - self.min_batches:
                     raise
 
     def _look_at(self, batch: int) -> None:

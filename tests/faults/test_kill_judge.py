@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,28 +129,17 @@ def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path) -> Non
     assert kill_files.orphans(checkpoint, footprints.needed, 0) == []
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_batch_that_leaves_retention_while_it_is_looked_at_is_passed_over_and_a_lost_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_on: bool
-) -> None:
+def test_a_batch_that_leaves_retention_is_passed_over_and_a_lost_one_is_not(tmp_path: Path) -> None:
     checkpoint = checkpoint_with(tmp_path)
-    commits, named = checkpoint / "commits", kill_files.attempts
-
-    def purged(checkpoint: Path, batch: int) -> list[str]:
-        if batch == 2 and (commits / "2").exists():
-            (commits / "2").unlink()
-            if goes_on:
-                (commits / "4").write_text((commits / "3").read_text())
-        return named(checkpoint, batch)
-
-    monkeypatch.setattr(kill_files, "attempts", purged)
     footprints = kill_files.Footprints(checkpoint, 1)
-    if goes_on:
-        footprints.look()
-        assert footprints.looked == {3, 4}
-    else:
-        with pytest.raises(FileNotFoundError):
-            footprints.look()
+    (checkpoint / "commits" / "2").unlink()  # as Spark does when it begins batch 4
+    footprints.look()
+    assert footprints.looked == {3}
+    (checkpoint / "commits" / "4").write_text((checkpoint / "commits" / "3").read_text())
+    (checkpoint / "commits" / "5").write_text("")
+    (checkpoint / "commits" / "4").unlink()
+    with pytest.raises(FileNotFoundError):
+        kill_files.Footprints(checkpoint, 2).look()
 
 
 def test_a_torn_file_is_damaged_and_a_temporary_one_is_not(tmp_path: Path) -> None:
@@ -167,7 +157,8 @@ def test_processes_of_a_campaign_are_found_and_gone(tmp_path: Path) -> None:
     wait = "import sys; open(sys.argv[1]).close(); f = open(sys.argv[2]); print('up', flush=True); sys.stdin.read()"
     held = tmp_path / "held"
     held.write_text("")
-    environment = {**os.environ, kill_processes.MARK: "a-campaign"}
+    campaign = str(uuid.uuid4())
+    environment = {**os.environ, kill_processes.MARK: campaign}
     child = subprocess.Popen(
         [sys.executable, "-c", wait, str(held), str(held)],
         stdin=subprocess.PIPE,
@@ -177,11 +168,11 @@ def test_processes_of_a_campaign_are_found_and_gone(tmp_path: Path) -> None:
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdout.readline()
-    assert list(kill_processes.of("a-campaign")) == [child.pid]
+    assert list(kill_processes.of(campaign)) == [child.pid]
     assert kill_processes.of("another") == {}
     assert kill_processes.open_files(child.pid, tmp_path) == [str(held)]
     assert kill_processes.kill(child.pid)
     child.wait()
-    assert kill_processes.gone_within("a-campaign", 30) == {}
+    assert kill_processes.gone_within(campaign, 30) == {}
     child.stdin.close()
     child.stdout.close()

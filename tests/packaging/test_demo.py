@@ -49,6 +49,10 @@ class Person:
             text=True,
         )
 
+    def has_state(self) -> bool:
+        """Whether a store has written a file; directories come and go meanwhile."""
+        return any(name.endswith(".lam") for _, _, names in os.walk(self.temporary) for name in names)
+
     def assert_nothing_left(self) -> None:
         assert still_running(self.mark, seconds=0) == []
         assert list(self.folder.rglob("*")) == [self.temporary]
@@ -62,7 +66,7 @@ def person(user: Environment, tmp_path: Path) -> Iterator[Person]:
 
 
 def test_both_kills_hit_every_result_is_identical_and_nothing_is_left(person: Person) -> None:
-    out, said = person.demo("--json").communicate(timeout=300)
+    out, said = person.demo("--json").communicate(timeout=900)
     outcome = json.loads(out)
     assert outcome["identical"] and outcome["late_rows"] == 0
     assert [(kill["point"], kill["query"]) for kill in outcome["kills"]] == [
@@ -75,7 +79,9 @@ def test_both_kills_hit_every_result_is_identical_and_nothing_is_left(person: Pe
         assert query["identical"] and query["rows_compared"] > 0, name
         assert query["batches"] >= 7 and query["state_rows"] > 0 and query["written_bytes"] > 0, name
         # the second kill waits for a batch of one query; another may not have ended any since the first
-        assert 1 <= len(query["restore_ms"]) <= 2 and query["commit_p99_ms"] > 0, name
+        assert len(query["restore_ms"]) <= 2 and query["commit_p99_ms"] > 0, name
+    # the query that was killed last has batches left, so it restores
+    assert outcome["queries"]["weather"]["restore_ms"]
     assert outcome["queries"]["weather"]["rows_compared"] == outcome["queries"]["once"]["rows_compared"] == FLIGHTS
     assert said.count("SIGKILL") == 2
     assert said.count(" rows compared with batch: identical") == len(QUERIES)
@@ -85,11 +91,11 @@ def test_both_kills_hit_every_result_is_identical_and_nothing_is_left(person: Pe
 
 def test_ctrl_c_leaves_nothing_behind(person: Person) -> None:
     demo = person.demo()
-    deadline = time.monotonic() + 120
-    while not any(person.temporary.rglob("*.lam")) and demo.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + 300
+    while not person.has_state() and demo.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)  # until Spark and the engine work
     demo.send_signal(signal.SIGINT)
-    said, _ = demo.communicate(timeout=60)
+    said, _ = demo.communicate(timeout=120)
     assert demo.returncode == 130, said
     assert "is up, its JVM is process" in said
     assert said.endswith("Interrupted; every process and file of the run is gone.\n")

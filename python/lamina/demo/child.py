@@ -109,14 +109,18 @@ class Child:
                 os.kill(self.jvm, signal.SIGKILL)
         self._process.kill()
         # The engine ends by itself, since its JVM is gone, and removes its sockets; it gets the time to.
-        deadline = _CLOCK.monotonic() + _ENDED_WITHIN_S
-        while _members(self._process.pid) and _CLOCK.monotonic() < deadline:
-            _pause(0.01)
+        self._await_members()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()
+        self._await_members()  # who was just killed takes a moment to end
+
+    def _await_members(self) -> None:
+        deadline = _CLOCK.monotonic() + _ENDED_WITHIN_S
+        while _members(self._process.pid) and _CLOCK.monotonic() < deadline:
+            _pause(0.01)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""

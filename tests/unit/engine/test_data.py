@@ -273,7 +273,7 @@ def test_a_load_that_nobody_reads_is_ended_by_its_deadline_and_cancel_tells_why(
     attempt = store.commit(data, 1, None, entries(rows(1000, os.urandom(16 << 10))))
     header = {"op": "load", "handle": store.handle, "version": 1, "attempt": attempt, "have": None, "read_only": True}
     # Long enough for the header on a busy machine; the stream does not fit into the socket's buffers.
-    request_id = data.send({**header, "deadline_ms": 3000})
+    request_id = data.send({**header, "deadline_ms": 8000})
     assert data.header()["ok"]
     while engine.call("stats")["requests"]["active"]:
         pass

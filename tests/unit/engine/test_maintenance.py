@@ -251,6 +251,8 @@ def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(tmp_path: Pat
     reports = Reports()
     for partition, version in enumerate(versions):
         queue.submit(partition, Job(job(tmp_path, partition, version), reports, list))
+    reports.wait_for(1)
+    queue._silence_s = 120  # the next process may start slowly
     reports.wait_for(2)
     assert reports.all[0]["error"]["kind"] == "engine.deadline"
     assert reports.all[1]["ok"]

@@ -5,6 +5,7 @@ import scala.concurrent.duration._
 import org.json4s.JValue
 import org.json4s.JsonDSL._
 import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -44,7 +45,8 @@ private[wire] abstract class EngineFixture extends AnyFunSuite with BeforeAndAft
 
   override protected def afterEach(): Unit = {
     Engine.shutdown()
-    assert(peer.leftBehind.isEmpty)
+    // the directory of an engine that was killed goes a moment after its processes
+    eventually(timeout(Patience))(assert(peer.leftBehind.isEmpty))
     assert(engineThreads.isEmpty)
     super.afterEach()
   }

@@ -105,7 +105,7 @@ class EngineSuite extends EngineFixture {
   }
 
   test("a commit that nobody awaits gives its connection back at the deadline") {
-    val engine = Engine.get(peer.settings(requestTimeoutMs = 300))
+    val engine = Engine.get(peer.settings(requestTimeoutMs = 3000))
     val pending = engine.commit(header ~ ("peer" -> "hang"), Seq("increment" -> Entry.fill(one) _))
     eventually(timeout(Patience), interval(5.millis))(assert(pending.isDone && engine.connections == ((0, 0))))
     assert(kindOf(pending.await()) == LaminaError.EngineDeadline)
