@@ -239,11 +239,7 @@ def main() -> None:
     parser.add_argument("--operators", nargs="+", choices=list(OPERATORS), default=list(OPERATORS))
     parser.add_argument("--variants", nargs="+", choices=(HDFS, ROCKSDB, LAMINA), default=[HDFS, ROCKSDB, LAMINA])
     parser.add_argument("--keep", action="store_true", help="keep the last run's other operators in the result")
-    parser.add_argument(
-        "--results",
-        default=None,
-        help="name of the result files",
-    )
+    parser.add_argument("--results", help="name of the result files (by default that of the Spark, or operators-quick)")
     given = parser.parse_args()
     rounds = given.rounds or (2 if given.quick else 3)
     size, memory = (QUICK, "2g") if given.quick else (FULL, "6g")

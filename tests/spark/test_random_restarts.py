@@ -126,4 +126,4 @@ def test_fifty_restarts_at_random_points_give_the_answer_of_a_batch_query(
     assert counts == sorted(set(counts))
     everything = spark.read.schema(SCHEMA).json(str(streams.path / "in" / "s"))
     assert answers.batches[max(answers.batches)][-1][1] == sorted(map(str, totals(everything).collect()))
-    assert sum(times - 1 for times in answers.begun.values()) >= 1, "hardly a stop was within a batch"
+    assert sum(times - 1 for times in answers.begun.values()) >= RESTARTS // 5, "hardly a stop was within a batch"
