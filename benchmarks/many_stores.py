@@ -2,14 +2,17 @@
 
 Four joins with 64 partitions and four stores each run at once in one JVM, 1024 stores together. Their rows come and
 leave at the same rate. After each round, in which every query does one batch, the threads, sockets, open files and
-resident memory of the JVM, the engine and the maintenance process are counted. Once the state has its size, a line is
-laid through the rest: bounded is what grows by no more than 2 % of its median over all of them, or by two.
+resident memory of the JVM, the engine and the maintenance process are counted, and the files of the state. Rows leave
+the state after 24 rounds, files after some more, and the JVM takes longer until everything is compiled and its pools
+have their size. Once that is over, a line is laid through the rest: bounded is what grows by no more than 2 % of its
+median over all of them, or by two.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import statistics
 import tempfile
 import time
@@ -29,7 +32,7 @@ from benchmarks.rounds import RESULTS, progress, write_result
 from benchmarks.statistics import Spread, spread
 
 STORES_OF_A_JOIN = 4
-SETTLING = 24  # rounds until rows leave the state
+SETTLING = 80
 SHARE, FEW = 0.02, 2.0
 COUNTS = {"threads": "threads", "sockets": "sockets", "files": "open files", "resident": "resident MB"}
 
@@ -64,7 +67,7 @@ def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]
             .start()
             for number in range(queries)
         ]
-        samples, seconds = [], []
+        samples, seconds, state = [], [], []
         for number in range(SETTLING + rounds):
             began = time.monotonic()
             gate.release(number + 1)
@@ -72,6 +75,7 @@ def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]
                 query.processAllAvailable()
             seconds.append(time.monotonic() - began)
             samples.append(held(pid))
+            state.append(float(sum(len(names) for part in folder.glob("*/state") for _, _, names in os.walk(part))))
             progress(f"round {number + 1}/{SETTLING + rounds}: {seconds[-1]:.1f} s, {shown(samples[-1])}")
         last = [query.lastProgress for query in running]
         state_rows = sum(one["stateOperators"][0]["numRowsTotal"] for one in last if one is not None)
@@ -96,6 +100,7 @@ def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]
         "series": {
             role: {count: series([value(one[role], count) for one in samples]) for count in COUNTS} for role in ROLES
         },
+        "state_files": series(state),
         "after_stop": {role: asdict(found) for role, found in after.items()},
     }
 
@@ -143,13 +148,15 @@ def lines(result: dict[str, Any]) -> list[list[str]]:
     rows = []
     for role in ROLES:
         for count, title in COUNTS.items():
-            found = result["series"][role][count]
             after = value(Held(**result["after_stop"][role]), count)
-            rows.append([
-                role, title, f"{found['median']:.0f}", f"{found['low']:.0f}-{found['high']:.0f}",
-                f"{found['growth']:+.1f}", "yes" if found["bounded"] else "NO", f"{after:.0f}",
-            ])  # fmt: skip
-    return rows
+            rows.append([role, title, *_cells(result["series"][role][count]), f"{after:.0f}"])
+    return [*rows, ["checkpoints", "files of the state", *_cells(result["state_files"]), ""]]
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    """Median, range, growth and verdict of one series."""
+    bounded = "yes" if found["bounded"] else "NO"
+    return [f"{found['median']:.0f}", f"{found['low']:.0f}-{found['high']:.0f}", f"{found['growth']:+.1f}", bounded]
 
 
 def draw(result: dict[str, Any], name: str) -> None:
@@ -160,6 +167,11 @@ def draw(result: dict[str, Any], name: str) -> None:
         values = [sum(one) for one in samples]
         middle = statistics.median(values[SETTLING:])
         drawn[title] = (list(range(1, len(values) + 1)), [one / middle for one in values])
+    files = result["state_files"]
+    drawn["files of the state"] = (
+        list(range(1, len(files["samples"]) + 1)),
+        [one / files["median"] for one in files["samples"]],
+    )
     title = f"{result['queries']} joins, {result['stores']} stores in one session, all processes together"
     figure.lines(RESULTS / f"{name}.png", drawn, title=title, x="round", y="relative to the median")
 
@@ -168,10 +180,10 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two queries of 8 partitions, about two minutes")
-    parser.add_argument("--rounds", type=int, help=f"rounds after the first {SETTLING} (40, or 16 with --quick)")
+    parser.add_argument("--rounds", type=int, help=f"rounds after the first {SETTLING} (60, or 20 with --quick)")
     given = parser.parse_args()
     queries, partitions = (2, 8) if given.quick else (4, 64)
-    result = run(queries, partitions, rows=100 * partitions, rounds=given.rounds or (16 if given.quick else 40))
+    result = run(queries, partitions, rows=100 * partitions, rounds=given.rounds or (20 if given.quick else 60))
     name = "many_stores-quick" if given.quick else "many_stores"
     write_result(name, result)
     draw(result, name)

@@ -104,9 +104,10 @@ def many_stores_section(result: dict[str, Any]) -> str:
         f"{many_stores.STORES_OF_A_JOIN} stores each, {result['stores']} stores with {result['state_rows']:,} rows, in "
         f"one `local[2]` session; {result['rounds']} rounds of one batch of each query, "
         f"{result['round_s']['median']:.1f} s a round, counted after each. *Growth* is that of a line through the "
-        f"rounds after the first {result['settling']}, in which the state grows. Bounded: no more than "
-        f"{many_stores.SHARE:.0%} of the median, or {many_stores.FEW:g}. Up to 200 of the JVM's "
-        "threads are pools of Spark's block manager.\n"
+        f"rounds after the first {result['settling']}, in which the state gets its size (24 rounds), the retained "
+        "files get their number, and the JVM compiles and fills its pools; the figure has all rounds. Bounded: at most "
+        f"{many_stores.SHARE:.0%} of the median, or {many_stores.FEW:g}. Up to 200 of the JVM's threads are pools of "
+        "Spark's block manager.\n"
     )
     parts.append("![threads, sockets, files, memory](benchmarks/many_stores.png)\n")
     heads = ["process", "what", "median", "least-most", "growth", "bounded", "after the stop"]

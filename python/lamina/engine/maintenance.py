@@ -43,6 +43,7 @@ _IDLE_S = 3600.0
 
 _NICE = 19
 _PROGRESS_S = 1.0
+_SWEEP_S = 5.0
 
 Progress = Callable[[int, int], None]
 
@@ -130,6 +131,24 @@ class Maintainer:
         return kept
 
 
+class Sweeper:
+    """Gives memory back between jobs: at most every five seconds, and so after each job that takes that long.
+
+    It looks at every object that is kept, for cycles. With a thousand stores that takes longer than a small job does.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._swept = clock.monotonic()
+
+    def after_job(self) -> None:
+        """Sweeps if the last time was long enough ago."""
+        if self._clock.monotonic() - self._swept >= _SWEEP_S:
+            gc.collect()
+            pa.default_memory_pool().release_unused()
+            self._swept = self._clock.monotonic()
+
+
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any]]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(json.loads(line))
@@ -173,12 +192,12 @@ def main() -> None:
             told = now
             tell({"progress": done})
 
-    # what was imported is there to stay: the collection after each job need not look at it
+    # what was imported is there to stay: no sweep need look at it
     gc.freeze()
+    sweeper = Sweeper(clock)
     while True:
         tell(maintainer.work(jobs.get(), progress))
-        gc.collect()
-        pa.default_memory_pool().release_unused()
+        sweeper.after_job()
 
 
 if __name__ == "__main__":

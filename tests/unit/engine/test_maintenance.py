@@ -14,7 +14,7 @@ import pytest
 
 from lamina.components import RandomIds, SystemClock
 from lamina.engine import maintenance_queue
-from lamina.engine.maintenance import Maintainer
+from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument
 from lamina.engine.reports import segment_from_json
@@ -71,6 +71,22 @@ def test_a_hundred_idle_stores_are_collected_in_turn(tmp_path: Path) -> None:
     clock.advance(MIN_AGE_MS)
     assert round_of_jobs() == [1] * 100
     assert all(not kept.store._versions._manifests for kept in maintainer._kept.values())
+
+
+def test_memory_is_swept_after_a_long_job_and_seldom_after_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep looks at all that a thousand stores keep; after each short job it would take most of the time."""
+    sweeps: list[int] = []
+    monkeypatch.setattr("gc.collect", lambda: sweeps.append(1))
+    clock = ManualClock(0)
+    sweeper = Sweeper(clock)
+    for _ in range(40):
+        clock.advance(250)
+        sweeper.after_job()
+    assert len(sweeps) == 2
+    for _ in range(3):
+        clock.advance(6_000)
+        sweeper.after_job()
+    assert len(sweeps) == 5
 
 
 @pytest.mark.parametrize("remade", [False, True])
