@@ -5,6 +5,8 @@ few versions, rolling, and none. Per mode: bytes of commits and bytes of segment
 of, bytes on storage beside the live state, time of a commit, time to restore the newest version. Background compaction
 runs in a process of its own, as it does beside a query. Then the resident memory of that process while it merges a
 large state.
+
+Two loads: under `light` the retained versions change a fifth of the keys, under `heavy` each key twice.
 """
 
 from __future__ import annotations
@@ -45,7 +47,11 @@ class Load:
     retained: int = 100
 
 
-def run(load: Load, memory_keys: int, rounds: int) -> dict[str, Any]:
+LOADS = {"light": Load(1_000_000, 2_000, 500), "heavy": Load(100_000, 2_000, 500)}
+QUICK = {"light": Load(200_000, 500, 120), "heavy": Load(20_000, 500, 120)}
+
+
+def run(name: str, load: Load, memory_keys: int, rounds: int) -> dict[str, Any]:
     """Every mode in turn, in a fresh process, then the memory of merging."""
     answers: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     for number, mode in turns(list(MODES), rounds):
@@ -57,6 +63,7 @@ def run(load: Load, memory_keys: int, rounds: int) -> dict[str, Any]:
         memory = run_child(CHILD, {"action": "memory", "keys": memory_keys, "directory": directory}, timeout=1800)
     return {
         "benchmark": "compaction",
+        "name": name,
         "date": datetime.date.today().isoformat(),
         "machine": machine.describe(),
         "rounds": rounds,
@@ -190,16 +197,22 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="120 versions, one round, 400,000 keys for the memory")
+    parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
     given = parser.parse_args()
-    load = Load(20_000, 500, 120) if given.quick else Load(100_000, 2_000, 500)
-    result = run(load, 400_000 if given.quick else 4_000_000, 1 if given.quick else 3)
-    name = "compaction-quick" if given.quick else "compaction"
+    for name in given.loads:
+        load = (QUICK if given.quick else LOADS)[name]
+        result = run(name, load, 400_000 if given.quick else 4_000_000, 1 if given.quick else 3)
+        write(result, f"compaction-{name}" + ("-quick" if given.quick else ""))
+        show(result, Console(width=130))
+
+
+def write(result: dict[str, Any], name: str) -> None:
+    """The result, and the figure of it."""
     write_result(name, result)
-    versions = list(range(1, load.versions + 1))
+    versions = list(range(1, result["versions"] + 1))
     series = {MODES[mode]: (versions, found["files_curve"]) for mode, found in result["modes"].items()}
-    title = f"Files that a version consists of ({load.rows:,} of {load.keys:,} keys change a version)"
+    title = f"Files that a version consists of ({result['rows']:,} of {result['keys']:,} keys change a version)"
     figure.lines(RESULTS / f"{name}.png", series, title=title, x="version", y="files")
-    show(result, Console(width=130))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ def many_stores_section(result: dict[str, Any]) -> str:
         f"rounds after the first {result['settling']}, in which the state gets its size (24 rounds), the retained "
         "files get their number, and the JVM compiles and fills its pools; the figure has all rounds. Bounded: at most "
         f"{many_stores.SHARE:.0%} of the median, or {many_stores.FEW:g}. Up to 200 of the JVM's threads are pools of "
-        "Spark's block manager.\n"
+        "Spark's block manager. The files of the state swing with the turns of the maintenance process, to which two "
+        "busy cores leave a third of one.\n"
     )
     parts.append("![threads, sockets, files, memory](benchmarks/many_stores.png)\n")
     heads = ["process", "what", "median", "least-most", "growth", "bounded", "after the stop"]

@@ -302,13 +302,13 @@ def _target(name: str, bar: float, value: Spread, unit: str) -> list[str]:
 
 def compaction_section(result: dict[str, Any]) -> str:
     """What each mode writes, and how its versions restore."""
-    parts = ["## Compaction\n", header(result)]
+    parts = [f"## Compaction, {result['name']} load\n", header(result)]
     parts.append(
         f"One store without Spark: {result['keys']:,} keys, {result['rows']:,} random rows a version, "
         f"{result['versions']} versions, {result['retained']} of them retained; {result['rounds']} rounds. *Commits* "
         "and *segments* are bytes written by the one and by the other; the factor is both to the bytes of increments.\n"
     )
-    parts.append("![files per version](benchmarks/compaction.png)\n")
+    parts.append(f"![files per version](benchmarks/compaction-{result['name']}.png)\n")
     rows = [
         [
             compaction.MODES[mode],
@@ -359,7 +359,8 @@ SECTIONS = {
     "micro": micro_section,
     "restore": restore_section,
     "memory": memory_section,
-    "compaction": compaction_section,
+    "compaction-light": compaction_section,
+    "compaction-heavy": compaction_section,
     "operators": operators_section,
     "operators-4.2": operators_section,
     "many_stores": many_stores_section,

@@ -56,7 +56,7 @@ def run(keys: int, rows: int, increments: int, rounds: int, chosen: list[str], s
         for variant in chosen:
             request = {"variant": variant, "keys": keys, "rows": rows, "increments": increments, "batches": 8}
             request["driver_memory"] = "8g" if variant == HDFS and keys >= 2_000_000 else "3g"
-            request["checkpoint"] = str(Path(folder) / variant)
+            request |= {"checkpoint": str(Path(folder) / variant), "folder": folder}
             built[variant] = run_child(CHILD, {**request, "action": "build"})
             requests[variant] = {**request, "action": "restore", "ids": built[variant]["ids"]}
             size, files = built[variant]["bytes"], between(built[variant]["files"])

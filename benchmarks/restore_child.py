@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     # the chain is driven without a query: nobody would answer reports, and no maintenance may run into the clock
     spark.conf.set("spark.sql.streaming.stateStore.commitValidation.enabled", "false")
     spark.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", "1000")
+    for key, value in request.get("settings", {}).items():
+        spark.conf.set(key, value)
     if variant == LAMINA:
         # as the built-in stores above: a snapshot and all increments, nothing merged before or during a restore
         for key, value in NO_COMPACTION.items():
@@ -58,7 +60,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     else:
         if request["warm"]:
             # beside the chains: the parent removes it when nothing of this process can write there any more
-            small = tempfile.mkdtemp(prefix="warm-", dir=Path(checkpoint).parent)
+            small = f"{request['folder']}/warm-{uuid.uuid4()}"
             ids = benchmark.build(classic, small, shape(WARM_KEYS, WARM_ROWS), WARM_INCREMENTS)
             _restore(benchmark, spark, small, shape(WARM_KEYS, WARM_ROWS), WARM_INCREMENTS + 1, ids, 3)
         result = _restore(benchmark, spark, checkpoint, whole, increments + 1, request["ids"], request["batches"])

@@ -116,8 +116,8 @@ def install(orders: Orders, broken: str | None) -> None:
         def local_path(self, path: str) -> str | None:
             return self._read(lambda: self._inner.local_path(path))
 
-        def read(self, path: str) -> pa.Buffer:
-            return self._read(lambda: self._inner.read(path))
+        def read(self, path: str, size: int | None = None) -> pa.Buffer:
+            return self._read(lambda: self._inner.read(path, size))
 
         def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
             return self._read(lambda: self._inner.read_range(path, offset, length))

@@ -42,8 +42,8 @@ class Backend(ABC):
         """As `publish`, unless an object is there; whether it was written. Of concurrent calls at most one writes."""
 
     @abstractmethod
-    def read(self, path: str) -> pa.Buffer:
-        """The whole object."""
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
+        """The whole object. `size`, where it is known, may spare a request; what is behind it may be missing then."""
 
     @abstractmethod
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:

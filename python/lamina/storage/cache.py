@@ -331,11 +331,11 @@ class CachingBackend(Backend):
     def publish_if_absent(self, path: str, data: bytes) -> bool:
         return self._inner.publish_if_absent(path, data)
 
-    def read(self, path: str) -> pa.Buffer:
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
         found = self._copy(path, lambda file: file.read(0, file.size))
         if found is not None:
             return found[0]
-        data = self._inner.read(path)
+        data = self._inner.read(path, size)
         if self._cache.holds(path):
             self._cache.keep(self._url(path), data)
         return data

@@ -22,6 +22,9 @@ _S3_ENCRYPTION = {"AES256": "AES256", "SSE-S3": "AES256", "SSE-KMS": "aws:kms", 
 _S3_TRIES = 5
 """Of one request, the first one included; S3A's own default."""
 
+_S3_CONNECTIONS = 64
+"""At once, where Hadoop's settings do not say how many: as many as all restores of a few tasks together may use."""
+
 PACKAGES: Mapping[str, str] = {
     "s3": "s3fs",
     "gs": "gcsfs",
@@ -109,6 +112,8 @@ def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
     config: dict[str, Any] = {
         "retries": {"mode": "standard", "total_max_attempts": int(tries) if tries and tries.isdigit() else _S3_TRIES}
     }
+    most = get("connection.maximum")
+    config["max_pool_connections"] = int(most) if most and most.isdigit() and int(most) else _S3_CONNECTIONS
     for name, parameter in (
         ("connection.timeout", "read_timeout"),
         ("connection.establish.timeout", "connect_timeout"),

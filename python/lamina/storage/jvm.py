@@ -68,8 +68,8 @@ class JvmBackend(Backend):
             connection.send_pieces([data])
             return bool(connection.answer()["written"])
 
-    def read(self, path: str) -> pa.Buffer:
-        return self._read(path, 0, 1 << 62)[0]
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
+        return self._read(path, 0, 1 << 62 if size is None else size)[0]
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         return self._read(path, offset, length)[0]

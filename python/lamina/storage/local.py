@@ -128,8 +128,8 @@ class LocalBackend(Backend):
                 break  # not ours to read, so neither this process nor Spark made it
         self._synced.add(directory)
 
-    def read(self, path: str) -> pa.Buffer:
-        return self.read_range(path, 0, self.size(path))
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
+        return self.read_range(path, 0, self.size(path) if size is None else size)
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         with open(self._path(path), "rb", buffering=0) as file:

@@ -106,8 +106,8 @@ class FsspecBackend(Backend):
         except FileNotFoundError:
             return False
 
-    def read(self, path: str) -> pa.Buffer:
-        return self.read_range(path, 0, self.size(path))
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
+        return self.read_range(path, 0, self.size(path) if size is None else size)
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         target = self._path(path)

@@ -73,9 +73,18 @@ class Storage:
         """Writes an object unless one is there; whether it was written."""
         return self._call("write", path, lambda: self._backend.publish_if_absent(path, data))
 
-    def read(self, path: str) -> pa.Buffer:
-        """The whole object; `file.missing` where there is none, `file.damaged` where the system cannot read it."""
-        return self._call("read", path, lambda: self._backend.read(path))
+    @property
+    def remote(self) -> bool:
+        """Whether a read costs a request to another machine."""
+        return self._remote
+
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
+        """The whole object; `file.missing` where there is none, `file.damaged` where the system cannot read it.
+
+        Args:
+            size: of the object, where that is known: it may spare a request. What is behind it may be missing then.
+        """
+        return self._call("read", path, lambda: self._backend.read(path, size))
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         """At most `length` bytes from `offset`; `file.missing` where there is no object."""

@@ -25,8 +25,10 @@ from lamina.store.files import Opened, StoreFiles
 
 _THREADS = 4
 _FILES_AHEAD = 4
+_REMOTE_FILES_AHEAD = 32
 _BYTES_AHEAD = 64 << 20
-"""Files beyond the current one are read ahead while their sections stay below this together."""
+"""Files beyond the current one are read ahead while their sections stay below this together; more of a remote storage,
+of which each takes round trips."""
 
 _BATCHES_AHEAD = 6
 
@@ -70,21 +72,24 @@ class _Reader:
     def __init__(self, files: StoreFiles, references: Sequence[Reference]) -> None:
         self._files = files
         self._chain = references
+        self._files_ahead = _REMOTE_FILES_AHEAD if files.storage.remote else _FILES_AHEAD
         self.failed: Reference | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-restore")
+        decoding = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-restore-decode")
+        fetching = ThreadPoolExecutor(self._files_ahead, thread_name_prefix="lamina-restore-fetch")
         try:
-            yield from self._ordered(pool)
+            yield from self._ordered(fetching, decoding)
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for pool in (fetching, decoding):
+                pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ordered(self, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+    def _ordered(self, fetching: ThreadPoolExecutor, decoding: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
         fetched: deque[Future[pa.NativeFile]] = deque()
         decoded: deque[Future[pa.RecordBatch]] = deque()
         requested = 0
         for index, reference in enumerate(self._chain):
-            requested = self._fetch_ahead(pool, fetched, index, requested)
+            requested = self._fetch_ahead(fetching, fetched, index, requested)
             section = fetched.popleft()
             while decoded and not section.done():
                 yield decoded.popleft().result()
@@ -98,7 +103,7 @@ class _Reader:
                 self.failed = reference
                 raise
             for message in undecoded:
-                decoded.append(pool.submit(decode, message, schema, where))
+                decoded.append(decoding.submit(decode, message, schema, where))
                 if len(decoded) >= _BATCHES_AHEAD:
                     yield decoded.popleft().result()
         while decoded:
@@ -109,7 +114,7 @@ class _Reader:
     ) -> int:
         """Starts reading from reference `index` on; `requested` references were started before."""
         ahead = sum(reference.length for reference in self._chain[index + 1 : requested])
-        while requested < len(self._chain) and len(fetched) < _FILES_AHEAD:
+        while requested < len(self._chain) and len(fetched) < self._files_ahead:
             reference = self._chain[requested]
             if requested > index and ahead + reference.length > _BYTES_AHEAD:
                 break

@@ -201,9 +201,12 @@ class FaultyBackend(Backend):
         directory, _, name = path.rpartition("/")
         self._inner.publish(f"{directory}/{temporary_name(name, 1, len(self.calls))}", [data[: len(data) // 2]])
 
-    def read(self, path: str) -> pa.Buffer:
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
         return self._call(
-            "read", path, lambda: self._inner.read(path), truncated=lambda: _first_half(self._inner.read(path))
+            "read",
+            path,
+            lambda: self._inner.read(path, size),
+            truncated=lambda: _first_half(self._inner.read(path, size)),
         )
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:

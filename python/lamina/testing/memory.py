@@ -34,8 +34,8 @@ class MemoryBackend(Backend):
             self.objects[path] = (bytes(data), self._clock.now_ms())
             return True
 
-    def read(self, path: str) -> pa.Buffer:
-        return pa.py_buffer(self._get(path))
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
+        return pa.py_buffer(self._get(path)[:size])
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         return pa.py_buffer(self._get(path)[offset : offset + length])

@@ -44,6 +44,11 @@ class StorageConformance:
         assert whole.size == 70 << 20
         assert bytes(whole.slice(69 << 20)) == block
 
+    def test_a_read_takes_the_size_that_the_reader_knows(self) -> None:
+        self.storage.publish("d/f", b"hello")
+        assert [bytes(self.storage.read("d/f", size)) for size in (None, 5, 9)] == [b"hello"] * 3
+        assert bytes(self.storage.read("d/f", 3)) in (b"hel", b"hello")
+
     def test_a_range_ends_with_the_object(self) -> None:
         self.storage.publish("f", b"0123456789")
         assert bytes(self.storage.read_range("f", 3, 4)) == b"3456"

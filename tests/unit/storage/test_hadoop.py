@@ -56,6 +56,7 @@ def test_keys_of_s3a_become_parameters_of_s3fs() -> None:
             "fs.s3a.connection.ssl.enabled": "false",
             "fs.s3a.path.style.access": "true",
             "fs.s3a.attempts.maximum": "7",
+            "fs.s3a.connection.maximum": "96",
             "fs.s3a.connection.timeout": "200s",
             "fs.s3a.connection.establish.timeout": "1500",
         },
@@ -68,6 +69,7 @@ def test_keys_of_s3a_become_parameters_of_s3fs() -> None:
         "client_kwargs": {"region_name": "eu-central-1"},
         "config_kwargs": {
             "retries": {"mode": "standard", "total_max_attempts": 7},
+            "max_pool_connections": 96,
             "read_timeout": 200.0,
             "connect_timeout": 1.5,
             "s3": {"addressing_style": "path"},

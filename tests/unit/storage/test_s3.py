@@ -123,6 +123,13 @@ def test_a_large_object_is_uploaded_in_parts_and_read_in_ranges(server: S3Server
     assert server.proxy.count("GET") == 7
 
 
+def test_an_object_whose_size_is_known_is_one_request(server: S3Server, storage: Storage) -> None:
+    storage.publish("f", b"hello")
+    server.proxy.forget()
+    assert bytes(storage.read("f", 5)) == b"hello"
+    assert [request.operation for request in server.proxy.requests] == ["GET"]
+
+
 @pytest.mark.parametrize("trouble", [{"status": 503}, {"cut": True}, {"lose": True}])
 @pytest.mark.parametrize("operation", ["POST uploads", "PUT uploadId partNumber"])
 def test_a_part_that_fails_is_sent_again(

@@ -58,7 +58,7 @@ def test_a_directory_without_permission_is_denied(tmp_path: Path) -> None:
 
 def test_permission_errors_of_any_file_system_are_denials() -> None:
     class Denying(FaultyBackend):
-        def read(self, path: str) -> object:  # type: ignore[override]
+        def read(self, path: str, size: int | None = None) -> object:  # type: ignore[override]
             raise PermissionError("403 Forbidden")
 
     with fails_with("storage.denied") as caught:

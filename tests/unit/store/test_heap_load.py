@@ -43,19 +43,22 @@ def test_a_load_says_how_much_it_brings() -> None:
     assert [family.name for family in load.column_families] == ["default"]
 
 
-def test_a_version_comes_newest_first_and_its_files_are_read_at_the_same_time() -> None:
-    together = threading.Barrier(4)
+@pytest.mark.parametrize(("remote", "files"), [(False, 4), (True, 24)])
+def test_a_version_comes_newest_first_and_its_files_are_read_at_the_same_time(remote: bool, files: int) -> None:
+    together = threading.Barrier(files)
     inner = Storage("memory://store-tests/together")
     backend = FaultyBackend(inner._backend, wait=lambda _ms: together.wait(timeout=30))
+    backend.remote = remote
     query = Query(Storage(inner.url, backend=backend))
     store = query.open()
     newest = EMPTY
-    for value in (b"1", b"2", b"3", b"4"):
+    values = [b"%d" % number for number in range(files)]
+    for value in values:
         newest = query.commit(store, newest, {b"a": (PUT, value)})
     load = query.open().load(newest, have=None, read_only=True)
-    waits = Fault("read", ".lam", effect=Effect.DELAY, times=4)  # each until all four have begun
+    waits = Fault("read", ".lam", effect=Effect.DELAY, times=files)  # each until all of them have begun
     backend.inject(waits)
-    assert [value for _, _, value in triples(load.batches)] == [b"4", b"3", b"2", b"1"]
+    assert [value for _, _, value in triples(load.batches)] == values[::-1]
     assert waits.times == 0
 
 

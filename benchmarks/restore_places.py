@@ -1,0 +1,212 @@
+"""Restores of many sizes from many places: `python -m benchmarks.restore_places`.
+
+Chains as in `benchmarks.restore`: a snapshot of all keys, and then changes of a quarter of them in 1, 20 or 200
+increments. Each is restored in a JVM that has restored another, small one before: from local files that are not in the
+page cache (`disk`), from an S3 server behind 50 ms of latency and 50 MB/s a connection (`s3`), and from local copies
+of its objects (`copies`). Beside them RocksDB, from local files and with 20 increments.
+
+The floor is the larger of two times: what the bytes take, with the bandwidth of one connection for each of the two
+stores or as the disk gives them to one reader, and 100 ns for each row that is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import machine, session, variants
+from benchmarks.restore import CHILD, evict, seconds
+from benchmarks.rounds import progress, run_child, write_result
+from benchmarks.slow_s3 import SlowS3
+from benchmarks.statistics import ratios, spread
+from benchmarks.variants import LAMINA, ROCKSDB
+from lamina.settings import PREFIX
+
+DISK, S3, COPIES = "disk", "s3", "copies"
+PLACES = (DISK, S3, COPIES)
+LATENCY_S, BYTES_PER_S = 0.05, 50e6
+ROW_S = 100e-9
+BAR, BAR_RATIO = 1.5, 0.3
+CHANGED = 4
+"""The increments of a chain change one key in so many, together."""
+
+WITH_ROCKSDB = 20
+
+
+def run(sizes: Sequence[int], chains: Sequence[int], places: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Every cell, chain by chain."""
+    variants.prepare([LAMINA, ROCKSDB])
+    cells = []
+    with SlowS3(LATENCY_S, BYTES_PER_S) as s3:
+        for keys in sizes:
+            for increments in chains:
+                with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
+                    chain = Chain(Path(folder), keys, increments, s3)
+                    cells += chain.measure(places, rounds)
+    return {
+        "benchmark": "restore_places",
+        "date": datetime.date.today().isoformat(),
+        "machine": machine.describe(),
+        "rounds": rounds,
+        "cells": cells,
+    }
+
+
+class Chain:
+    """One chain, built on local files, and its restores."""
+
+    def __init__(self, folder: Path, keys: int, increments: int, s3: SlowS3) -> None:
+        self._folder = folder
+        self._keys = keys
+        self._increments = increments
+        self._s3 = s3
+        self._stores = [LAMINA, ROCKSDB] if increments == WITH_ROCKSDB else [LAMINA]
+        self._requests = {store: self._build(store) for store in self._stores}
+
+    def _build(self, store: str) -> dict[str, Any]:
+        request = {
+            "variant": store,
+            "keys": self._keys,
+            "rows": self._keys // CHANGED // self._increments,
+            "increments": self._increments,
+            "batches": 8,
+            "driver_memory": "3g",
+            "checkpoint": str(self._folder / store),
+            "folder": str(self._folder),
+        }
+        built = run_child(CHILD, {**request, "action": "build"}, timeout=1800)
+        progress(f"{self._keys:,} keys, {self._increments} increments, {store}: {built['bytes'] / 1e6:.0f} MB")
+        return {**request, "action": "restore", "warm": True, "ids": built["ids"], "bytes": built["bytes"]}
+
+    def measure(self, places: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+        """A cell for each place."""
+        found: dict[str, list[float]] = {place: [] for place in places}
+        disk, rocksdb, digests = [], [], set()
+        for number in range(rounds):
+            for place in places:
+                answer = self._restore(LAMINA, place)
+                found[place].append(seconds(answer))
+                digests.add((answer["plain"], answer["lists"]))
+                progress(f"  round {number + 1}/{rounds} {place}: {found[place][-1]:.2f} s, load {answer['load']}")
+            disk.append(self._read_s())
+            if ROCKSDB in self._stores:
+                rocksdb.append(seconds(self._restore(ROCKSDB, DISK)))
+                progress(f"  round {number + 1}/{rounds} {ROCKSDB}: {rocksdb[-1]:.2f} s")
+        if len(digests) != 1:
+            raise SystemExit(f"the places gave different states: {digests}")
+        cells = []
+        for place, times in found.items():
+            floor = self.floor_s(min(disk) if place != S3 else self._bytes / BYTES_PER_S / session.PARTITIONS)
+            cell = {
+                "keys": self._keys,
+                "increments": self._increments,
+                "place": place,
+                "bytes": self._bytes,
+                "restore_s": spread(times),
+                "floor_s": floor,
+                "to_floor": spread([one / floor for one in times]),
+            }
+            if rocksdb and place == DISK:
+                cell |= {"rocksdb_s": spread(rocksdb), "to_rocksdb": ratios(times, rocksdb)}
+            cells.append(cell)
+        return cells
+
+    @property
+    def _bytes(self) -> int:
+        return int(self._requests[LAMINA]["bytes"])
+
+    def floor_s(self, bytes_s: float) -> float:
+        """The least that a restore could take, where its bytes take so long."""
+        return max(bytes_s, (self._keys + self._keys // CHANGED) * ROW_S)
+
+    def _restore(self, store: str, place: str) -> dict[str, Any]:
+        request = self._requests[store]
+        if place == DISK:
+            # of a restore's own batches nothing may be left for the next one
+            copy = self._folder / "copy"
+            shutil.copytree(request["checkpoint"], copy)
+            try:
+                evict(copy)
+                return run_child(CHILD, {**request, "checkpoint": str(copy)})
+            finally:
+                shutil.rmtree(copy)
+        name = f"{self._keys}-{self._increments}"
+        url = self._s3.put(Path(request["checkpoint"]), name)
+        cache = self._folder / "cache"
+        settings = {**self._s3.settings, PREFIX + "storage.cache.directory": str(cache)}
+        if place == S3:
+            settings[PREFIX + "storage.cache.maxBytes"] = "0"
+        try:
+            for _ in range(2 if place == COPIES else 1):
+                # the first one leaves the copies behind, which are then as cold as the files
+                evict(self._folder)
+                there = {"checkpoint": url, "folder": self._s3.url, "settings": settings}
+                answer = run_child(CHILD, {**request, **there})
+            return answer
+        finally:
+            self._s3.remove(name)
+            shutil.rmtree(cache, ignore_errors=True)
+
+    def _read_s(self) -> float:
+        """How long one reader takes for the chain's files, which are not in the page cache."""
+        chain = Path(self._requests[LAMINA]["checkpoint"])
+        evict(chain)
+        began = time.perf_counter()
+        for path in sorted(chain.rglob("*")):
+            if path.is_file():
+                path.read_bytes()
+        return time.perf_counter() - began
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print the table."""
+    table = Table(title=f"restore, JVM running; {result['rounds']} rounds")
+    for heading in HEADS:
+        table.add_column(heading, justify="right")
+    for row in rows_of(result):
+        table.add_row(*row)
+    console.print(table)
+
+
+HEADS = ("keys", "increments", "from", "MB", "restore s", "floor s", "to the floor", "to RocksDB")
+
+
+def rows_of(result: dict[str, Any]) -> list[list[str]]:
+    """The cells as text."""
+    rows = []
+    for cell in result["cells"]:
+        time_s, share, ratio = cell["restore_s"], cell["to_floor"], cell.get("to_rocksdb")
+        rows.append([
+            f"{cell['keys']:,}", f"{cell['increments']}", cell["place"], f"{cell['bytes'] / 1e6:.0f}",
+            f"{time_s['median']:.2f} ({time_s['low']:.2f}-{time_s['high']:.2f})", f"{cell['floor_s']:.2f}",
+            f"{share['median']:.2f}", f"{ratio['median']:.2f}" if ratio else "",
+        ])  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="200,000 keys, one round")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--keys", type=int, nargs="+")
+    parser.add_argument("--increments", type=int, nargs="+", default=[1, 20, 200])
+    parser.add_argument("--places", nargs="+", choices=PLACES, default=list(PLACES))
+    given = parser.parse_args()
+    sizes = given.keys or ([200_000] if given.quick else [1_000_000, 4_000_000, 16_000_000])
+    result = run(sizes, given.increments, given.places, given.rounds or (1 if given.quick else 3))
+    write_result("restore_places-quick" if given.quick else "restore_places", result)
+    show(result, Console(width=120))
+
+
+if __name__ == "__main__":
+    main()
