@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet -c constraints.txt
 # How long `make test-faults` kills processes of a running query.
-KILL_MINUTES ?= 3
+KILL_MINUTES ?= 5
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/lamina/_version.py)
 WHEEL := dist/lamina-$(VERSION)-py3-none-any.whl
 SBT_VERSION := $(shell sed -n 's/^sbt.version=//p' project/build.properties)
@@ -90,7 +90,7 @@ test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with
 matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark
 	$(PY) -m tests.matrix
 
-test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=3
+test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=5
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/faults
 	$(PY) -m benchmarks.kill --minutes $(KILL_MINUTES)

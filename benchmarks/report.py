@@ -15,6 +15,7 @@ from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
 from benchmarks.settings import told
 from benchmarks.statistics import Spread
+from benchmarks.storage_report import fsync_section, restore_places_section
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -31,6 +32,8 @@ python -m benchmarks.micro
 python -m benchmarks.restore
 python -m benchmarks.memory
 python -m benchmarks.compaction
+python -m benchmarks.restore_places
+python -m benchmarks.storage
 python -m benchmarks.operators        # every stateful operator, about an hour; again with Spark 4.2
 python -m benchmarks.many_stores
 python -m benchmarks.report
@@ -358,6 +361,8 @@ SECTIONS = {
     "aggregation": aggregation_section,
     "micro": micro_section,
     "restore": restore_section,
+    "restore_places": restore_places_section,
+    "storage": fsync_section,
     "memory": memory_section,
     "compaction-light": compaction_section,
     "compaction-heavy": compaction_section,
@@ -382,7 +387,8 @@ def main() -> None:
         if source.exists():
             results[name] = json.loads(source.read_text())
             parts.append(section(results[name]))
-            shutil.copyfile(given.results / f"{name}.png", figures / f"{name}.png")
+            if (figure := given.results / f"{name}.png").exists():
+                shutil.copyfile(figure, figures / figure.name)
     given.page.write_text("\n".join(parts))
     if given.page == PAGE and "aggregation" in results:
         shown = readme_figures(results["aggregation"], results.get("restore"))

@@ -27,10 +27,10 @@ def batches(storage: Storage, directory: str) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def read_if_there(storage: Storage, path: str) -> bytes | None:
-    """The whole file; None where there is none."""
+def read_if_there(storage: Storage, path: str, most: int | None = None) -> bytes | None:
+    """The whole file, of which no more than `most` bytes are wanted, if given; None where there is none."""
     try:
-        return bytes(storage.read(path))
+        return bytes(storage.read(path, most))
     except LaminaError as error:
         if error.kind != "file.missing":
             raise

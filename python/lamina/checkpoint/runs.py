@@ -15,6 +15,9 @@ from lamina.storage import Storage
 
 FORMAT_NEWEST = 1
 
+_MOST_BYTES = 64 << 10
+"""An identity is far smaller."""
+
 _WITHOUT_CHECKSUM = {"uuid", "format", "created_ms", "created_by"}
 """Files with exactly these members are older than the checksum."""
 
@@ -48,7 +51,7 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
     Raises:
         LaminaError: `file.damaged`, `file.version`, `storage.*`.
     """
-    data = read_if_there(state, paths.CHECKPOINT)
+    data = read_if_there(state, paths.CHECKPOINT, _MOST_BYTES)
     if data is None:
         return None
     where = state.location(paths.CHECKPOINT)

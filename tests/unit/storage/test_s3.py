@@ -130,6 +130,25 @@ def test_an_object_whose_size_is_known_is_one_request(server: S3Server, storage:
     assert [request.operation for request in server.proxy.requests] == ["GET"]
 
 
+@pytest.mark.parametrize(("length", "tail"), [(3, b"llo"), (5, b"hello"), (9, b"hello")])
+def test_the_tail_of_an_object_and_its_size_are_one_request(
+    server: S3Server, storage: Storage, length: int, tail: bytes
+) -> None:
+    storage.publish("f", b"hello")
+    server.proxy.forget()
+    data, size = storage.read_tail("f", length)
+    assert (bytes(data), size) == (tail, 5)
+    assert [request.operation for request in server.proxy.requests] == ["GET"]
+
+
+@pytest.mark.parametrize("trouble", [{"cut_answer": True}, {"status": 503}, {"lose": True}])
+def test_a_tail_that_breaks_off_is_read_again(server: S3Server, storage: Storage, trouble: dict[str, object]) -> None:
+    storage.publish("f", b"h" * 100_000)
+    server.proxy.inject(Trouble("GET", **trouble))  # type: ignore[arg-type]
+    data, size = storage.read_tail("f", 70_000)
+    assert (bytes(data), size) == (b"h" * 70_000, 100_000)
+
+
 @pytest.mark.parametrize("trouble", [{"status": 503}, {"cut": True}, {"lose": True}])
 @pytest.mark.parametrize("operation", ["POST uploads", "PUT uploadId partNumber"])
 def test_a_part_that_fails_is_sent_again(
