@@ -210,7 +210,8 @@ def write(result: dict[str, Any], name: str) -> None:
     """The result, and the figure of it."""
     write_result(name, result)
     versions = list(range(1, result["versions"] + 1))
-    series = {MODES[mode]: (versions, found["files_curve"]) for mode, found in result["modes"].items()}
+    compacted = {mode: found for mode, found in result["modes"].items() if mode != NONE}
+    series = {MODES[mode]: (versions, found["files_curve"]) for mode, found in compacted.items()}
     title = f"Files that a version consists of ({result['rows']:,} of {result['keys']:,} keys change a version)"
     figure.lines(RESULTS / f"{name}.png", series, title=title, x="version", y="files")
 
