@@ -32,7 +32,7 @@ from benchmarks.rounds import RESULTS, progress, write_result
 from benchmarks.statistics import Spread, spread
 
 STORES_OF_A_JOIN = 4
-SETTLING = 80
+SETTLING, FILLING = 80, 24  # rounds; rows leave the state after the second
 SHARE, FEW = 0.02, 2.0
 COUNTS = {"threads": "threads", "sockets": "sockets", "files": "open files", "resident": "resident MB"}
 
@@ -181,7 +181,7 @@ def draw(result: dict[str, Any], name: str) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two queries of 8 partitions, about two minutes")
+    parser.add_argument("--quick", action="store_true", help="two queries of 8 partitions, about four minutes")
     parser.add_argument("--rounds", type=int, help=f"rounds after the first {SETTLING} (60, or 20 with --quick)")
     given = parser.parse_args()
     queries, partitions = (2, 8) if given.quick else (4, 64)

@@ -388,8 +388,8 @@ def main() -> None:
         if source.exists():
             results[name] = json.loads(source.read_text())
             parts.append(section(results[name]))
-            if (figure := given.results / f"{name}.png").exists():
-                shutil.copyfile(figure, figures / figure.name)
+            if f"{name}.png" in parts[-1]:
+                shutil.copyfile(given.results / f"{name}.png", figures / f"{name}.png")
     given.page.write_text("\n".join(parts))
     if given.page == PAGE and "aggregation" in results:
         shown = readme_figures(results["aggregation"], results.get("restore"))

@@ -9,7 +9,7 @@ from benchmarks.markdown import header, table, verdict
 
 
 def restore_places_section(result: dict[str, Any]) -> str:
-    """Restores by size, chain and place, beside what they can take at least."""
+    """Restores by size, chain and place."""
     parts = ["## Restore by size, chain and place\n", header(result)]
     parts.append(
         "A snapshot of all keys, and changes of a quarter of them in 1, 20 or 200 increments that nothing merged, in "
@@ -17,9 +17,9 @@ def restore_places_section(result: dict[str, Any]) -> str:
         "that are not in the page cache. *s3*: moto's server, which shares the two cores, behind "
         f"{restore_places.LATENCY_S * 1000:.0f} ms of latency a request and "
         f"{restore_places.BYTES_PER_S / 1e6:.0f} MB/s a connection. *copies*: the same with the local copies of a run "
-        "before. The floor is the larger of the time that the bytes take, with one reader on the disk or one "
-        "connection for each partition, and 100 ns a row. "
-        f"Targets: {restore_places.BAR:g} of the floor, and {restore_places.BAR_RATIO:g} of RocksDB's time. "
+        "before. The yardstick is the larger of the time that the bytes take one reader, on the disk or with one "
+        "connection, and 100 ns a row; several connections may beat it, round trips come on top. "
+        f"Targets: {restore_places.BAR:g} of the yardstick, and {restore_places.BAR_RATIO:g} of RocksDB's time. "
         f"{result['rounds']} rounds, medians and ranges.\n"
     )
     rows = [

@@ -132,7 +132,7 @@ class Maintainer:
 
 
 class Sweeper:
-    """Gives memory back between jobs: at most every five seconds, and so after each job that takes that long.
+    """Gives memory back between jobs: at most every five seconds, so after each job that takes that long.
 
     It looks at every object that is kept, for cycles. With a thousand stores that takes longer than a small job does.
     """
@@ -140,13 +140,24 @@ class Sweeper:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._swept = clock.monotonic()
+        self._worked = False
+
+    def due_in(self) -> float | None:
+        """Seconds until the next sweep; None where there was no job since the last one."""
+        return max(0.0, self._swept + _SWEEP_S - self._clock.monotonic()) if self._worked else None
 
     def after_job(self) -> None:
         """Sweeps if the last time was long enough ago."""
-        if self._clock.monotonic() - self._swept >= _SWEEP_S:
-            gc.collect()
-            pa.default_memory_pool().release_unused()
-            self._swept = self._clock.monotonic()
+        self._worked = True
+        if self.due_in() == 0:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Gives back what nothing refers to any more."""
+        gc.collect()
+        pa.default_memory_pool().release_unused()
+        self._swept = self._clock.monotonic()
+        self._worked = False
 
 
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -196,7 +207,12 @@ def main() -> None:
     gc.freeze()
     sweeper = Sweeper(clock)
     while True:
-        tell(maintainer.work(jobs.get(), progress))
+        try:
+            job = jobs.get(timeout=sweeper.due_in())
+        except queue.Empty:
+            sweeper.sweep()
+            continue
+        tell(maintainer.work(job, progress))
         sweeper.after_job()
 
 

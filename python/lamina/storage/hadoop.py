@@ -113,7 +113,7 @@ def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
         "retries": {"mode": "standard", "total_max_attempts": int(tries) if tries and tries.isdigit() else _S3_TRIES}
     }
     most = get("connection.maximum")
-    config["max_pool_connections"] = int(most) if most and most.isdigit() and int(most) else _S3_CONNECTIONS
+    config["max_pool_connections"] = int(most) if most and most.isdecimal() and int(most) else _S3_CONNECTIONS
     for name, parameter in (
         ("connection.timeout", "read_timeout"),
         ("connection.establish.timeout", "connect_timeout"),

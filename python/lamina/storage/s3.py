@@ -47,13 +47,16 @@ class S3Backend(FsspecBackend):
             answered = True
             async with answer["Body"] as body:
                 data = await body.read()
-            return pa.py_buffer(data), int(answer["ContentRange"].rpartition("/")[2])
+            # a server that knows no ranges answers with the whole object
+            size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(data)
+            return pa.py_buffer(data)[-length:] if length else pa.py_buffer(b""), size
 
         try:
             found: tuple[pa.Buffer, int] = sync(self._filesystem.loop, tail)
         except Exception as error:
-            # an empty object has no range, and s3fs reads a body that broke off again only in its own requests
-            if answered or _code(error) in ("InvalidRange", "416"):
+            # an empty object has no range, some servers refuse those that begin at the end, and s3fs reads a body that
+            # broke off again only in its own requests
+            if answered or _code(error) in ("InvalidRange", "InvalidArgument", "NotImplemented", "416", "501"):
                 return super().read_tail(path, length)
             raise
         return found

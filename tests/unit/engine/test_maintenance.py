@@ -86,7 +86,11 @@ def test_memory_is_swept_after_a_long_job_and_seldom_after_short_ones(monkeypatc
     for _ in range(3):
         clock.advance(6_000)
         sweeper.after_job()
+        assert sweeper.due_in() is None
     assert len(sweeps) == 5
+    clock.advance(1_000)
+    sweeper.after_job()
+    assert (len(sweeps), sweeper.due_in()) == (5, 4.0)  # when there is no other job until then
 
 
 @pytest.mark.parametrize("remade", [False, True])

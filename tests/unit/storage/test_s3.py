@@ -141,6 +141,16 @@ def test_the_tail_of_an_object_and_its_size_are_one_request(
     assert [request.operation for request in server.proxy.requests] == ["GET"]
 
 
+@pytest.mark.parametrize("code", ["InvalidRange", "NotImplemented"])
+def test_a_server_that_refuses_ranges_from_the_end_is_asked_for_others(
+    server: S3Server, storage: Storage, code: str
+) -> None:
+    storage.publish("f", b"hello")
+    server.proxy.inject(Trouble("GET", status=416 if code == "InvalidRange" else 501, code=code))
+    data, size = storage.read_tail("f", 3)
+    assert (bytes(data), size) == (b"llo", 5)
+
+
 @pytest.mark.parametrize("trouble", [{"cut_answer": True}, {"status": 503}, {"lose": True}])
 def test_a_tail_that_breaks_off_is_read_again(server: S3Server, storage: Storage, trouble: dict[str, object]) -> None:
     storage.publish("f", b"h" * 100_000)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from lamina.storage import Storage, is_temporary
-from lamina.storage.remote import _modified_ms
+from lamina.storage.remote import FsspecBackend, _modified_ms
 from lamina.storage.renaming import RenamingBackend
 from lamina.storage.temporary import random_numbers, temporary_name
 from lamina.testing import Fault, FaultyBackend
@@ -64,6 +65,18 @@ def test_permission_errors_of_any_file_system_are_denials() -> None:
     with fails_with("storage.denied") as caught:
         Storage("memory://x", backend=Denying(Storage("memory://x")._backend)).read("f")
     assert "memory://x/f" in caught.error.message
+
+
+def test_a_shorter_object_than_expected_is_read_where_the_storage_refuses_ranges_behind_its_end() -> None:
+    class Refusing(MemoryFileSystem):  # type: ignore[misc]
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: object) -> bytes:
+            if end is not None and end > self.size(path):
+                raise RuntimeError("416")
+            return bytes(super().cat_file(path, start, end, **options))
+
+    storage = Storage("memory://refusing", backend=FsspecBackend(Refusing(skip_instance_cache=True), "/refusing"))
+    storage.publish("f", b"hello")
+    assert bytes(storage.read("f", 9)) == b"hello"
 
 
 def test_a_failing_storage_is_named_with_path_and_reason() -> None:
