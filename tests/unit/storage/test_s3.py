@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from lamina.storage import Storage
+from lamina.store import Version
 from lamina.testing.expect import fails_with
 from tests.s3_server import S3Server, Trouble
+from tests.unit.store.writing import Query, rows_of
 
 PART = 32 << 20
 
@@ -128,6 +130,15 @@ def test_an_object_whose_size_is_known_is_one_request(server: S3Server, storage:
     server.proxy.forget()
     assert bytes(storage.read("f", 5)) == b"hello"
     assert [request.operation for request in server.proxy.requests] == ["GET"]
+
+
+def test_a_restore_asks_once_for_each_small_file(server: S3Server, storage: Storage) -> None:
+    query = Query(storage)
+    version = query.run_batches(query.open(), Version(0), 5)[-1]
+    load = query.open(read_only=True).load(version, have=None, read_only=True)
+    server.proxy.forget()
+    assert rows_of(load) == query.states[version.attempt]
+    assert [request.operation for request in server.proxy.requests] == ["GET"] * 5
 
 
 @pytest.mark.parametrize(("length", "tail"), [(3, b"llo"), (5, b"hello"), (9, b"hello")])
