@@ -164,7 +164,8 @@ class StoreFiles:
         assert reference.size is not None
         where = storage.location(path)
         if reference.size - reference.length <= _WHOLE_BYTES:
-            whole = storage.read(path, reference.size)
+            # and one more, so that a longer file shows
+            whole = storage.read(path, reference.size + 1)
             manifest, _ = self._manifest(storage, path, whole)
             section = self._section(manifest, reference, where)
             data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
