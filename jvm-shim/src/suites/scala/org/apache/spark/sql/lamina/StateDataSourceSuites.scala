@@ -63,3 +63,7 @@ class LaminaStateDataSourceChangeDataReaderSuite extends LaminaStateDataSourceCh
 class LaminaStateDataSourceChangeDataReaderV2Suite
     extends LaminaStateDataSourceChangeDataReaderSuiteBase
     with LaminaTestsV2
+
+class LaminaStateDataSourceTransformWithStateV2Suite
+    extends StateDataSourceTransformWithStateSuite
+    with LaminaTestsV2
