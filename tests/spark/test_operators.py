@@ -1,4 +1,7 @@
-"""Every stock operator gives on lamina, batch by batch and across a restart, what it gives on a built-in provider."""
+"""Every stock operator gives on lamina, batch by batch and across a restart, what it gives on a built-in provider.
+
+A restart restores all state from files: `run_from_files` drops what is in memory, and counts the loads.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from tests.spark.streams import HDFS, LAMINA, ROCKSDB, Query, Run, Streams, configured
+from tests.spark.test_restarts import unload_all
+from tests.spark.test_rows import NO_HAND_OVER
 
 Frames = dict[str, DataFrame]
 
@@ -164,12 +169,42 @@ def covers(row: str) -> pytest.MarkDecorator:
     return pytest.mark.covers(row, "Python", "v1", "v2")
 
 
+def stores(streams: Streams, checkpoint: str) -> list[int]:
+    """For each operator of a query on lamina how many stores have files and are reported, in ascending order.
+
+    Of the two stores that each side of a join has, Spark reports what the one with the rows did.
+    """
+    operators = (streams.checkpoint(name=checkpoint) / "state").glob("[0-9]*")
+    found = [{file.parent for file in operator.rglob("*.lam")} for operator in operators]
+    return sorted(sum(not store.name.endswith("-keyToNumValues") for store in each) for each in found)
+
+
+def run_from_files(
+    streams: Streams,
+    query: Query,
+    *,
+    mode: str = "append",
+    checkpoint: str = "checkpoint",
+    format_version: int = 2,
+    conf: dict[str, str] | None = None,
+) -> Run:
+    """Runs a query on lamina, and checks that its first batch loads every store that an earlier run left."""
+    expected = stores(streams, checkpoint)
+    unload_all(streams.spark)
+    conf = {**NO_HAND_OVER, **(conf or {})}
+    run = streams.run(query, LAMINA, mode=mode, checkpoint=checkpoint, format_version=format_version, conf=conf)
+    assert run.metric("laminaHandOvers") == 0
+    loads = [int(operator["customMetrics"]["laminaReloads"]) for operator in run.progress[0]["stateOperators"]]
+    assert sorted(loads) == (expected or [0] * len(loads))
+    return run
+
+
 def assert_same(streams: Streams, query: Query, mode: str) -> Run:
     """Runs a query in both checkpoint formats and on the heap provider, and compares them batch by batch."""
-    ours = streams.run(query, LAMINA, mode=mode)
+    ours = run_from_files(streams, query, mode=mode)
     theirs = streams.run(query, HDFS, mode=mode)
     assert ours.batches == theirs.batches
-    format_1 = streams.run(query, LAMINA, mode=mode, format_version=1, checkpoint="format-1")
+    format_1 = run_from_files(streams, query, mode=mode, format_version=1, checkpoint="format-1")
     assert format_1.batches == theirs.batches
     return ours
 
@@ -233,12 +268,13 @@ def test_state_formats_3_and_4_of_joins_give_the_same_rows_and_become_2_on_spark
     streams: Streams, kind: str, version: str
 ) -> None:
     conf = {"spark.sql.streaming.join.stateFormatVersion": version}
-    for batch in range(5):
-        streams.feed("l", rows(batch, 10 + 3 * batch, 30))
-        streams.feed("r", rows(100 + batch, 10 + 3 * batch, 30))
-    ours = streams.run(join(kind), LAMINA, conf=conf)
-    theirs = streams.run(join(kind), ROCKSDB, conf=conf)
-    assert ours.batches == theirs.batches
+    for batches in (range(3), range(3, 5)):
+        for batch in batches:
+            streams.feed("l", rows(batch, 10 + 3 * batch, 30))
+            streams.feed("r", rows(100 + batch, 10 + 3 * batch, 30))
+        ours = run_from_files(streams, join(kind), conf=conf)
+        theirs = streams.run(join(kind), ROCKSDB, conf=conf)
+        assert ours.batches == theirs.batches
     # formats 1 and 2 keep four named stores, later ones a single store
     named = [path.name for path in (streams.checkpoint() / "state" / "0" / "0").iterdir() if path.is_dir()]
     assert len(named) == (0 if pyspark.__version__.startswith("4.2.") else 4), named
@@ -249,7 +285,7 @@ def test_row_checksums_are_written_and_verified(streams: Streams) -> None:
     for batch in range(3):
         streams.feed("s", rows(batch, 10 + 3 * batch))
     for _ in range(2):
-        ours = streams.run(aggregation, LAMINA, mode="update", conf=conf)
+        ours = run_from_files(streams, aggregation, mode="update", conf=conf)
         theirs = streams.run(aggregation, HDFS, mode="update")
         assert ours.batches == theirs.batches
         for batch in range(3, 6):

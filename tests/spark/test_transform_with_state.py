@@ -4,22 +4,28 @@ restarts, beside the built-in RocksDB provider.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
+from lamina.spark.configure import EXTENSION
+from tests.spark.conftest import shim_jar
+from tests.spark.programs import run_program
 from tests.spark.streams import LAMINA, ROCKSDB, Query, Run, Streams, configured
-from tests.spark.test_operators import rows
-from tests.spark.test_restarts import unload_all
+from tests.spark.test_operators import rows, run_from_files
 
 Frames = dict[str, DataFrame]
 Key = tuple[Any, ...]
 
+ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 OUTPUT = "k string, n long, total long, smallest long, recent string, seen string, timers string"
 SUMS = "k string, t timestamp, v long"
 
@@ -100,9 +106,13 @@ class WithPandas(Everything):
 
 
 class Expiring(StatefulProcessor):
-    """Counts rows in states that live for a time: one shorter than a batch takes, one longer than the test."""
+    """Counts rows in states that live for a time: one shorter than a batch takes, one longer than the test.
+
+    In the batch after the one with its rows a key shows once more what is left, by a timer.
+    """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
         self.short = handle.getValueState("short", "n long", 1)
         self.long = handle.getValueState("long", "n long", 3_600_000)
         self.list = handle.getListState("list", "v long", 1)
@@ -110,20 +120,58 @@ class Expiring(StatefulProcessor):
 
     def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         values = sorted(row.v for row in rows)
-        counted = []
         for state in (self.short, self.long):
-            n = (state.get()[0] if state.exists() else 0) + len(values)
-            state.update((n,))
-            counted.append(n)
+            state.update((self.count(state) + len(values),))
         self.list.appendList([(value,) for value in values])
         for value in values:
             self.map.updateValue((value % 5,), (value,))
-        yield Row(
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        yield self.shown(key, False)
+
+    def handleExpiredTimer(self, key: Key, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        yield self.shown(key, True)
+
+    def count(self, state: Any) -> int:
+        return int(state.get()[0]) if state.exists() else 0
+
+    def shown(self, key: Key, by_timer: bool) -> Row:
+        return Row(
             k=key[0],
-            short=counted[0],
-            long=counted[1],
+            short=self.count(self.short),
+            long=self.count(self.long),
             list=str([value for (value,) in self.list.get()]),
             map=str(sorted((v, n) for (v,), (n,) in self.map.iterator())),
+            timer=by_timer,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class Evolving(StatefulProcessor):
+    """Keeps counts in rows that have a second column, which differs between builds of the query."""
+
+    def __init__(self, schema: str, second: Any) -> None:
+        self.schema = schema
+        self.second = second
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.value = handle.getValueState("value", self.schema)
+        self.list = handle.getListState("list", self.schema)
+        self.map = handle.getMapState("map", "v long", self.schema)
+
+    def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        found = tuple(self.value.get()) if self.value.exists() else None
+        values = sorted(row.v for row in rows)
+        self.value.update(((found[0] if found else 0) + len(values), self.second))
+        self.list.appendValue((values[0], self.second))
+        for value in values[:2]:
+            self.map.updateValue((value % 5,), (value, self.second))
+        yield Row(
+            k=key[0],
+            found=str(found),
+            list=str([tuple(row) for row in self.list.get()]),
+            map=str(sorted((v, tuple(row)) for (v,), row in self.map.iterator())),
         )
 
     def close(self) -> None:
@@ -187,7 +235,7 @@ def covers(*rows: str, form: str) -> list[pytest.MarkDecorator]:
 
 
 WITH_ROWS, WITH_PANDAS = "transformWithState", "transformWithStateInPandas"
-TIMERS, AVRO = "transformWithState: timers", "transformWithState: Avro"
+TIMERS, TTL, AVRO = "transformWithState: timers", "transformWithState: TTL", "transformWithState: Avro"
 INITIAL = "transformWithState: initial state"
 
 # Name, rows of the README's table, query, checkpoint format and encoding: each with each form of the operator.
@@ -238,9 +286,10 @@ def then_without_time(frames: Frames) -> DataFrame:
 def run_both(
     streams: Streams, query: Query, conf: dict[str, str], mode: str = "update", version: int = 2
 ) -> dict[str, Run]:
+    """Runs a query on lamina and on RocksDB's provider; what lamina restores comes from files."""
     return {
-        provider: streams.run(query, provider, mode=mode, format_version=version, conf=conf)
-        for provider in (LAMINA, ROCKSDB)
+        LAMINA: run_from_files(streams, query, mode=mode, format_version=version, conf=conf),
+        ROCKSDB: streams.run(query, ROCKSDB, mode=mode, format_version=version, conf=conf),
     }
 
 
@@ -255,7 +304,7 @@ def test_it_gives_the_same_rows_in_each_batch_and_after_a_restart(
     streams: Streams, query: Query, version: int, encoding: str
 ) -> None:
     conf = {
-        "spark.sql.streaming.stateStore.encodingFormat": encoding,
+        ENCODING: encoding,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
     for batch in range(3):
@@ -271,20 +320,16 @@ def test_it_gives_the_same_rows_in_each_batch_and_after_a_restart(
     assert expired, "no timer fired"
 
 
-def test_a_state_that_was_dropped_is_passed_over_when_the_query_restarts_from_its_files(
-    streams: Streams, spark: SparkSession
-) -> None:
+def test_a_state_that_was_dropped_is_passed_over_when_the_query_restarts_from_its_files(streams: Streams) -> None:
     def counted_by(processor: StatefulProcessor) -> Query:
         return lambda frames: (
             frames["s"].groupBy("k").transformWithState(processor, "k string, n long", "Update", "None")
         )
 
-    conf = {"spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0"}
     for restart, processor in enumerate((Counting(), CountingOnce(), CountingOnce()), start=1):
         streams.feed("s", [{"t": "2024-01-01T00:00:00Z", "k": f"key {n % 10}", "v": n} for n in range(20)])
-        run = streams.run(counted_by(processor), LAMINA, mode="update", format_version=2, conf=conf)
+        run = run_from_files(streams, counted_by(processor), mode="update")
         assert run.all_rows == [str({"k": f"key {n}", "n": 2 * restart}) for n in range(10)]
-        unload_all(spark)
 
 
 @pytest.mark.covers("transformWithState: chained time modes", "Python", "v2")
@@ -301,10 +346,12 @@ def test_chained_with_another_operator_it_gives_the_same_rows(streams: Streams, 
     assert found
 
 
-@pytest.mark.covers("transformWithState: TTL", "Python", "v2")
-def test_state_with_a_time_to_live_expires_alike(streams: Streams) -> None:
+@pytest.mark.parametrize(
+    "version", [pytest.param(version, marks=covers(TTL, TIMERS, form=f"v{version}")) for version in (1, 2)]
+)
+def test_state_with_a_time_to_live_expires_alike_and_timers_see_what_is_left(streams: Streams, version: int) -> None:
     def query(frames: Frames) -> DataFrame:
-        output = "k string, short long, long long, list string, map string"
+        output = "k string, short long, long long, list string, map string, timer boolean"
         keyed = frames["s"].where("k is not null").groupBy("k")
         return keyed.transformWithState(Expiring(), output, "Update", "ProcessingTime")
 
@@ -313,13 +360,81 @@ def test_state_with_a_time_to_live_expires_alike(streams: Streams) -> None:
     for _ in range(2):
         for batch in range(2):
             streams.feed("s", rows(batch, 10, 30))
-        runs = run_both(streams, query, conf)
+        runs = run_both(streams, query, conf, version=version)
         assert runs[LAMINA].batches == runs[ROCKSDB].batches
 
     def count(row: str, name: str) -> int:
         return int(row.split(f"'{name}': ")[1].split(",")[0])
 
     assert all(count(row, "short") < count(row, "long") for row in runs[LAMINA].batches[3])
+    # what the first batch after the restart shows by timers was registered before it
+    assert any("'timer': True" in row for row in runs[LAMINA].batches[2])
+
+
+FIRST, ADDED, RETYPED = "n long, gone string", "n long, added double", "n string, gone string"
+
+
+def evolving(schema: str, second: Any) -> Query:
+    def query(frames: Frames) -> DataFrame:
+        keyed = frames["s"].where("k is not null").groupBy("k")
+        output = "k string, found string, list string, map string"
+        return keyed.transformWithState(Evolving(schema, second), output, "Update", "None")
+
+    return query
+
+
+@pytest.mark.parametrize(
+    "version", [pytest.param(version, marks=covers(AVRO, form=f"v{version}")) for version in (1, 2)]
+)
+def test_in_avro_a_column_is_removed_from_the_state_and_another_added_by_a_restart(
+    streams: Streams, version: int
+) -> None:
+    conf = {ENCODING: "avro"}
+    found = []
+    # the last run restores rows of both builds
+    for restart, query in enumerate((evolving(FIRST, "x"), evolving(ADDED, 1.5), evolving(ADDED, 2.5))):
+        streams.feed("s", rows(restart, 10, 30))
+        runs = run_both(streams, query, conf, version=version)
+        assert runs[LAMINA].batches == runs[ROCKSDB].batches
+        found.append(" ".join(runs[LAMINA].all_rows))
+    assert "'x')" in found[0]
+    assert "None)" in found[1] and "1.5)" in found[1] and "'x')" not in found[1]
+    assert "None)" in found[2] and "1.5)" in found[2] and "2.5)" in found[2]
+
+
+@pytest.mark.parametrize(("encoding", "schema"), [("unsaferow", ADDED), ("avro", RETYPED)])
+def test_a_change_of_the_state_that_spark_refuses_is_refused_alike(
+    streams: Streams, encoding: str, schema: str
+) -> None:
+    conf = {ENCODING: encoding}
+    streams.feed("s", rows(0, 10, 30))
+    run_both(streams, evolving(FIRST, "x"), conf)
+    streams.feed("s", rows(1, 10, 30))
+    refusals = []
+    for provider in (LAMINA, ROCKSDB):
+        with pytest.raises(StreamingQueryException) as refusal:
+            streams.run(evolving(schema, None), provider, mode="update", format_version=2, conf=conf)
+        refusals.append(re.findall(r"\[([A-Z_.]+)\]", str(refusal.value)))
+    assert refusals[0] == refusals[1]
+    assert any("SCHEMA" in condition for condition in refusals[0])
+    # the state is as it was
+    runs = run_both(streams, evolving(FIRST, "x"), conf)
+    assert runs[LAMINA].batches == runs[ROCKSDB].batches
+    assert any(runs[LAMINA].batches.values())
+
+
+def test_without_the_extension_it_fails_with_the_setting_to_add_and_goes_on_when_that_is_set(streams: Streams) -> None:
+    streams.feed("s", rows(0, 10, 30))
+    argument = {"jar": shim_jar(), "path": str(streams.path)}
+    failures = json.loads(run_program("without_extension_query.py", json.dumps(argument)).splitlines()[-1])
+    sentence = f"transformWithState runs on lamina only with spark.sql.extensions={EXTENSION}; set it before"
+    batches = {}
+    for query in (with_rows, with_pandas):
+        assert f"[settings.invalid] {sentence}" in failures[query.__name__]
+        assert "RocksDB" not in failures[query.__name__]
+        batches[query] = run_from_files(streams, query, mode="update", checkpoint=query.__name__).batches
+    assert batches[with_rows] == batches[with_pandas]
+    assert batches[with_rows][0]
 
 
 def read(spark: SparkSession, streams: Streams, provider: str, **options: str) -> list[str]:
