@@ -187,4 +187,5 @@ def test_each_properties_file_holds_settings_that_parse(repository: Path) -> Non
         entries = launch.parse_properties(path.read_text(encoding="utf-8"))
         assert entries[PROVIDER_KEY] == PROVIDER
         assert entries[CHECKPOINT_FORMAT_KEY] == "2"
+        assert entries[EXTENSIONS_KEY] == EXTENSION
         assert Settings.parse(entries).backend == path.stem
