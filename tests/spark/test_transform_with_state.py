@@ -437,26 +437,6 @@ def test_without_the_extension_it_fails_with_the_setting_to_add_and_goes_on_when
     assert batches[with_rows][0]
 
 
-def read(spark: SparkSession, streams: Streams, provider: str, **options: str) -> list[str]:
-    # the session's format has to be that of the checkpoint
-    with configured(spark, {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}):
-        frame = spark.read.format("statestore").options(**options).load(str(streams.checkpoint(provider)))
-        return sorted(str(row.asDict(recursive=True)) for row in frame.drop("partition_id").collect())
-
-
-def test_its_variables_and_timers_are_read_by_the_state_reader(streams: Streams, spark: SparkSession) -> None:
-    for batch in range(2):
-        streams.feed("s", rows(batch, 10 + 3 * batch, 30))
-    run_both(streams, with_rows, {})
-    for variable in ("totals", "recent", "seen"):
-        ours = read(spark, streams, LAMINA, stateVarName=variable)
-        assert ours
-        assert ours == read(spark, streams, ROCKSDB, stateVarName=variable)
-    timers = read(spark, streams, LAMINA, readRegisteredTimers="true")
-    assert timers
-    assert timers == read(spark, streams, ROCKSDB, readRegisteredTimers="true")
-
-
 @pytest.mark.covers("transformWithState: batch query", "Python", "no checkpoint")
 @pytest.mark.parametrize("query", [with_rows_and_initial_state, with_pandas_and_initial_state], ids=["rows", "pandas"])
 def test_a_batch_query_with_initial_state_runs_where_lamina_is_the_provider(
