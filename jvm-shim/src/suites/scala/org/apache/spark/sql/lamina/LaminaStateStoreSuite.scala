@@ -2,7 +2,7 @@ package org.apache.spark.sql.lamina
 
 import java.util.UUID
 
-import scala.util.Random
+import scala.util.{Random, Try}
 
 import org.apache.hadoop.conf.Configuration
 import org.scalatest.concurrent.Eventually.{eventually, timeout}
@@ -223,6 +223,43 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = fa
     intercept[SparkException](provider.getStore(2, next))
   }
 
+  test("the attempt that the next version was built on stays, whatever a zombie of its version commits after that") {
+    val id = newId()
+    val run = new Configuration
+    run.set(Compat.runIdKey, UUID.randomUUID().toString)
+    def opened(): LaminaStateStoreProvider = create(id, hadoop = new Configuration(run))
+
+    tryWithProviderResource(opened()) { zombie =>
+      tryWithProviderResource(opened()) { owner =>
+        val first = committed(zombie, "a" -> 1)
+        val late = zombie.getStore(1, first)
+        put(late, "a", 0, 13)
+        put(late, "zombie", 0, 13)
+        def next(version: Long, at: Option[String], row: (String, Int)): Option[String] = {
+          val store = owner.getStore(version, at)
+          put(store, row._1, 0, row._2)
+          store.commit()
+          store.getStateStoreCheckpointInfo().stateStoreCkptId
+        }
+        val second = next(1, first, "a" -> 2)
+        val third = next(2, second, "b" -> 3)
+        // it may be refused, and must not count where it is not
+        val refused = Try(late.commit()).failed.toOption
+        assert(refused.forall(_.getMessage.contains("state.superseded")), refused)
+        tryWithProviderResource(opened()) { reopened =>
+          for ((version, at, rows) <- Seq(
+              (2L, second, Set(("a", 0) -> 2)),
+              (3L, third, Set(("a", 0) -> 2, ("b", 0) -> 3))
+            )) {
+            val store = reopened.getStore(version, at)
+            assert(rowPairsToDataSet(store.iterator()) == rows)
+            store.abort()
+          }
+        }
+      }
+    }
+  }
+
   /** Commits version 1; gives the id of its attempt, as far as the format has ids. */
   private def committed(provider: LaminaStateStoreProvider, rows: (String, Int)*): Option[String] = {
     val store = provider.getStore(0)
@@ -241,7 +278,7 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = fa
       conf: SQLConf = getDefaultSQLConf(10, 2),
       hadoop: Configuration = new Configuration
   ): LaminaStateStoreProvider = {
-    hadoop.set(Compat.runIdKey, UUID.randomUUID().toString)
+    hadoop.setIfUnset(Compat.runIdKey, UUID.randomUUID().toString)
     val provider = new LaminaStateStoreProvider
     provider.init(
       storeId,
