@@ -29,7 +29,8 @@ def operators_section(result: dict[str, Any]) -> str:
         "`rocksdbLoadLatencyMs`, and in the HDFS store, which has no metric for it, a clock around its opens. "
         "*Durable* is lamina's wait for its files at the end of a task, `laminaDurableMs` by task; in the other stores "
         "it is part of the commit. *Nothing evicted* is the time of the removals, by store, in a batch that removes "
-        "nothing.\n"
+        "nothing. Left out: the same operators with functions in Python, whose time is mostly Python's, and `limit`, "
+        "which keeps one row.\n"
     )
     return "\n".join([*parts, *_found(result, name), EVICTION])
 
