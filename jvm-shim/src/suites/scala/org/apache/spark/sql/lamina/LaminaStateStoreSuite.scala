@@ -247,11 +247,15 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = fa
         val refused = Try(late.commit()).failed.toOption
         assert(refused.forall(_.getMessage.contains("state.superseded")), refused)
         tryWithProviderResource(opened()) { reopened =>
-          for ((version, at, rows) <- Seq(
+          // the zombie too, when it gets the store back, and its table is of long ago
+          for {
+            provider <- Seq(reopened, zombie)
+            (version, at, rows) <- Seq(
               (2L, second, Set(("a", 0) -> 2)),
               (3L, third, Set(("a", 0) -> 2, ("b", 0) -> 3))
-            )) {
-            val store = reopened.getStore(version, at)
+            )
+          } {
+            val store = provider.getStore(version, at)
             assert(rowPairsToDataSet(store.iterator()) == rows)
             store.abort()
           }
