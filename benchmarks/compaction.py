@@ -193,6 +193,16 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print("The state is the same in all modes." if result["same_state"] else "The STATES DIFFER.")
 
 
+def write(result: dict[str, Any], name: str) -> None:
+    """The result, and the figure of it."""
+    write_result(name, result)
+    versions = list(range(1, result["versions"] + 1))
+    compacted = {mode: found for mode, found in result["modes"].items() if mode != NONE}
+    series = {MODES[mode]: (versions, found["files_curve"]) for mode, found in compacted.items()}
+    title = f"Files that a version consists of ({result['rows']:,} of {result['keys']:,} keys change a version)"
+    figure.lines(RESULTS / f"{name}.png", series, title=title, x="version", y="files")
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,16 +214,6 @@ def main() -> None:
         result = run(name, load, 400_000 if given.quick else 4_000_000, 1 if given.quick else 3)
         write(result, f"compaction-{name}" + ("-quick" if given.quick else ""))
         show(result, Console(width=130))
-
-
-def write(result: dict[str, Any], name: str) -> None:
-    """The result, and the figure of it."""
-    write_result(name, result)
-    versions = list(range(1, result["versions"] + 1))
-    compacted = {mode: found for mode, found in result["modes"].items() if mode != NONE}
-    series = {MODES[mode]: (versions, found["files_curve"]) for mode, found in compacted.items()}
-    title = f"Files that a version consists of ({result['rows']:,} of {result['keys']:,} keys change a version)"
-    figure.lines(RESULTS / f"{name}.png", series, title=title, x="version", y="files")
 
 
 if __name__ == "__main__":

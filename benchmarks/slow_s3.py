@@ -22,6 +22,17 @@ _CHUNK = 256 << 10
 _LATE_S = 0.02
 
 
+def hadoop_keys(endpoint: str) -> dict[str, str]:
+    """The Hadoop keys with which S3A, and lamina, reach moto's server."""
+    return {
+        "fs.s3a.access.key": KEYS["key"],
+        "fs.s3a.secret.key": KEYS["secret"],
+        "fs.s3a.endpoint": endpoint,
+        "fs.s3a.endpoint.region": "us-east-1",
+        "fs.s3a.path.style.access": "true",
+    }
+
+
 class SlowS3:
     """One bucket; a context manager.
 
@@ -58,14 +69,7 @@ class SlowS3:
     @property
     def settings(self) -> dict[str, str]:
         """What a running session sets so that lamina reaches the server through the slow network."""
-        keys = {
-            "access.key": KEYS["key"],
-            "secret.key": KEYS["secret"],
-            "endpoint": self._slow,
-            "endpoint.region": "us-east-1",
-            "path.style.access": "true",
-        }
-        return {f"fs.s3a.{name}": value for name, value in keys.items()}
+        return hadoop_keys(self._slow)
 
     def __enter__(self) -> SlowS3:
         return self

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from moto.server import ThreadedMotoServer
 
+from benchmarks.slow_s3 import hadoop_keys
 from lamina.storage import Storage
 
 _AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request"
@@ -207,13 +208,7 @@ class S3Server:
     @property
     def hadoop(self) -> dict[str, str]:
         """The Hadoop keys with which S3A, and lamina, reach the server."""
-        return {
-            "fs.s3a.access.key": "id",
-            "fs.s3a.secret.key": "secret",
-            "fs.s3a.endpoint": self.proxy.url,
-            "fs.s3a.endpoint.region": "us-east-1",
-            "fs.s3a.path.style.access": "true",
-        }
+        return hadoop_keys(self.proxy.url)
 
     def storage(self, path: str = "", hadoop: dict[str, str] | None = None) -> Storage:
         """A storage below a directory of the bucket."""

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tests.spark.programs import cluster_session
+from tests.spark.programs import program_session
 from tests.spark.streams import Streams
 from tests.spark.test_restarts import rows
 
@@ -36,7 +36,7 @@ def session(jar: str) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.metricsEnabled": "true",
     }
-    spark = cluster_session("local-cluster[2,1,1024]", jar, settings)
+    spark = program_session("local-cluster[2,1,1024]", jar, settings)
     # executors that go are noisy
     spark.sparkContext.setLogLevel("FATAL")
     return spark

@@ -10,25 +10,15 @@ import sys
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
+from tests.spark.programs import program_session
 
 
 def main(argument: dict[str, Any]) -> None:
-    settings = {
-        "spark.jars": argument["jar"],
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        PROVIDER_KEY: PROVIDER,
-        CHECKPOINT_FORMAT_KEY: "2",
-        "spark.sql.streaming.stateStore.lamina.heap.maxBytes": argument["cap"],
-        "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
-    }
-    spark: SparkSession = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    cap = {"spark.sql.streaming.stateStore.lamina.heap.maxBytes": argument["cap"]}
+    spark = program_session("local[2]", argument["jar"], cap)
     spark.sparkContext.setLogLevel("OFF")
     answers: dict[int, list[int]] = {}
 

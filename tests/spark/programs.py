@@ -39,8 +39,8 @@ def run_program(name: str, argument: str, **environment: str) -> str:
     return output
 
 
-def cluster_session(master: str, jar: str, settings: dict[str, str]) -> SparkSession:
-    """A program's session with lamina on a cluster whose executors have one core each."""
+def program_session(master: str, jar: str, settings: dict[str, str]) -> SparkSession:
+    """A program's session with lamina; on a cluster its executors have one core each."""
     shared = {
         "spark.jars": jar,
         "spark.ui.enabled": "false",

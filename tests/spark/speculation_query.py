@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.programs import cluster_session
+from tests.spark.programs import program_session
 
 OUTPUT = "k string, n long, total long, before long, noise long, attempt int"
 
@@ -50,7 +50,7 @@ def session(argument: dict[str, Any]) -> SparkSession:
         # The commit returns when its file is there, so that both attempts leave one.
         "spark.sql.streaming.stateStore.lamina.durability.level": "store",
     }
-    spark = cluster_session(argument["master"], argument["jar"], settings)
+    spark = program_session(argument["master"], argument["jar"], settings)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -7,22 +7,14 @@ import sys
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
+from tests.spark.programs import program_session
 from tests.spark.streams import LAMINA, Streams
 from tests.spark.test_transform_with_state import with_pandas, with_rows
 
 
 def main(argument: dict[str, str]) -> None:
-    settings = {
-        "spark.jars": argument["jar"],
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    spark: SparkSession = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark = program_session("local[2]", argument["jar"], {"spark.sql.session.timeZone": "UTC"})
     spark.sparkContext.setLogLevel("OFF")
     assert spark.conf.get("spark.sql.extensions", None) is None
     streams = Streams(spark, Path(argument["path"]))

@@ -49,7 +49,7 @@ class S3Backend(FsspecBackend):
                 data = await body.read()
             # a server that knows no ranges answers with the whole object
             size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(data)
-            return pa.py_buffer(data)[-length:] if length else pa.py_buffer(b""), size
+            return pa.py_buffer(data[max(0, len(data) - length) :]), size
 
         try:
             found: tuple[pa.Buffer, int] = sync(self._filesystem.loop, tail)

@@ -235,14 +235,8 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = fa
         val late = zombie.getStore(1, first)
         put(late, "a", 0, 13)
         put(late, "zombie", 0, 13)
-        def next(version: Long, at: Option[String], row: (String, Int)): Option[String] = {
-          val store = owner.getStore(version, at)
-          put(store, row._1, 0, row._2)
-          store.commit()
-          store.getStateStoreCheckpointInfo().stateStoreCkptId
-        }
-        val second = next(1, first, "a" -> 2)
-        val third = next(2, second, "b" -> 3)
+        val second = committedOn(owner, 1, first, "a" -> 2)
+        val third = committedOn(owner, 2, second, "b" -> 3)
         // it may be refused, and must not count where it is not
         val refused = Try(late.commit()).failed.toOption
         assert(refused.forall(_.getMessage.contains("state.superseded")), refused)
@@ -265,8 +259,17 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = fa
   }
 
   /** Commits version 1; gives the id of its attempt, as far as the format has ids. */
-  private def committed(provider: LaminaStateStoreProvider, rows: (String, Int)*): Option[String] = {
-    val store = provider.getStore(0)
+  private def committed(provider: LaminaStateStoreProvider, rows: (String, Int)*): Option[String] =
+    committedOn(provider, 0, None, rows: _*)
+
+  /** Commits the version after `version`; gives the id of its attempt, as far as the format has ids. */
+  private def committedOn(
+      provider: LaminaStateStoreProvider,
+      version: Long,
+      at: Option[String],
+      rows: (String, Int)*
+  ): Option[String] = {
+    val store = provider.getStore(version, at)
     rows.foreach { case (key, value) => put(store, key, 0, value) }
     store.commit()
     store.getStateStoreCheckpointInfo().stateStoreCkptId
