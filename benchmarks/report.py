@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import aggregation, compaction, memory, micro, restore
 from benchmarks.markdown import around, fill, header, table, verdict
 from benchmarks.operators_report import many_stores_section, operators_section
+from benchmarks.proofs_report import kill_section, soak_section
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
 from benchmarks.settings import told
@@ -36,6 +37,8 @@ python -m benchmarks.restore_places
 python -m benchmarks.storage
 python -m benchmarks.operators        # every stateful operator, about an hour; again with Spark 4.2
 python -m benchmarks.many_stores
+python -m benchmarks.soak --minutes 60
+python -m benchmarks.kill --minutes 65
 python -m benchmarks.report
 ```
 
@@ -370,6 +373,8 @@ SECTIONS = {
     "operators": operators_section,
     "operators-4.2": operators_section,
     "many_stores": many_stores_section,
+    "soak": soak_section,
+    "kill": kill_section,
 }
 
 

@@ -198,19 +198,30 @@ def trend(samples: Sequence[tuple[float, float]]) -> dict[str, Any]:
     }
 
 
+HEADS = ("what", "median", "slope an hour", "95 %", "flat")
+
+
+def rows_of(result: dict[str, Any]) -> list[list[str]]:
+    """The series as text."""
+    rows = []
+    for name, title in SERIES.items():
+        found = result["series"][name]
+        interval = f"{found['low']:.1f} to {found['high']:.1f}"
+        flat = "yes" if found["flat"] else "NO"
+        rows.append([title, f"{found['median']:.1f}", f"{found['slope_an_hour']:.1f}", interval, flat])
+    return rows
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     """A table of slopes."""
     table = Table(
         title=f"{result['minutes']:g} minutes, {result['batches']} batches, {result['live_keys']:,} live keys, "
         f"{result['restarts']} starts; slopes from minute {result['from_minute']:.1f} on"
     )
-    for heading in ("what", "median", "slope an hour", "95 %", "flat"):
+    for heading in HEADS:
         table.add_column(heading, justify="left" if heading == "what" else "right")
-    for name, title in SERIES.items():
-        found = result["series"][name]
-        interval = f"{found['low']:.1f} to {found['high']:.1f}"
-        flat = "yes" if found["flat"] else "NO"
-        table.add_row(title, f"{found['median']:.1f}", f"{found['slope_an_hour']:.1f}", interval, flat)
+    for row in rows_of(result):
+        table.add_row(*row)
     console.print(table)
 
 
@@ -240,6 +251,8 @@ def main() -> None:
     write_result("soak", result)
     draw(result, RESULTS / "soak.png")
     show(result, Console(width=130))
+    if growing := [SERIES[name] for name, found in result["series"].items() if not found["flat"]]:
+        raise SystemExit(f"not flat: {'; '.join(growing)}")
 
 
 if __name__ == "__main__":
