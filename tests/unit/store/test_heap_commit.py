@@ -69,14 +69,19 @@ def test_retained_versions_on_both_sides_of_a_failed_attempt_restore() -> None:
         query.assert_restores(query.open(), version)
 
 
-def test_begin_fails_where_the_file_of_the_base_is_gone_and_names_it() -> None:
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_begin_fails_where_the_file_of_the_base_is_lost_names_it_and_says_what_to_do(how: str) -> None:
     query = Query()
     base = query.commit(query.open(), EMPTY, {b"a": (PUT, b"1")})
     assert base.attempt is not None
-    query.storage.delete_many([f"0/0/{file_name(base.attempt)}"])
-    with fails_with("file.missing") as caught:
+    name = f"0/0/{file_name(base.attempt)}"
+    query.storage.delete_many([name])
+    if how == "damaged":
+        query.storage.publish(name, [b"not a commit"])
+    with fails_with(f"file.{how}") as caught:
         query.begin(query.open(), base, have=False)
     assert file_name(base.attempt) in caught.error.message
+    assert "restart the query from an older batch" in caught.error.message
 
 
 def test_begin_looks_for_the_file_of_the_base_although_its_manifest_is_known() -> None:
