@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +100,19 @@ def damaged(checkpoint: Path) -> list[str]:
         except LaminaError as error:
             found.append(str(error))
     return found
+
+
+def checked(checkpoint: Path) -> list[str]:
+    """What `lamina fsck` finds wrong."""
+    command = [sys.executable, "-m", "lamina.cli", "fsck", "--json", str(checkpoint)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    if found.returncode == 0:
+        return []
+    try:
+        stores = json.loads(found.stdout)["stores"]
+    except ValueError:
+        return [f"lamina fsck: {found.stderr.strip()}"]
+    return [f"lamina fsck: {problem}" for store in stores for problem in store["problems"]]
 
 
 def wait_for(checkpoint: Path, batches: int, seconds: float) -> bool:

@@ -76,12 +76,14 @@ class Sink:
         current = self._orders / "current.json"
         try:
             order = json.loads(current.read_text())
-            if order["point"] != BETWEEN:
+            process = self._jvm if order["victim"] == "driver" else order["process"]
+            # whoever is gone meanwhile is not killed, and not counted
+            if order["point"] != BETWEEN or process is None or not Path(f"/proc/{process}").exists():
                 return
             current.rename(self._orders / f"taken-{order['id']}.json")
         except (FileNotFoundError, ValueError):
             return
-        os.kill(self._jvm if order["victim"] == "driver" else int(order["process"]), signal.SIGKILL)
+        os.kill(process, signal.SIGKILL)
 
 
 def main(request: dict[str, str]) -> int:

@@ -42,13 +42,23 @@ class Feed:
         while len(self.batches) < batches:
             self._add(len(self.batches))
 
+    def touch_all(self) -> None:
+        """One more file, with a record for each window and key that is still open."""
+        seconds = START_S + (len(self.batches) - 1) * SECONDS_A_BATCH
+        places = {place for batch in self.batches for place in batch}
+        self._write([(key, start) for start, key in sorted(places) if start + WINDOW_S > seconds - DELAY_S])
+
     def _add(self, batch: int) -> None:
         drawn = random.Random(self.seed * 1_000_003 + batch)
         seconds = START_S + batch * SECONDS_A_BATCH
+        self._write([(f"key {drawn.randrange(KEYS):02d}", seconds) for _ in range(RECORDS)])
+
+    def _write(self, records: list[tuple[str, int]]) -> None:
+        """The file of the next batch, of keys and times."""
+        batch = len(self.batches)
         found: dict[Place, list[int]] = {}
         lines = []
-        for _ in range(RECORDS):
-            key = f"key {drawn.randrange(KEYS):02d}"
+        for key, seconds in records:
             self.numbers[key] += 1
             found.setdefault((seconds - seconds % WINDOW_S, key), []).append(self.numbers[key])
             time = datetime.fromtimestamp(seconds, timezone.utc).isoformat()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks import kill, soak
-from benchmarks.markdown import header, table
+from benchmarks import kill_report, soak
+from benchmarks.markdown import header, table, verdict
 
 
 def soak_section(result: dict[str, Any]) -> str:
@@ -29,11 +29,15 @@ def kill_section(result: dict[str, Any]) -> str:
     parts = ["## Kills\n", header(result)]
     parts.append(
         f"A query in `local-cluster[2,1,1024]` for {result['minutes']:g} minutes: {result['batches']} batches of "
-        f"self-describing records, {result['starts']} starts; SIGKILL of one process after the other, at random or when "
-        "it has come to a named point. Each output is compared with the input.\n"
+        f"self-describing records, {result['starts']} starts; SIGKILL of one process after the other, at random or "
+        "when it has come to a named point. Each output is compared with the input, and at the end a record is added "
+        "to each list that is in the state. Orphans are looked for in the stores' directories, open files in the "
+        "checkpoint's state.\n"
     )
-    parts.append(table(kill.HEADS, kill.rows_of(result)))
-    sums = [f"{name.replace('_', ' ')} {result[name]}" for name in kill.WRONG_NUMBERS]
-    sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in kill.WRONG_LISTS]
+    parts.append(table(kill_report.HEADS, kill_report.rows_of(result)))
+    sums = [f"{name.replace('_', ' ')} {result[name]}" for name in kill_report.WRONG_NUMBERS]
+    sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in kill_report.WRONG_LISTS]
     parts.append(f"Of {result['records']:,} records, and at the end: {', '.join(sums)}.\n")
+    rows = [[name, f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in kill_report.targets(result)]
+    parts.append(table(["target", "bar", "counted", ""], rows))
     return "\n".join(parts)

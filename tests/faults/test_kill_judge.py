@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 
 from benchmarks import kill_files, kill_processes
+from benchmarks.kill_points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA, RESTORE
+from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR
 from benchmarks.kill_records import Feed, Judge
+from benchmarks.kill_report import is_caught, targets
 from lamina.store.plain import open_store
+from tests.unit.cli.query_on_disk import QueryOnDisk
 
 BATCHES = 25
 
@@ -98,6 +102,43 @@ def test_a_place_without_any_output_is_lost(judge: Judge) -> None:
     assert found == {**NONE, "lost": len(items)}, place
 
 
+def test_a_record_lost_from_a_place_that_nothing_was_added_to_shows_when_all_are_touched(judge: Judge) -> None:
+    judge.feed.touch_all()
+    outputs = right(judge.feed)
+    touched = outputs[BATCHES]
+    # windows of 200 s end 100 s after their last batch: these two are in the state, and no other
+    assert {start for start, _ in touched} == {1_700_000_000, 1_700_000_200}
+    assert {place for place in touched if place[0] == 1_700_000_200} == {
+        place for batch in range(20, BATCHES) for place in outputs[batch] if place[0] == 1_700_000_200
+    }
+    place = next(place for place in touched if place not in outputs[BATCHES - 1])
+    del touched[place][0]
+    assert judged(judge, outputs) == NONE
+    judge.check(BATCHES + 1)
+    assert judge.lost == 1
+
+
+def result(**changed: Any) -> dict[str, Any]:
+    nothing = {**NONE, "damaged_files": [], "failures_of_the_query": [], "stuck": "", "broken": NO_LINEAGE_CHECK}
+    return {**nothing, **changed}
+
+
+def test_a_promise_that_was_taken_away_is_noticed_by_what_it_breaks_and_not_by_a_query_that_is_slow() -> None:
+    assert is_caught(result(foreign=1))
+    assert not is_caught(result(stuck="batch 9 was not committed within 150 s"))
+    assert not is_caught(result(stuck="[file.missing] 0/0/1.lam"))
+    early = result(broken=PUBLICATION_BEFORE_DATA)
+    assert is_caught({**early, "stuck": "LaminaError: [file.missing] 0/0/1.lam"})
+    assert is_caught({**early, "failures_of_the_query": ["LaminaError: [file.missing] 0/0/1.lam"]})
+    assert not is_caught({**early, "stuck": "batch 9 was not committed within 150 s"})
+
+
+def test_kills_of_a_long_campaign_are_counted_in_all_by_victim_and_by_point() -> None:
+    kills = [[AT_RANDOM, DRIVER, 3], [AT_RANDOM, ENGINE, 200], [BETWEEN, EXECUTOR, 9], [BETWEEN, ENGINE, 2]]
+    kills += [[RESTORE, EXECUTOR, 9]]
+    assert [(bar, count) for _, bar, count in targets({"kills": kills})] == [(300, 223), (60, 21), (10, 9)]
+
+
 def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
     contents = []
     for name in ("a", "b"):
@@ -151,6 +192,17 @@ def test_a_torn_file_is_damaged_and_a_temporary_one_is_not(tmp_path: Path) -> No
     newest = max(store.glob("*.lam"))
     newest.write_bytes(newest.read_bytes()[:-1])
     assert len(kill_files.damaged(checkpoint)) == 1
+
+
+def test_a_file_that_a_version_needs_and_that_is_gone_is_damage_too(tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    query.run(3)
+    assert kill_files.checked(query.directory) == []
+    lost = query.file(query.attempts[0][1], partition=1)
+    lost.unlink()
+    # what is there is whole: that a file is gone only those see that follow the references
+    assert kill_files.damaged(query.directory) == []
+    assert any(lost.name in one for one in kill_files.checked(query.directory))
 
 
 def test_processes_of_a_campaign_are_found_and_gone(tmp_path: Path) -> None:

@@ -52,14 +52,16 @@ class Orders:
         try:
             with open(self._current) as file:
                 order = json.load(file)
-            if order["point"] != point:
+            victim = self._victim(order) if order["point"] == point else None
+            # whoever is gone meanwhile is not killed, and not counted
+            if victim is None or not os.path.exists(f"/proc/{victim}"):
                 return
             os.rename(self._current, os.path.join(self._directory, f"taken-{order['id']}.json"))
         except (FileNotFoundError, ValueError):
             return
-        os.kill(self._victim(order), signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)
 
-    def _victim(self, order: dict[str, Any]) -> int:
+    def _victim(self, order: dict[str, Any]) -> int | None:
         engine = os.getpid() if self._role == "engine" else os.getppid()
         if order["victim"] == "engine":
             return engine
@@ -73,14 +75,14 @@ def _parent(process: int) -> int:
         return int(file.read().rsplit(")", 1)[1].split()[1])
 
 
-def _child(process: int) -> int:
+def _child(process: int) -> int | None:
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and _parent(int(entry)) == process:
                 return int(entry)
         except OSError:
             continue
-    return process
+    return None
 
 
 def install(orders: Orders, broken: str | None) -> None:
