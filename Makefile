@@ -14,6 +14,8 @@ PIP := $(PY) -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet -c constraints.txt
 # How long `make test-faults` kills processes of a running query.
 KILL_MINUTES ?= 5
+# How long `make test-soak` runs one query.
+SOAK_MINUTES ?= 60
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/lamina/_version.py)
 WHEEL := dist/lamina-$(VERSION)-py3-none-any.whl
 SBT_VERSION := $(shell sed -n 's/^sbt.version=//p' project/build.properties)
@@ -33,7 +35,7 @@ SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
 .PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
-	test-long test-faults test-nightly test-packaging matrix docs notebooks bench-quick clean check-machine
+	test-long test-faults test-nightly test-soak test-broken test-packaging matrix docs notebooks bench-quick clean check-machine
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
@@ -100,6 +102,16 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	$(PY) -m pytest tests/nightly
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	$(PY) -m benchmarks.kill --minutes 60
+
+test-soak: $(VENV)/.dev  ## One query for SOAK_MINUTES=60 with restarts: whether anything grows
+	$(PY) hatch_build.py
+	$(INSTALL) matplotlib
+	$(PY) -m benchmarks.soak --minutes $(SOAK_MINUTES)
+
+test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill campaign must notice
+	$(PY) hatch_build.py
+	$(PY) -m benchmarks.kill --minutes 15 --broken "publication before data"
+	$(PY) -m benchmarks.kill --minutes 15 --broken "no lineage check"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
 	$(PY) -m pytest tests/packaging

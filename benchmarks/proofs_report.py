@@ -35,7 +35,8 @@ def kill_section(result: dict[str, Any]) -> str:
         "checkpoint's state.\n"
     )
     parts.append(table(kill_report.HEADS, kill_report.rows_of(result)))
-    sums = [f"{name.replace('_', ' ')} {result[name]}" for name in kill_report.WRONG_NUMBERS]
+    titles = {"foreign": "of an attempt that does not count"}
+    sums = [f"{titles.get(name, name)} {result[name]}" for name in kill_report.WRONG_NUMBERS]
     sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in kill_report.WRONG_LISTS]
     parts.append(f"Of {result['records']:,} records, and at the end: {', '.join(sums)}.\n")
     rows = [[name, f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in kill_report.targets(result)]

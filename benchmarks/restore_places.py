@@ -3,7 +3,8 @@
 Chains as in `benchmarks.restore`: a snapshot of all keys, and then changes of a quarter of them in 1, 20 or 200
 increments. Each is restored in a JVM that has restored another, small one before: from local files that are not in the
 page cache (`disk`), from an S3 server behind 50 ms of latency and 50 MB/s a connection (`s3`), and from local copies
-of its objects (`copies`). Beside them RocksDB, from local files and with 20 increments.
+of its objects (`copies`). Beside them the two built-in stores, from local files and with 20 increments; the heap store
+has no lists, so that its chain has puts instead, and no room for the largest state.
 
 The yardstick is the larger of two times: what the bytes take one reader, on the disk or with the bandwidth of one
 connection, and 100 ns for each row that is read. Several connections may beat it; round trips come on top.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ from benchmarks import machine, variants
 from benchmarks.restore import CHILD, evict, seconds
 from benchmarks.rounds import progress, run_child, write_result
 from benchmarks.statistics import ratios, spread
-from benchmarks.variants import LAMINA, ROCKSDB
+from benchmarks.variants import HDFS, LAMINA, ROCKSDB, TITLES
 from lamina.settings import PREFIX
 
 if TYPE_CHECKING:
@@ -41,29 +43,34 @@ BAR, BAR_RATIO = 1.5, 0.3
 CHANGED = 4
 """The increments of a chain change one key in so many, together."""
 
-WITH_ROCKSDB = 20
+WITH_BUILT_IN = 20
+HDFS_KEYS = 4_000_000
+"""The built-in heap store keeps more keys than these in no 8 GiB."""
 
 
-def run(sizes: Sequence[int], chains: Sequence[int], places: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Every cell, chain by chain."""
+def run(sizes: Sequence[int], chains: Sequence[int], places: Sequence[str], rounds: int, name: str) -> dict[str, Any]:
+    """Every cell, chain by chain; the result is written to `name` after each."""
     # what only reads results does without moto
     from benchmarks.slow_s3 import SlowS3
 
-    variants.prepare([LAMINA, ROCKSDB])
-    cells = []
-    with SlowS3(LATENCY_S, BYTES_PER_S) as s3:
-        for keys in sizes:
-            for increments in chains:
-                with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
-                    chain = Chain(Path(folder), keys, increments, s3)
-                    cells += chain.measure(places, rounds)
-    return {
+    variants.prepare([LAMINA, HDFS, ROCKSDB])
+    cells: list[dict[str, Any]] = []
+    result = {
         "benchmark": "restore_places",
         "date": datetime.date.today().isoformat(),
         "machine": machine.describe(),
         "rounds": rounds,
         "cells": cells,
     }
+    with SlowS3(LATENCY_S, BYTES_PER_S) as s3:
+        for keys in sizes:
+            for increments in chains:
+                with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
+                    chain = Chain(Path(folder), keys, increments, s3)
+                    cells += chain.measure(places, rounds)
+                # chain by chain: the largest ones take long
+                write_result(name, result)
+    return result
 
 
 class Chain:
@@ -74,8 +81,8 @@ class Chain:
         self._keys = keys
         self._increments = increments
         self._s3 = s3
-        self._stores = [LAMINA, ROCKSDB] if increments == WITH_ROCKSDB else [LAMINA]
-        self._requests = {store: self._build(store) for store in self._stores}
+        built_in = [ROCKSDB, *([HDFS] if keys <= HDFS_KEYS else [])] if increments == WITH_BUILT_IN else []
+        self._requests = {store: self._build(store) for store in (LAMINA, *built_in)}
 
     def _build(self, store: str) -> dict[str, Any]:
         request = {
@@ -84,7 +91,7 @@ class Chain:
             "rows": self._keys // CHANGED // self._increments,
             "increments": self._increments,
             "batches": 8,
-            "driver_memory": "3g",
+            "driver_memory": "8g" if store == HDFS and self._keys >= 2_000_000 else "3g",
             "checkpoint": str(self._folder / store),
             "folder": str(self._folder),
         }
@@ -94,24 +101,23 @@ class Chain:
 
     def measure(self, places: Sequence[str], rounds: int) -> list[dict[str, Any]]:
         """A cell for each place."""
-        found: dict[str, list[float]] = {place: [] for place in places}
-        disk, rocksdb, digests = [], [], set()
+        found: dict[str, list[dict[str, Any]]] = {place: [] for place in places}
+        built_in: dict[str, list[dict[str, Any]]] = {store: [] for store in self._requests if store != LAMINA}
+        disk = []
         for number in range(rounds):
-            for place in places:
-                answer = self._restore(LAMINA, place)
-                found[place].append(seconds(answer))
-                digests.add((answer["plain"], answer["lists"]))
-                progress(f"  round {number + 1}/{rounds} {place}: {found[place][-1]:.2f} s, load {answer['load']}")
+            for place, answers in found.items():
+                answers.append(self._restore(LAMINA, place))
+                progress(f"  round {number + 1}/{rounds} {place}: {seconds(answers[-1]):.2f} s")
             disk.append(self._read_s())
-            if ROCKSDB in self._stores:
-                answer = self._restore(ROCKSDB, DISK)
-                rocksdb.append(seconds(answer))
-                digests.add((answer["plain"], answer["lists"]))
-                progress(f"  round {number + 1}/{rounds} {ROCKSDB}: {rocksdb[-1]:.2f} s")
-        if len(digests) != 1:
-            raise SystemExit(f"the places gave different states: {digests}")
+            for store, answers in built_in.items():
+                answers.append(self._restore(store, DISK))
+                progress(f"  round {number + 1}/{rounds} {store}: {seconds(answers[-1]):.2f} s")
+        _check_digests(found, built_in)
+        beside = {store: [seconds(one) for one in answers] for store, answers in built_in.items()}
+        best = min(beside, key=lambda store: statistics.median(beside[store]), default=None)
         cells = []
-        for place, times in found.items():
+        for place, answers in found.items():
+            times = [seconds(answer) for answer in answers]
             yardstick = self.yardstick_s(self._bytes / BYTES_PER_S if place == S3 else min(disk))
             cell = {
                 "keys": self._keys,
@@ -121,9 +127,11 @@ class Chain:
                 "restore_s": spread(times),
                 "yardstick_s": yardstick,
                 "to_yardstick": spread([one / yardstick for one in times]),
+                "engine_bytes": max(answer["resident_bytes"]["engine"] for answer in answers),
             }
-            if rocksdb and place == DISK:
-                cell |= {"rocksdb_s": spread(rocksdb), "to_rocksdb": ratios(times, rocksdb)}
+            if best is not None and place == DISK:
+                cell["built_in_s"] = {store: spread(taken) for store, taken in beside.items()}
+                cell |= {"built_in": best, "to_built_in": ratios(times, beside[best])}
             cells.append(cell)
         return cells
 
@@ -174,6 +182,15 @@ class Chain:
         return time.perf_counter() - began
 
 
+def _check_digests(found: dict[str, list[dict[str, Any]]], built_in: dict[str, list[dict[str, Any]]]) -> None:
+    """All restores gave the same rows, and the same lists where there are any."""
+    ran = {**found, **built_in}
+    plain = {answer["plain"] for answers in ran.values() for answer in answers}
+    lists = {answer["lists"] for store, answers in ran.items() if store != HDFS for answer in answers}
+    if len(plain) != 1 or len(lists) != 1:
+        raise SystemExit(f"the restores gave different states: rows {plain}, lists {lists}")
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the table."""
     table = Table(title=f"restore, JVM running; {result['rounds']} rounds")
@@ -184,26 +201,27 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-HEADS = ("keys", "increments", "from", "MB", "restore s", "yardstick s", "to it", "to RocksDB")
+HEADS = ("keys", "increments", "from", "MB", "engine MB", "restore s", "yardstick s", "to it", "to the built-in")
 
 
 def rows_of(result: dict[str, Any]) -> list[list[str]]:
     """The cells as text."""
     rows = []
     for cell in result["cells"]:
-        time_s, share, ratio = cell["restore_s"], cell["to_yardstick"], cell.get("to_rocksdb")
+        time_s, share, ratio = cell["restore_s"], cell["to_yardstick"], cell.get("to_built_in")
         rows.append([
             f"{cell['keys']:,}", f"{cell['increments']}", cell["place"], f"{cell['bytes'] / 1e6:.0f}",
+            f"{cell['engine_bytes'] / 1e6:.0f}",
             f"{time_s['median']:.2f} ({time_s['low']:.2f}-{time_s['high']:.2f})", f"{cell['yardstick_s']:.2f}",
-            f"{share['median']:.2f}", f"{ratio['median']:.2f}" if ratio else "",
+            f"{share['median']:.2f}", f"{ratio['median']:.2f} ({TITLES[cell['built_in']]})" if ratio else "",
         ])  # fmt: skip
     return rows
 
 
 def met(cell: dict[str, Any]) -> list[bool]:
-    """Whether each target of a cell is met: by the yardstick, and beside RocksDB where it ran."""
+    """Whether each target of a cell is met: by the yardstick, and beside the better built-in store where they ran."""
     found = [cell["to_yardstick"]["median"] <= BAR]
-    return [*found, cell["to_rocksdb"]["median"] <= BAR_RATIO] if "to_rocksdb" in cell else found
+    return [*found, cell["to_built_in"]["median"] <= BAR_RATIO] if "to_built_in" in cell else found
 
 
 def main() -> None:
@@ -216,9 +234,9 @@ def main() -> None:
     parser.add_argument("--places", nargs="+", choices=PLACES, default=list(PLACES))
     given = parser.parse_args()
     sizes = given.keys or ([200_000] if given.quick else [1_000_000, 4_000_000, 16_000_000])
-    result = run(sizes, given.increments, given.places, given.rounds or (1 if given.quick else 3))
-    write_result("restore_places-quick" if given.quick else "restore_places", result)
-    show(result, Console(width=120))
+    name = "restore_places-quick" if given.quick else "restore_places"
+    rounds = given.rounds or (1 if given.quick else 3)
+    show(run(sizes, given.increments, given.places, rounds, name), Console(width=130))
 
 
 if __name__ == "__main__":

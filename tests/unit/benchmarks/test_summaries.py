@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lamina
-from benchmarks import memory, micro, report, restore
+from benchmarks import memory, micro, report, restore, soak
 from benchmarks.restore_child import files_read
 from benchmarks.settings import NO_COMPACTION, NO_FILES, durability
 from benchmarks.statistics import spread
@@ -187,3 +188,16 @@ def test_files_of_the_built_in_stores_are_their_newest_snapshot_and_what_came_af
             (tmp_path / "0" / partition / name).touch()
     assert files_read(HDFS, tmp_path, ["", ""]) == [3, 2]
     assert restore.between([3, 2]) == "2-3"
+
+
+def samples(an_hour: float) -> list[tuple[float, float]]:
+    """One of 100 each second of 50 minutes, with noise and so much more an hour."""
+    noise = random.Random(1)
+    return [(float(second), 100 + an_hour * second / 3600 + noise.gauss(0, 10)) for second in range(600, 3600)]
+
+
+def test_a_series_that_grows_is_told_from_one_that_is_noisy() -> None:
+    assert soak.trend(samples(0))["flat"]
+    assert soak.trend(samples(-5))["flat"]
+    assert not soak.trend(samples(5))["flat"]
+    assert soak.trend(samples(5))["slope_an_hour"] == pytest.approx(5, abs=1.5)
