@@ -81,6 +81,7 @@ class OpenStore:
             "bytes": committed.bytes,
             "raw_bytes": committed.raw_bytes,
             "write_ms": committed.write_ms,
+            "maintained": self._maintenance.news(self.argument.store),
         }
 
     def resolve(self, argument: Mapping[str, Any]) -> dict[str, Any]:

@@ -176,6 +176,34 @@ def test_the_maintenance_process_merges_increments_and_later_versions_refer_to_t
     assert stats["done"] >= 1
 
 
+def test_a_commit_tells_once_what_became_of_the_stores_files(engine: Engine, data: Data, tmp_path: Path) -> None:
+    settings = {"retention.minAgeMs": "1"}
+    store = Store(engine, f"file:{tmp_path}/state", settings=settings)
+    other = Store(engine, f"file:{tmp_path}/state", settings=settings, partition=1)
+    attempt = None
+    for version in range(1, 13):
+        attempt = store.commit(data, version, attempt, entries([put(b"k", b"v" * 100)]))
+    before = {path: path.stat().st_size for path in store.directory.glob("*.lam")}
+    # the segment takes effect with the next commit; what it was merged from goes when no retained version needs it
+    told = []
+    for version in range(13, 19):
+        assert engine.call("maintain", store.handle, {})["ok"]
+        while (stats := engine.call("stats")["maintenance"])["waiting"] or stats["working_on"]:
+            pass
+        begun = store.begin(version - 1, attempt)
+        answer = data.request(store.commit_header(version, begun, 1), [[entries([put(b"k", b"v")])]])
+        attempt = begun["attempt"]
+        told.append(answer["maintained"])
+    gone = [size for path, size in before.items() if not path.exists()]
+    assert len(gone) > 5
+    assert sum(one["segments"] for one in told) == stats["segments"] > 0
+    assert sum(one["deleted_files"] for one in told) == stats["deleted_files"] >= len(gone)
+    assert sum(one["deleted_bytes"] for one in told) == stats["deleted_bytes"] >= sum(gone)
+    begun = other.begin(0, None)
+    answer = data.request(other.commit_header(1, begun, 1), [[entries([put(b"k", b"v")])]])
+    assert answer["maintained"] == {"segments": 0, "deleted_files": 0, "deleted_bytes": 0}
+
+
 def test_maintenance_goes_on_after_its_process_was_killed(engine: Engine, data: Data, tmp_path: Path) -> None:
     store = Store(engine, f"file:{tmp_path}/state")
     attempt = None

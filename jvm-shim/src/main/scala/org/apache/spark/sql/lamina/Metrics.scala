@@ -33,6 +33,9 @@ object Metrics {
   val WrittenBytes = size("laminaWrittenBytes", "bytes of files that became durable since the last report")
   val DurableMs =
     time("laminaDurableMs", "time from the end of sending until files were durable, since the last report")
+  val Segments = count("laminaSegments", "segments that compaction wrote")
+  val CollectedFiles = count("laminaCollectedFiles", "files deleted since no retained version needs them")
+  val CollectedBytes = size("laminaCollectedBytes", "bytes of the files deleted")
   val LoadMs = time("laminaLoadMs", "time to bring tables to the version asked for")
 
   val All: Seq[StateStoreCustomMetric] = all.toSeq

@@ -1,0 +1,56 @@
+"""What the maintenance process does beside a query, as the query's progress tells it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from tests.spark.streams import LAMINA, Streams
+from tests.spark.test_restarts import Answers, rows, totals
+
+BATCHES, WAIT_FROM = 9, 5
+
+
+def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(streams: Streams) -> None:
+    for batch in range(BATCHES):
+        streams.feed("s", rows(batch))
+    answers = Answers()
+
+    def each_batch(frame: DataFrame, batch: int) -> None:
+        answers(frame, batch)
+        store = streams.checkpoint() / "state" / "0"
+        if batch == WAIT_FROM:
+            # the stores stay open between two batches, and so does the maintenance of them
+            wait_for(lambda: all(list((store / part).glob("*.seg")) for part in ("0", "1")))
+        if batch == WAIT_FROM + 2:
+            wait_for(lambda: all(not files_of(store / part, 1) for part in ("0", "1")))
+
+    prefix = "spark.sql.streaming."
+    conf = {
+        prefix + "minBatchesToRetain": "1",
+        prefix + "stateStore.maintenanceInterval": "300ms",
+        prefix + "stateStore.lamina.retention.minAgeMs": "1",
+    }
+    run = streams.run(totals, LAMINA, mode="complete", conf=conf, each_batch=each_batch)
+    answers.check()
+    assert len(run.progress) == BATCHES
+    assert run.metric("laminaSegments") >= 2
+    # of each store the file of version 1 at least
+    assert run.metric("laminaCollectedFiles") >= 2
+    assert run.metric("laminaCollectedBytes") > run.metric("laminaCollectedFiles") * 100
+
+
+def files_of(store: Path, version: int) -> list[Path]:
+    """The commits of a version that are there."""
+    return list(store.glob(f"{version}_*.lam"))
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    """Returns when `there()` is true."""
+    deadline = time.monotonic() + 120
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
