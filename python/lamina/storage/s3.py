@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from fsspec.asyn import sync
 
+from lamina.storage.conditional import refused
 from lamina.storage.remote import FsspecBackend
 
 _CONFLICTS = 10
@@ -23,7 +24,18 @@ _DELETE_AT_ONCE = 1000
 
 
 class S3Backend(FsspecBackend):
-    """Objects below `root` (bucket and prefix) of an s3fs file system."""
+    """Objects below `root` (bucket and prefix) of an s3fs file system.
+
+    Raises:
+        LaminaError: `storage.scheme` where the client does not know `If-None-Match`.
+    """
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        super().__init__(filesystem, root)
+        # s3fs passes on only what the client knows
+        puts = filesystem.s3.meta.service_model.operation_model("PutObject")
+        if "IfNoneMatch" not in puts.input_shape.members:
+            raise refused("s3", "botocore")
 
     def publish_if_absent(self, path: str, data: bytes) -> bool:
         for _ in range(_CONFLICTS):

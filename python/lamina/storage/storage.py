@@ -15,6 +15,7 @@ import pyarrow as pa
 from lamina.errors import UNREADABLE, LaminaError
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.cache import CachingBackend, LocalCache
+from lamina.storage.conditional import require_create_mode
 from lamina.storage.hadoop import PACKAGES, translate
 from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
@@ -36,7 +37,8 @@ class Storage:
         jvm: a JVM whose Hadoop file systems are used where fsspec has none.
         backend: used in place of the file system that `url` names (tests).
     Raises:
-        LaminaError: `storage.scheme` where no file system for the URL is installed.
+        LaminaError: `storage.scheme` where no file system for the URL is installed, or one too old to write
+            conditionally; `storage.denied`, `storage.failed`.
     """
 
     def __init__(
@@ -156,10 +158,7 @@ class Storage:
             # of a remote storage s3fs says EIO where it has no better word
             if verb == "read" and not self._remote and getattr(error, "errno", None) in UNREADABLE:
                 raise LaminaError.from_kind("file.damaged", self._failed(verb, path, error)) from error
-            # object stores raise exceptions of their own libraries, which have no common root
-            denied = isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS
-            kind = "storage.denied" if denied else "storage.failed"
-            raise LaminaError.from_kind(kind, self._failed(verb, path, error)) from error
+            raise LaminaError.from_kind(_kind(error), self._failed(verb, path, error)) from error
 
     def _failed(self, verb: str, path: str, error: BaseException) -> str:
         return f"could not {verb} {self.location(path)}: {type(error).__name__}: {error}"
@@ -177,6 +176,12 @@ _WITHOUT_CREDENTIALS = frozenset(
     }
 )
 """What the libraries of S3, Azure and Google raise where they find no credentials, or none that are valid."""
+
+
+def _kind(error: Exception) -> str:
+    # object stores raise exceptions of their own libraries, which have no common root
+    denied = isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS
+    return "storage.denied" if denied else "storage.failed"
 
 
 class _Source:
@@ -218,8 +223,14 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
         ) from error
     except Exception as error:
         raise LaminaError.from_kind("storage.failed", f"could not open {url}: {error}") from error
+    require_create_mode(location.protocol, filesystem)
     backend = {"s3": S3Backend, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
-    return backend(filesystem, location.root)
+    try:
+        return backend(filesystem, location.root)
+    except LaminaError:
+        raise
+    except Exception as error:
+        raise LaminaError.from_kind(_kind(error), f"could not open {url}: {error}") from error
 
 
 def _through_jvm(jvm: Jvm, url: str, hadoop: Mapping[str, str]) -> Backend:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
+import botocore.loaders
 import pytest
+import s3fs
 
 from lamina.storage import Storage
 from lamina.store import Version
@@ -212,6 +217,29 @@ def test_a_conditional_write_asks_the_storage_and_not_a_look_before(server: S3Se
     assert [request.operation for request in server.proxy.requests] == ["PUT"]
     assert not storage.publish_if_absent("f", b"second")
     assert bytes(storage.read("f")) == b"first"
+
+
+@pytest.fixture
+def client_of_an_old_botocore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Clients whose PutObject has no `If-None-Match`, as before botocore 1.35.2: s3fs drops the condition for them."""
+    loader = botocore.loaders.Loader()
+    model = loader.load_service_model("s3", "service-2")
+    del model["shapes"]["PutObjectRequest"]["members"]["IfNoneMatch"]
+    directory = tmp_path / "s3" / loader.determine_latest_version("s3", "service-2")
+    directory.mkdir(parents=True)
+    (directory / "service-2.json.gz").write_bytes(gzip.compress(json.dumps(model).encode()))
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.usefixtures("client_of_an_old_botocore")
+def test_a_client_that_knows_no_conditional_write_is_refused(server: S3Server) -> None:
+    with fails_with("storage.scheme") as caught:
+        server.storage()
+    assert "pip install 's3fs>=2024.12.0' 'botocore>=1.35.2'" in caught.error.message
+    assert server.proxy.requests == []
 
 
 def test_a_conditional_write_whose_answer_was_lost_knows_its_own_object(server: S3Server, storage: Storage) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -38,6 +40,39 @@ def test_a_scheme_that_nobody_knows_is_named() -> None:
     with fails_with("storage.scheme") as caught:
         Storage("nosuchscheme://a/b")
     assert "nosuchscheme" in caught.error.message
+
+
+CREATE_MODE = [("s3a://b/a", "s3fs"), ("gs://b/a", "gcsfs"), ("abfss://c@a.dfs.core.windows.net/a", "adlfs")]
+
+
+def release_of(package: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets fsspec give file systems of a package in this release."""
+    module = types.ModuleType(package)
+    module.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package, module)
+    system = type("System", (MemoryFileSystem,), {"__module__": f"{package}.core"})
+    monkeypatch.setattr(fsspec, "filesystem", lambda protocol, **_: system())
+
+
+@pytest.mark.parametrize(("url", "package"), CREATE_MODE)
+@pytest.mark.parametrize("version", ["2023.12.2", "2024.10.0", "2024.1", "UNKNOWN", "0+unknown"])
+def test_a_release_that_drops_the_condition_of_a_write_is_refused(
+    url: str, package: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release_of(package, version, monkeypatch)
+    with fails_with("storage.scheme") as caught:
+        Storage(url)
+    assert f"{package} {version}" in caught.error.message
+    assert f"pip install '{package}>=2024.12.0'" in caught.error.message
+
+
+@pytest.mark.parametrize(("url", "package"), CREATE_MODE[1:])
+@pytest.mark.parametrize("version", ["2024.12.0", "2024.12.0.post1", "2025.8.0", "2026.11.0"])
+def test_a_release_that_writes_conditionally_is_taken(
+    url: str, package: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release_of(package, version, monkeypatch)
+    assert Storage(url).remote is False
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
