@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,20 @@ import pytest
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.errors import LaminaError
-from lamina.settings import Settings
-from lamina.store import CheckpointState, StoreId
+from lamina.settings import PREFIX, Settings
+from lamina.store import CheckpointState, StoreId, Version
 from lamina.testing.expect import fails_with
+from tests.unit.storage.recorder import Recorder
+from tests.unit.store.writing import Query
 
 
-def argument(url: object, partition: int = 0, *, run: str = "run") -> OpenArgument:
+def argument(
+    url: object, partition: int = 0, *, run: str = "run", settings: Mapping[str, str] | None = None
+) -> OpenArgument:
     credentials = {"fs.s3a.secret.key": "secret"}
-    return OpenArgument(StoreId(str(url), 0, partition, "default"), {}, credentials, run, False, 2, "4.3.0", 3)
+    return OpenArgument(
+        StoreId(str(url), 0, partition, "default"), settings or {}, credentials, run, False, 2, "4.3.0", 3
+    )
 
 
 def open_stores() -> OpenStores:
@@ -105,3 +112,20 @@ def test_an_opening_that_fails_lets_one_of_those_that_wait_try_again(
     assert not at_once.is_set()
     assert [shared.users for shared in stores._shared.values()] == [2]
     assert stores._opening == {}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_commits_and_segments_are_on_the_disk_before_they_count_where_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    settings = {PREFIX + "storage.fsync.enabled": str(enabled).lower()}
+    store, _, _ = open_stores().open(argument(tmp_path, settings=settings))
+    query = Query()
+    version = store.confirm(query.run_batches(store, Version(0), 8)[-1])
+    flushed = ["file", "rename", str(tmp_path / "0" / "0")] if enabled else ["rename"]
+    recorder = Recorder(monkeypatch)
+    query.run_batches(store, version, 1)
+    assert recorder.events == flushed
+    recorder.events.clear()
+    assert store.compact() is not None
+    assert recorder.events == flushed

@@ -16,12 +16,14 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+import lamina
 from lamina.storage import Storage, is_temporary
 from lamina.storage.remote import FsspecBackend, _modified_ms
 from lamina.storage.renaming import RenamingBackend
 from lamina.storage.temporary import random_numbers, temporary_name
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
+from tests.unit.storage.recorder import Recorder
 
 
 def test_a_scheme_without_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,31 +158,6 @@ def test_a_remote_storage_that_fails_says_nothing_about_the_file() -> None:
         Storage("memory://remote", backend=faulty).read("f")
 
 
-class Recorder:
-    """What os.fsync, os.replace and os.link were called for, in order."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.events: list[str] = []
-        real_fsync, real_replace, real_link = os.fsync, os.replace, os.link
-
-        def fsync(descriptor: int) -> None:
-            path = os.readlink(f"/proc/self/fd/{descriptor}")
-            self.events.append(path if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-            real_fsync(descriptor)
-
-        def replace(source: str, target: str) -> None:
-            self.events.append("rename")
-            real_replace(source, target)
-
-        def link(source: str, target: str) -> None:
-            self.events.append("link")
-            real_link(source, target)
-
-        monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(os, "replace", replace)
-        monkeypatch.setattr(os, "link", link)
-
-
 def test_fsync_flushes_the_file_before_its_name_appears_and_its_directory_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +186,19 @@ def test_fsync_flushes_every_directory_on_the_way_whoever_made_it(
     Storage(str(root), fsync=True).publish("0/1/f", b"x")
     above = [str(directory) for directory in (root / "0" / "1", root / "0", root, tmp_path / "checkpoint", tmp_path)]
     assert recorder.events[: 2 + len(above)] == ["file", "rename", *above]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_commit_of_a_plain_store_is_on_the_disk_when_it_returns_where_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    store = lamina.open_store(str(tmp_path), storage_fsync_enabled=enabled)
+    store.put(b"k", b"1")
+    store.commit()
+    store.put(b"k", b"2")
+    recorder = Recorder(monkeypatch)
+    store.commit()
+    assert recorder.events == (["file", "rename", str(tmp_path / "state" / "0" / "0")] if enabled else ["rename"])
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
