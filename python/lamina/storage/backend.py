@@ -49,6 +49,10 @@ class Backend(ABC):
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         """At most `length` bytes from `offset`; fewer where the object ends."""
 
+    def read_part(self, path: str, offset: int, length: int, size: int) -> pa.Buffer:
+        """As `read_range`, of an object of `size` bytes that is to stay here as a local copy where such are kept."""
+        return self.read_range(path, offset, length)
+
     @abstractmethod
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """The last `length` bytes (all of a smaller object), and the size of the object."""

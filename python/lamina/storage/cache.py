@@ -1,4 +1,4 @@
-"""Local copies of what was written to, or read whole from, a remote storage: a bounded directory, shared by processes.
+"""Local copies of what was written to, or read from, a remote storage: a bounded directory, shared by processes.
 
     <directory>/                       mode 0700
         lock                           held while the figure in it, all files' bytes together, changes
@@ -41,6 +41,9 @@ _TOTAL = struct.Struct("<Q")
 _AUTO_BYTES = 4 << 30
 _AUTO_SHARE = 10
 _NAME_LENGTH = 64
+
+_PIECE_BYTES = 4 << 20
+"""What is in memory at once of the bytes that only a copy needs."""
 
 
 def default_directory() -> str:
@@ -237,6 +240,11 @@ class Writing:
             except OSError as error:
                 self._failed(error)
 
+    @property
+    def open(self) -> bool:
+        """Whether it goes on: it neither ended nor failed."""
+        return self._writer is not None
+
     def write(self, data: Any) -> None:
         """Adds a piece of the object."""
         if self._writer is None:
@@ -307,6 +315,8 @@ class CachingBackend(Backend):
         self._inner = inner
         self._cache = cache
         self._root = url
+        self._being_copied: set[str] = set()
+        self._lock = threading.Lock()
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         if not self._cache.holds(path):
@@ -343,6 +353,49 @@ class CachingBackend(Backend):
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         found = self._copy(path, lambda file: file.read(offset, length))
         return self._inner.read_range(path, offset, length) if found is None else found[0]
+
+    def read_part(self, path: str, offset: int, length: int, size: int) -> pa.Buffer:
+        if not self._cache.holds(path) or size > self._cache.max_bytes:
+            return self._inner.read_range(path, offset, length)
+        with self._lock:
+            alone = path not in self._being_copied
+            self._being_copied.add(path)
+        try:
+            found = self._copy(path, lambda file: file.read(offset, length))
+            if found is not None:
+                return found[0]
+            data = self._inner.read_range(path, offset, length)
+            if alone:
+                self._copy_around(path, data, offset, size)
+            return data
+        finally:
+            if alone:
+                with self._lock:
+                    self._being_copied.discard(path)
+
+    def _copy_around(self, path: str, part: pa.Buffer, offset: int, size: int) -> None:
+        """Keeps a copy of an object of which `part` has been read; a failure only means that there will be none."""
+        writing = self._cache.writing(self._url(path))
+        try:
+            for piece in self._around(path, part, offset, size):
+                writing.write(piece)
+                if not writing.open:
+                    return
+        except Exception as error:
+            # what was asked for is here; whoever needs the rest will meet the error
+            log.warning("no local copy of %s is kept: %s", self._url(path), error)
+            writing.discard()
+        else:
+            writing.keep(size)
+
+    def _around(self, path: str, part: pa.Buffer, offset: int, size: int) -> Iterator[pa.Buffer]:
+        yield from self._pieces(path, 0, offset)
+        yield part
+        yield from self._pieces(path, offset + part.size, size)
+
+    def _pieces(self, path: str, start: int, end: int) -> Iterator[pa.Buffer]:
+        for position in range(start, end, _PIECE_BYTES):
+            yield self._inner.read_range(path, position, min(_PIECE_BYTES, end - position))
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         found = self._copy(path, lambda file: file.read(max(0, file.size - length), length))

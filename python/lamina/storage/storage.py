@@ -92,6 +92,10 @@ class Storage:
         """At most `length` bytes from `offset`; `file.missing` where there is no object."""
         return self._call("read", path, lambda: self._backend.read_range(path, offset, length))
 
+    def read_part(self, path: str, offset: int, length: int, size: int) -> pa.Buffer:
+        """As `read_range`, of an object of `size` bytes; where local copies are kept it stays here whole."""
+        return self._call("read", path, lambda: self._backend.read_part(path, offset, length, size))
+
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """The last `length` bytes and the size of the object; `file.missing` where there is none."""
         return self._call("read", path, lambda: self._backend.read_tail(path, length))

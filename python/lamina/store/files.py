@@ -171,7 +171,7 @@ class StoreFiles:
             data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
         else:
             section = self._section_of(storage, path, reference)
-            data = storage.read_range(path, reference.offset, reference.length)
+            data = storage.read_part(path, reference.offset, reference.length, reference.size)
         container.check_section(data, section, where)
         return data
 

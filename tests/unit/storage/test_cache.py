@@ -87,10 +87,78 @@ def test_a_part_of_an_object_is_no_copy(directory: Path) -> None:
     assert counted.copies() == []
 
 
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, 1000), (5 * MIB, MIB), (10 * MIB - 7, 7), (0, 10 * MIB)])
+def test_an_object_of_which_a_part_was_asked_for_stays_whole(directory: Path, offset: int, length: int) -> None:
+    counted = Counted(directory)
+    data = pattern(10 * MIB)[: 10 * MIB]
+    Storage(counted.url).publish("f", data)
+    assert bytes(counted.storage.read_part("f", offset, length, len(data))) == data[offset : offset + length]
+    restarted = Counted(directory, url=counted.url)
+    assert bytes(restarted.storage.read_part("f", 3 * MIB, 11, len(data))) == data[3 * MIB : 3 * MIB + 11]
+    assert bytes(restarted.storage.read("f")) == data
+    assert restarted.reads() == 0
+
+
+def test_what_only_the_copy_needs_is_read_in_pieces(directory: Path) -> None:
+    """The part, four pieces before it and one behind it: no more than one of them is in memory beside the part."""
+    counted = Counted(directory)
+    Storage(counted.url).publish("f", bytes(15 * MIB))
+    counted.storage.read_part("f", 13 * MIB, 100, 15 * MIB)
+    assert counted.reads() == 1 + 4 + 1
+
+
+@pytest.mark.parametrize("size", [11 * MIB, 9 * MIB])
+def test_a_part_is_read_alone_where_the_object_is_larger_than_the_bound_or_of_another_size(
+    directory: Path, size: int
+) -> None:
+    counted = Counted(directory, max_bytes=10 * MIB)
+    Storage(counted.url).publish("f", bytes(8 * MIB))
+    assert counted.storage.read_part("f", MIB, 100, size).size == 100
+    assert counted.copies() == []
+    assert size < 10 * MIB or counted.reads() == 1
+
+
+def test_a_part_that_was_read_counts_though_the_rest_cannot_be_read(directory: Path) -> None:
+    counted = Counted(directory)
+    Storage(counted.url).publish("f", pattern(10 * MIB))
+    for skip in (1, 2, 3):
+        counted.inner.inject(Fault("read_range", skip=skip))
+        assert bytes(counted.storage.read_part("f", 5 * MIB, 3, 10 * MIB)) == pattern(10 * MIB)[5 * MIB : 5 * MIB + 3]
+        assert counted.copies() == []
+    assert [path for path in directory.iterdir() if path.name.endswith(".tmp")] == []
+    counted.inner.inject(Fault("read_range"))
+    with fails_with("storage.failed"):
+        counted.storage.read_part("f", 5 * MIB, 3, 10 * MIB)
+
+
+def test_of_those_that_read_parts_of_one_object_at_once_one_copies_it(directory: Path) -> None:
+    counted = Counted(directory)
+    Storage(counted.url).publish("f", bytes(8 * MIB))
+    barrier = threading.Barrier(8)
+
+    def read(number: int) -> None:
+        barrier.wait()
+        counted.storage.read_part("f", number, 1, 8 * MIB)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counted.reads() <= 8 + 3
+    counted.inner.calls.clear()
+    counted.storage.read_part("f", 99, 1, 8 * MIB)
+    assert counted.reads() == 0
+
+
 def test_objects_that_change_are_never_copied(directory: Path) -> None:
     counted = Counted(directory)
     counted.storage.publish("mutable/f", b"old")
     assert bytes(counted.storage.read("mutable/f")) == b"old"
+    assert bytes(counted.storage.read_part("mutable/f", 1, 1, 3)) == b"l"
     Storage(counted.url).publish("mutable/f", b"new")
     assert bytes(counted.storage.read("mutable/f")) == b"new"
     assert not directory.exists()
@@ -364,3 +432,41 @@ def test_a_restart_on_the_same_machine_reads_no_byte_of_the_state_from_s3(direct
         )
         assert elsewhere.get(b"key 7") == b"value 7 of 5"
         assert sum(request.sent for request in server.proxy.requests if request.path.endswith(".lam")) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "files"),
+    [
+        ({"compaction_mode": "full", "compaction_full_interval": 3}, {".lam"}),
+        ({"compaction_mode": "rolling", "compaction_rolling_parts": 2}, {".lam"}),
+        ({"compaction_mode": "background"}, {".lam", ".seg"}),
+    ],
+    ids=["full", "rolling", "background"],
+)
+def test_a_restart_reads_no_byte_of_what_an_earlier_start_on_this_machine_read(
+    directory: Path, settings: dict[str, object], files: set[str]
+) -> None:
+    """Increments of a mebibyte beside snapshots and rewrites of several, and segments: none is too large to stay."""
+    here = {"storage_cache_directory": str(directory), "storage_cache_max_bytes": "1g", "read_only": True}
+    with S3Server() as server:
+        path = f"s3a://{server.bucket}/query"
+        elsewhere = lamina.open_store(path, hadoop=server.hadoop, storage_cache_max_bytes="0", **settings)
+        for version in range(6):
+            for number in range(version % 2, 12, 2):
+                elsewhere.put(b"%d" % number, os.urandom(200_000))
+            elsewhere.commit()
+            elsewhere.compact()
+        server.proxy.forget()
+        started = lamina.open_store(path, hadoop=server.hadoop, **here)
+        assert dict(started.scan()) == dict(elsewhere.scan())
+        assert state_read(server) == files
+        server.proxy.forget()
+        restarted = lamina.open_store(path, hadoop=server.hadoop, **here)
+        assert dict(restarted.scan()) == dict(elsewhere.scan())
+        assert state_read(server) == set()
+
+
+def state_read(server: S3Server) -> set[str]:
+    """The kinds of files of the state that were read."""
+    kinds = {Path(request.path).suffix for request in server.proxy.requests if request.method == "GET"}
+    return kinds & {".lam", ".seg"}
