@@ -172,8 +172,9 @@ class Settings:
         _choice("background", "full", "rolling"),
         "background",
         "`background` merges increments in the maintenance process; `full` writes the whole state every "
-        "`compaction.fullInterval` batches as part of the commit; `rolling` rewrites one of `compaction.rollingParts` "
-        "parts of the state with each commit, in turn, so that older files fall off.",
+        "`compaction.fullInterval` batches as part of the commit, a store that this batch does not change with the "
+        "next one that changes it; `rolling` rewrites one of `compaction.rollingParts` parts of the state with each "
+        "commit, in turn, so that older files fall off.",
         "`full` makes restores read one file, and those batches as slow as the state is large. `rolling` makes every "
         "batch alike and merges nothing afterwards, and every batch writes a part of the state. Its files are of "
         "format 2, which readers of format 1 refuse.",
@@ -182,7 +183,8 @@ class Settings:
         "compaction.fullInterval",
         _integer(1, 1_000_000, "batches"),
         10,
-        "With `compaction.mode` `full`: every how many batches the whole state is written; 1 means each batch.",
+        "With `compaction.mode` `full`: every how many batches the whole state is written, by the first version at or "
+        "after each multiple that changed anything; 1 means each batch.",
         "Small: short restores, much writing. Large: the opposite.",
     )
     compaction_rolling_parts: int = _key(

@@ -70,9 +70,16 @@ class Segment:
 
 
 def wants_snapshot(settings: Settings, version: int, chain: Sequence[Reference]) -> bool:
-    """Whether the commit of `version`, on top of `chain`, brings a snapshot although it has a usable base."""
-    if settings.compaction_mode == "full" and version % settings.compaction_full_interval == 0:
-        return True
+    """Whether the commit of `version`, on top of `chain`, brings a snapshot although it has a usable base.
+
+    In mode `full` the first one at or after each multiple of the interval does. A version that changed nothing has no
+    file, whatever is asked for here, so the multiples themselves may all be missed.
+    """
+    if settings.compaction_mode == "full":
+        written = chain[0].end if chain else 0
+        interval = settings.compaction_full_interval
+        if version // interval > written // interval:
+            return True
     return files(chain) >= longest(settings)
 
 

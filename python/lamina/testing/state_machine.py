@@ -88,6 +88,7 @@ class Attempt:
     changes: Changes
     rows: Rows
     number: int
+    forced: bool = False
 
     @property
     def version(self) -> Version:
@@ -268,12 +269,13 @@ class StoreMachine(RuleBasedStateMachine):
         )
         self.last_begun = number
         base = self.rows_of(self.committed)
-        return Attempt(executor, self.committed, begun, dict(self.changes), applied(base, self.changes), number)
+        rows = applied(base, self.changes)
+        return Attempt(executor, self.committed, begun, dict(self.changes), rows, number, snapshot)
 
     def _commit(self, attempt: Attempt) -> None:
         base = attempt.begun.base_attempt
-        if self.format_version == 2 and base is not None and not attempt.changes and not attempt.begun.snapshot:
-            # nothing changed: the version has the id of its base, and no file
+        if self.format_version == 2 and base is not None and not attempt.changes and not attempt.forced:
+            # nothing changed: the version has the id of its base, and no file, whatever `begin` asked for
             attempt.begun = replace(attempt.begun, attempt=base)
             self.states[attempt.begun.attempt] = attempt.rows
             return

@@ -166,6 +166,36 @@ def test_full_compaction_asks_every_interval_for_a_snapshot() -> None:
     assert manifest(store, base).base is not None
 
 
+def test_full_compaction_asks_the_first_version_that_changes_anything_after_a_missed_multiple() -> None:
+    query = Query(compaction__mode="full", compaction__fullInterval=4)
+    store = query.open()
+    base = EMPTY
+    asked = []
+    for number in range(1, 25):
+        begun = query.begin(store, base)
+        if number in (4, 8, 16, 17, 18, 20):
+            # nothing changed: the version has the id of its base, whatever `begin` asked for
+            base = Version(number, base.attempt)
+            continue
+        if begun.snapshot:
+            asked.append(number)
+        base = query.commit(store, base, {b"k": (PUT, b"%d" % number)}, begun=begun)
+        query.assert_restores(query.open(), base)
+        assert len(manifest(store, base).references) <= 4
+    assert asked == [5, 9, 12, 19, 21, 24]
+
+
+def test_all_attempts_of_a_version_after_a_missed_multiple_are_asked_for_a_snapshot() -> None:
+    query = Query(compaction__mode="full", compaction__fullInterval=4)
+    store = query.open()
+    third = query.run_batches(store, EMPTY, 3)[-1]
+    fourth = Version(4, third.attempt)
+    for _ in range(2):
+        begun = query.begin(store, fourth)
+        assert begun.snapshot
+        query.assert_restores(query.open(), query.commit(store, fourth, {b"k": (PUT, b"5")}, begun=begun))
+
+
 def test_a_chain_that_passes_its_limit_asks_for_a_snapshot() -> None:
     query = Query(compaction__maxChain=5)
     store = query.open()
