@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
@@ -72,7 +73,7 @@ class Versions:
                     raise
                 by_version = listed
         if attempt is None:
-            raise self._absent(version, f"a file of version {version.version}", by_version)
+            raise self._absent(version, f"the file of version {version.version}", by_version)
         return attempt
 
     def open(self, attempt: str, version: Version | None = None) -> Opened:
@@ -164,12 +165,29 @@ class Versions:
 
     def _absent(self, version: Version, what: str, by_version: Mapping[int, Sequence[AttemptId]]) -> LaminaError:
         written = version.version if version.attempt is None else AttemptId.parse(version.attempt).version
-        older = any(number < written for number in by_version)
-        newer = any(number > written for number in by_version)
-        if newer and not older:
+        newer = [number for number in by_version if number > written]
+        if newer and (not any(number < written for number in by_version) or self._has_left(written, by_version)):
             return LaminaError.from_kind(
                 "state.not-retained",
                 f"{what} is not there: {version} is not retained any more; the oldest file left is of version "
-                f"{min(by_version)}",
+                f"{min(newer)}",
             )
         return LaminaError.from_kind("file.missing", f"{what} is not there; {version} needs it")
+
+    def _has_left(self, version: int, by_version: Mapping[int, Sequence[AttemptId]]) -> bool:
+        """Whether a version left retention, by the number of versions that the newest commit says are retained.
+
+        It is retained as long as the version after it in the lineage is newer than that.
+        """
+        newest = max(by_version[v1.tip(by_version)], key=lambda attempt: attempt.epoch)
+        try:
+            manifest = self.open(str(newest)).manifest
+            oldest = manifest.version - (manifest.retention or {}).get("min_versions", manifest.version)
+            after = manifest.version + 1
+            for number in chain([manifest.version], (number for _, number in self.walk(manifest))):
+                if number <= version or after <= oldest:
+                    break
+                after = number
+        except LaminaError:
+            return False  # nothing tells
+        return after <= oldest

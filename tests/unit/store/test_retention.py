@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -371,9 +372,9 @@ def test_a_lineage_that_was_rewound_is_followed_anew(query: Query) -> None:
     query.assert_restores(query.open(), branch)
 
 
-def snapshots(query: Query, store: HeapStore, count: int) -> list[Version]:
+def snapshots(query: Query, store: HeapStore, count: int, base: Version = EMPTY) -> list[Version]:
     """Versions that need no file but their own."""
-    base, versions = EMPTY, []
+    versions = []
     for _ in range(count):
         wait(query, 1000)
         base = query.commit(store, base, {b"k": (PUT, b"x")}, force_snapshot=True)
@@ -455,25 +456,40 @@ def test_what_an_attempt_above_the_confirmed_version_refers_to_stays(query: Quer
     query.assert_restores(query.open(), snapshot)
 
 
-def test_a_segment_that_is_published_after_its_inputs_were_collected_is_not_referred_to(query: Query) -> None:
+def test_a_segment_that_is_published_after_its_inputs_were_collected_is_not_referred_to(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slow maintenance process: the versions that it merged are not retained any more."""
     store, slow = query.open(), query.open()
     versions = batches(query, store, EMPTY, 6)
     slow.confirm(versions[-1])
+    publish = query.faults.publish
+
+    def late(path: str, chunks: Iterable[Any]) -> int:
+        """What was merged is in memory; before it is published the query goes on, and its inputs are collected."""
+        data = [bytes(chunk) for chunk in chunks]
+        monkeypatch.undo()
+        versions.extend(snapshots(query, store, 6, versions[-1]))
+        wait(query, 2 * MIN_AGE_MS)
+        gone = deleted(store.collect(versions[-1], dry_run=False))
+        assert gone == {file(version) for version in versions[:8]}
+        return publish(path, data)
+
+    monkeypatch.setattr(query.faults, "publish", late)
     compacted = slow.compact()
     assert compacted is not None
-    base = versions[-1]
-    for _ in range(6):
-        base = query.commit(store, base, {b"k": (PUT, b"x")}, force_snapshot=True)
-    wait(query, 2 * MIN_AGE_MS)
-    store.collect(base, dry_run=False)
-    path = f"0/0/{compacted.segment.name}"
+    assert len(versions) == 12
+    segment = str(compacted.segment.name)
+    assert segment in names(query.storage)
     store.adopt(compacted.segment)
-    after = query.commit(store, base, {b"k": (PUT, b"y")})
-    manifest = store.manifest(after)
+    versions.append(query.commit(store, versions[-1], {b"k": (PUT, b"y")}))
+    manifest = store.manifest(versions[-1])
     assert manifest is not None
-    assert path not in [f"0/0/{reference.path}" for reference in manifest.references]
-    query.assert_restores(query.open(), after)
+    assert segment not in [reference.path for reference in manifest.references]
+    wait(query, MIN_AGE_MS)
+    assert segment in deleted(store.collect(versions[-1], dry_run=False))
+    for version in versions[-4:]:
+        query.assert_restores(query.open(), version)
 
 
 def test_a_collection_counts_by_action_and_class(query: Query) -> None:
@@ -715,18 +731,57 @@ def test_a_deletion_that_fails_is_repeated_by_the_next_collection(query: Query) 
     assert deleted(store.collect(won, dry_run=False)) == {file(lost)}
 
 
-def test_a_slow_writer_that_publishes_after_its_version_was_collected_harms_nothing(query: Query) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["increment", "snapshot"])
+@pytest.mark.parametrize("format_version", [1, 2])
+def test_a_slow_writer_that_publishes_after_its_version_was_collected_harms_nothing(
+    query: Query, format_version: int, whole: bool
+) -> None:
+    query.format_version = format_version
     store, slow = query.open(), query.open()
-    versions = batches(query, store, EMPTY, 2)
-    begun = query.begin(slow, versions[0])
-    versions += batches(query, store, versions[-1], 8)
+    versions = snapshots(query, store, 2)
+    begun = query.begin(slow, versions[0], force_snapshot=whole)
+    versions += snapshots(query, store, 8, versions[-1])
     wait(query, 100 * MIN_AGE_MS)
-    store.collect(versions[-1], dry_run=False)
-    late = query.commit(slow, versions[0], {b"late": (PUT, b"1")}, begun=begun)
-    query.assert_restores(query.open(), versions[-1])
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:6]}
+    before = query.states[versions[0].attempt]
+    late = query.commit(slow, versions[0], {b"late": (PUT, b"1")}, begun=begun, before=before)
+    for version in versions[6:]:
+        query.assert_restores(query.open(), version if format_version == 2 else Version(version.version))
+    for gone in (Version(2), versions[1]) if format_version == 1 else versions[1:2]:
+        with fails_with("state.not-retained") as caught:
+            query.open().load(gone, have=None, read_only=True)
+        assert "the oldest file left is of version 7" in caught.error.message
+    wait(query, MIN_AGE_MS - 1)
+    for collector in (store, query.open()):
+        assert deleted(collector.collect(versions[-1], dry_run=False)) == set()
+    wait(query, 1)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {file(late)}
+    for version in versions[6:]:
+        query.assert_restores(query.open(), version)
+
+
+@pytest.mark.parametrize("number", [2, 6], ids=["long ago", "the last one that left"])
+@pytest.mark.parametrize("format_version", [1, 2])
+def test_a_name_that_was_collected_and_is_there_again_harms_nothing(
+    query: Query, format_version: int, number: int
+) -> None:
+    """A publication that was sent twice, or a copy that was put back: the bytes are those of the version."""
+    query.format_version = format_version
+    store = query.open()
+    versions = snapshots(query, store, 10)
+    again = versions[number - 1]
+    path = f"0/0/{file(again)}"
+    data = bytes(query.storage.read(path))
+    wait(query, 100 * MIN_AGE_MS)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:6]}
+    query.storage.publish(path, data)
+    for version in (again, *versions[6:]):
+        query.assert_restores(query.open(), version if format_version == 2 else Version(version.version))
+    after = snapshots(query, query.open(), 1, versions[-1])[0]
     wait(query, MIN_AGE_MS)
-    assert file(late) in deleted(store.collect(versions[-1], dry_run=False))
-    query.assert_restores(query.open(), versions[-1])
+    assert deleted(store.collect(after, dry_run=False)) == {file(again), file(versions[6])}
+    for version in (*versions[7:], after):
+        query.assert_restores(query.open(), version)
 
 
 def test_an_empty_store_has_nothing_to_collect(query: Query) -> None:

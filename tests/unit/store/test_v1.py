@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from lamina.format.attempt_id import AttemptId
 from lamina.format.entries import PUT
 from lamina.format.manifest import Base, CommitManifest, Run
 from lamina.store import HeapStore, Version, v1
+from lamina.store.versions import file_name
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query
+from tests.unit.store.writing import Query, damage
 
 EMPTY = Version(0)
 
@@ -85,6 +88,69 @@ def test_a_zombie_that_saw_the_version_before_it_was_built_on_does_not_count_eit
     second = put(query, live, base, b"second", task=2)
     begun = query.begin(zombie, Version(1), task_attempt=99)
     put(query, live, second, b"third", task=3)
+    query.commit(zombie, Version(1), {b"k": (PUT, b"zombie")}, begun=begun, task_attempt=99)
+    assert counts(query, second)
+
+
+def without(query: Query, *versions: Version) -> None:
+    """Their files are collected, or lost."""
+    query.storage.delete_many([f"0/0/{file_name(version.attempt)}" for version in versions if version.attempt])
+
+
+@pytest.mark.parametrize("kept", [[], [3], [4], [3, 4]], ids=str)
+def test_a_zombie_does_not_count_although_the_file_of_the_attempt_that_counted_is_gone(kept: list[int]) -> None:
+    """The versions after it, as far as they are there, say which attempt they stand on."""
+    query = first_format()
+    live, zombie = query.open(), query.open()
+    versions = [put(query, live, EMPTY, b"base", task=1)]
+    begun = query.begin(zombie, Version(1), task_attempt=99, force_snapshot=True)
+    for number in range(2, 6):
+        versions.append(query.commit(live, Version(number - 1), {b"k": (PUT, b"x")}, force_snapshot=True))
+    query.commit(zombie, Version(1), {b"k": (PUT, b"zombie")}, begun=begun)
+    assert counts(query, versions[1])
+    without(query, *(version for version in versions[:4] if version.version not in kept))
+    with fails_with("state.not-retained"):
+        query.open().resolve(Version(2))
+    for number in (*kept, 5):
+        query.assert_restores(query.open(), Version(number))
+
+
+def test_of_two_zombies_one_after_the_other_none_counts() -> None:
+    query = Query(format_version=1, min_versions=1)
+    live, first, second = query.open(), query.open(), query.open()
+    versions = [put(query, live, EMPTY, b"base", task=1)]
+    begun_first = query.begin(first, Version(1), task_attempt=98, force_snapshot=True)
+    versions.append(put(query, live, versions[-1], b"2", task=2))
+    begun_second = query.begin(second, Version(2), task_attempt=99, force_snapshot=True)
+    for number in range(3, 6):
+        versions.append(put(query, live, versions[-1], b"%d" % number, task=number))
+    query.commit(first, Version(1), {b"k": (PUT, b"zombie")}, begun=begun_first)
+    query.commit(second, Version(2), {b"k": (PUT, b"zombie")}, begun=begun_second)
+    without(query, *versions[:3])
+    for number in (2, 3):
+        with fails_with("state.not-retained"):
+            query.open().resolve(Version(number))
+    assert counts(query, versions[3])
+
+
+def test_a_lone_attempt_counts_where_the_version_after_it_is_damaged() -> None:
+    """A query is restarted from the version before the damage."""
+    query = first_format()
+    store = query.open()
+    versions = [put(query, store, EMPTY, b"1")]
+    versions.append(put(query, store, versions[-1], b"2"))
+    path = f"0/0/{file_name(versions[1].attempt or '')}"
+    damage(query.storage, path, query.storage.size(path) - 70)
+    query.assert_restores(query.open(), Version(1))
+
+
+def test_what_a_forced_snapshot_stands_on_counts() -> None:
+    query = first_format()
+    live, zombie = query.open(), query.open()
+    base = put(query, live, EMPTY, b"base", task=1)
+    begun = query.begin(zombie, Version(1), task_attempt=99)
+    second = put(query, live, base, b"second", task=2)
+    query.commit(live, Version(2), {b"k": (PUT, b"third")}, force_snapshot=True)
     query.commit(zombie, Version(1), {b"k": (PUT, b"zombie")}, begun=begun, task_attempt=99)
     assert counts(query, second)
 

@@ -88,11 +88,16 @@ class Query:
         begun: Begin | None = None,
         rows: Mapping[str, int] | None = None,
         task_attempt: int = 0,
+        before: Rows | None = None,
         **options: Any,
     ) -> Version:
-        """One attempt of the version after `base`; a change is (op, value)."""
+        """One attempt of the version after `base`; a change is (op, value).
+
+        `before` are the rows of `base` where its file may be gone.
+        """
         begun = begun or self.begin(store, base, **options)
-        before = {} if options.get("load_empty") else self.states[self.attempt(store, base)]
+        if before is None:
+            before = {} if options.get("load_empty") else self.states[self.attempt(store, base)]
         after = applied(before, changes)
         sections: dict[str, Iterable[pa.RecordBatch]] = {
             "increment": [entries((0, op, key, value) for key, (op, value) in changes.items())]
