@@ -52,10 +52,12 @@ def _not_kept(start: int, reason: str) -> LaminaError:
     )
 
 
-def batches(files: StoreFiles, references: Sequence[Reference], family: int | None) -> Iterator[pa.RecordBatch]:
+def batches(
+    versions: Versions, files: StoreFiles, references: Sequence[Reference], family: int | None
+) -> Iterator[pa.RecordBatch]:
     """The entries of `references` with their version, of one column family or of all."""
     for reference in references:
-        for batch in restore.stream(files, [reference], None):
+        for batch in versions.watched(reference.end, restore.stream(files, [reference], None)):
             entries = batch
             if family is not None:
                 entries = batch.filter(pc.equal(batch.column(0), pa.scalar(family, pa.uint16())))

@@ -184,7 +184,7 @@ class HeapStore:
         if newest is None:
             return Feed((), iter(()))
         references = feed.increments(self._versions, self._files, newest, start)
-        batches: Iterator[pa.RecordBatch] = feed.batches(self._files, references, family)
+        batches: Iterator[pa.RecordBatch] = feed.batches(self._versions, self._files, references, family)
         return Feed(newest.column_families, batches)
 
     # Maintenance

@@ -41,12 +41,12 @@ class Loader:
             steps = self._steps(opened, have)
             # no entry may be handed out on top of the caller's rows before all of them are known to be whole
             if steps is not None and self._all_whole(steps):
-                return _load(opened, HAVE, steps, restore.stream(self._files, steps, None))
+                return self._load(opened, HAVE, steps, None)
         references: Sequence[Reference] = opened.references()
         chain.check(references, opened.manifest.version, self._files.location(opened.name))
         if self._broken:
             references = restore.around(self._files, references, frozenset(self._broken)) or references
-        return _load(opened, EMPTY, references, restore.stream(self._files, references, self._recover(opened)))
+        return self._load(opened, EMPTY, references, self._recover(opened))
 
     def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
         """The entries of a version newest first, around files that are broken."""
@@ -68,10 +68,10 @@ class Loader:
                 raise LaminaError.from_kind("state.base", f"{end} does not stand on {snapshot} by increments alone")
             steps.append(increment)
             if base is None:
-                return _load(opened, EMPTY, steps, restore.stream(self._files, steps, None))
+                return self._load(opened, EMPTY, steps, None)
             current = self._versions.open(base.attempt, Version(base.version, base.attempt))
         references = [*steps, *current.references()]
-        return _load(opened, EMPTY, references, restore.stream(self._files, references, self._recover(opened)))
+        return self._load(opened, EMPTY, references, self._recover(opened))
 
     def _steps(self, opened: Opened, have: Version) -> Sequence[Reference] | None:
         """The references, oldest first, from `have` to the version opened; None where there are none."""
@@ -133,24 +133,26 @@ class Loader:
 
         return recover
 
+    def _load(
+        self, opened: Opened, start: str, references: Sequence[Reference], recover: restore.Recover | None
+    ) -> Load:
+        manifest = opened.manifest
+        batches = restore.stream(self._files, references, recover)
+        return Load(
+            manifest.attempt,
+            manifest.version,
+            start,
+            sum(count.rows for count in manifest.counts.values()),
+            manifest.counts,
+            manifest.column_families,
+            manifest.next_column_family,
+            chain.files(references),
+            sum(reference.length for reference in references),
+            self._versions.watched(manifest.version, batches),
+        )
+
     def _attempt_at(self, manifest: CommitManifest, version: int) -> str | None:
         if manifest.version == version:
             return manifest.attempt
         older, _ = self._versions.lineage(manifest, version)
         return next((attempt for attempt, number in older if number == version), None)
-
-
-def _load(opened: Opened, start: str, references: Sequence[Reference], batches: Iterator[pa.RecordBatch]) -> Load:
-    manifest = opened.manifest
-    return Load(
-        manifest.attempt,
-        manifest.version,
-        start,
-        sum(count.rows for count in manifest.counts.values()),
-        manifest.counts,
-        manifest.column_families,
-        manifest.next_column_family,
-        chain.files(references),
-        sum(reference.length for reference in references),
-        batches,
-    )

@@ -63,7 +63,7 @@ def stream(files: StoreFiles, references: Sequence[Reference], recover: Recover 
                 remaining = list(recover(failed, frozenset(broken)))
             except LaminaError:
                 # what is missing for another way is not the news; the broken file is
-                raise hopeless(first) from None
+                raise hopeless(first) from first
 
 
 class _Reader:

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import TypeVar
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
@@ -17,6 +18,8 @@ from lamina.format.paths import CommitName
 from lamina.store import v1
 from lamina.store.files import Opened, StoreFiles
 from lamina.store.model import Version, VersionInfo
+
+_Batch = TypeVar("_Batch")
 
 _MANIFESTS_KEPT = 4
 """The base of the next commit, its siblings, and what a reader just asked for."""
@@ -174,20 +177,44 @@ class Versions:
             )
         return LaminaError.from_kind("file.missing", f"{what} is not there; {version} needs it")
 
-    def _has_left(self, version: int, by_version: Mapping[int, Sequence[AttemptId]]) -> bool:
-        """Whether a version left retention, by the number of versions that the newest commit says are retained.
+    def watched(self, version: int, batches: Iterator[_Batch]) -> Iterator[_Batch]:
+        """`batches` of a version; where its files were collected while they were read, the error says so.
 
-        It is retained as long as the version after it in the lineage is newer than that.
+        Raises:
+            LaminaError: `state.not-retained` where it would be `file.missing`.
         """
+        try:
+            yield from batches
+        except LaminaError as error:
+            if error.kind != "file.missing" or not self._has_left(version, v1.attempts(self._files.list())):
+                raise
+            first = error.__cause__ if isinstance(error.__cause__, LaminaError) else error
+            raise LaminaError.from_kind(
+                "state.not-retained",
+                f"{first.message}: version {version} left retention, and its files were collected while they were "
+                "still read. Reading may take retention.minAgeMs longer than a version is retained: read a newer "
+                "version, or raise retention.minAgeMs or spark.sql.streaming.minBatchesToRetain for the future",
+            ) from error
+
+    def _has_left(self, version: int, by_version: Mapping[int, Sequence[AttemptId]]) -> bool:
+        """Whether a version left retention, by what the newest commit says is retained; False where nothing tells.
+
+        It is retained as long as the version after it in the lineage is newer than the number of versions says.
+        """
+        if not by_version:
+            return False
         newest = max(by_version[v1.tip(by_version)], key=lambda attempt: attempt.epoch)
         try:
             manifest = self.open(str(newest)).manifest
-            oldest = manifest.version - (manifest.retention or {}).get("min_versions", manifest.version)
+            retention = manifest.retention or {}
+            if retention.get("min_version_age_ms") and version in by_version:
+                return False  # its age may retain it
+            oldest = manifest.version - retention.get("min_versions", manifest.version)
             after = manifest.version + 1
             for number in chain([manifest.version], (number for _, number in self.walk(manifest))):
                 if number <= version or after <= oldest:
                     break
                 after = number
         except LaminaError:
-            return False  # nothing tells
+            return False
         return after <= oldest

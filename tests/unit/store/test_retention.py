@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -285,6 +285,71 @@ def test_readers_have_the_minimum_age_however_many_versions_follow_in_that_time(
     wait(query, 1)
     assert {old, file(versions[7])} <= deleted(query.open().collect(versions[-1], dry_run=False))
     query.assert_restores(query.open(), versions[-1])
+
+
+def reads(store: HeapStore, version: Version) -> dict[str, Iterator[object]]:
+    """All ways to read a version over time; each of them from files that nothing after it needs."""
+    older = store.lineage(version)[-3]
+    return {
+        "from empty": store.load(version, have=None, read_only=True).batches,
+        "on top of what the caller has": store.load(version, have=older, read_only=True).batches,
+        "replay": store.replay(older, version).batches,
+        "feed": store.feed(1, version, None).batches,
+    }
+
+
+@pytest.mark.parametrize("how", ["from empty", "on top of what the caller has", "replay", "feed"])
+@pytest.mark.parametrize("format_version", [1, 2])
+def test_a_reader_that_outlives_the_minimum_age_is_told_so(query: Query, format_version: int, how: str) -> None:
+    query.format_version = format_version
+    store = query.open()
+    versions = batches(query, store, EMPTY, 20)
+    read = reads(query.open(read_only=True), versions[-1])[how]
+    assert next(read)
+    after = snapshots(query, store, 5, versions[-1])
+    wait(query, MIN_AGE_MS)
+    # a reader has the time until now
+    assert next(read)
+    assert deleted(store.collect(after[-1], dry_run=False)) == {file(version) for version in (*versions, after[0])}
+    with fails_with("state.not-retained") as caught:
+        list(read)
+    message = caught.error.message
+    assert "retention.minAgeMs" in message
+    assert "put the file back" not in message
+    assert any(file(version) in message for version in versions)
+    assert ("version 20" in message) == (how != "feed")
+
+
+def test_a_reader_is_told_so_where_newer_versions_still_need_the_versions_own_file(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    storage = Storage(str(tmp_path), backend=Aged(tmp_path, clock))
+    settings = {"compaction__mode": "rolling", "compaction__rollingParts": 2}
+    query = Query(storage, min_versions=3, clock=clock, **settings)
+    store = query.open()
+    versions = batches(query, store, EMPTY, 12)
+    opened = query.open(read_only=True).load(versions[7], have=None, read_only=True)
+    wait(query, 2 * MIN_AGE_MS)
+    gone = deleted(store.collect(versions[-1], dry_run=False))
+    assert file(versions[6]) in gone
+    assert file(versions[7]) not in gone
+    with fails_with("state.not-retained") as caught:
+        list(opened.batches)
+    assert file(versions[6]) in caught.error.message
+
+
+@pytest.mark.parametrize("age_ms", [0, 3_600_000])
+def test_a_lost_file_of_a_retained_version_is_not_taken_for_a_collected_one(tmp_path: Path, age_ms: int) -> None:
+    """With an age a version may be retained that the number does not."""
+    clock = ManualClock(START_MS)
+    storage = Storage(str(tmp_path), backend=Aged(tmp_path, clock))
+    query = Query(storage, min_versions=3, clock=clock, retention__minVersionAgeMs=age_ms)
+    versions = batches(query, query.open(), EMPTY, 12)
+    read = versions[-4 if age_ms == 0 else -6]
+    opened = query.open(read_only=True).load(read, have=None, read_only=True)
+    query.storage.delete_many([f"0/0/{file(versions[0])}"])
+    with fails_with("file.missing") as caught:
+        list(opened.batches)
+    assert "put the file back" in caught.error.message
 
 
 def test_versions_are_retained_by_their_age_too(tmp_path: Path) -> None:
