@@ -175,3 +175,28 @@ def test_a_local_copy_of_damaged_bytes_does_not_outlive_the_damage(tmp_path: Pat
     inner.publish(path(version), whole)
     writer.assert_restores(writer.open(), version)
     assert cache.stats()["damaged"] == 0
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_good_local_copy_stands_in_for_what_broke_on_the_storage_and_a_compaction_mends_it(
+    tmp_path: Path, how: str
+) -> None:
+    """Who has no copies cannot restore the version, until a commit by who has them does without the broken file."""
+    inner = Storage(str(tmp_path / "remote"))
+    cache = LocalCache(str(tmp_path / "copies"), 64 << 20, is_immutable)
+    query = Query(Storage(inner.url, backend=CachingBackend(inner._backend, cache, inner.url)))
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 4)
+    elsewhere = Query(inner)
+    elsewhere.states = query.states
+    broken = path(versions[1])
+    break_file(elsewhere, broken, how)
+    for version in versions[2:]:
+        query.assert_restores(query.open(), version)
+    with fails_with(f"file.{how}") as caught:
+        elsewhere.assert_restores(elsewhere.open(read_only=True), versions[-1])
+    assert broken in caught.error.message
+    store.adopt(compacted(query, versions[-1]))
+    mended = query.run_batches(store, versions[-1], 1)[0]
+    elsewhere.assert_restores(elsewhere.open(read_only=True), mended)
+    assert cache.stats()["damaged"] == 0
