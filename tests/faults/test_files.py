@@ -1,7 +1,8 @@
 """Every class of file: each byte flipped, each truncation, each swap with another file is detected, and named.
 
 Sections, manifests and containers are flipped in tests/unit/format/test_container.py, file by file; here it is done to
-whole checkpoints, as the code that opens a store reads them.
+whole checkpoints, as the code that opens a store reads them. Local copies of files, which are of no format, are in
+tests/unit/storage/test_cache.py.
 """
 
 from __future__ import annotations
@@ -9,41 +10,62 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import pyarrow as pa
 import pytest
 
 from lamina.checkpoint import read_identity, read_runs
 from lamina.errors import LaminaError
+from lamina.format import container, manifest, paths
+from lamina.format.attempt_id import AttemptId
 from lamina.format.container import FORMAT_VERSION, verify
-from lamina.format.paths import CHECKPOINT, RUNS, parse_name
+from lamina.format.manifest import CommitManifest, StoreIdentity
+from lamina.format.paths import CHECKPOINT, RUNS, CommitName, parse_name
 from lamina.storage import Storage
 from lamina.store.model import Version
 from lamina.store.plain import PlainStore, open_store
 from lamina.testing import Effect, Fault, FaultyBackend, ManualClock, MemoryBackend, SequenceIds
+from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
 START_MS = 1_790_000_000_000
+MODES = ["run", "snapshot", "rewrite"]
+"""What the newest version of an example stands on."""
+
+METADATA = {CHECKPOINT, RUNS}
+"""Each of these has tests of its own below."""
+
 DETECTED = ("file.damaged", "file.identity", "file.version", "file.missing")
 
 State = dict[bytes, Any]
 
 
 class Checkpoint:
-    """A checkpoint with one store or more, of which each newest version needs a snapshot or run, and an increment."""
+    """A checkpoint with one store or more, of which each newest version needs what `mode` says, and an increment."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, mode: str = "run") -> None:
+        self.mode = mode
         self.clock, self.ids = ManualClock(START_MS), SequenceIds(seed)
         self.objects = MemoryBackend(self.clock)
         self.backend = FaultyBackend(self.objects)
         self.storage = Storage("files:/state", backend=self.backend)
 
     def open(self, operator: int = 0, partition: int = 0, name: str = "default") -> PlainStore:
+        settings = {"compaction_mode": "rolling", "compaction_rolling_parts": 2} if self.mode == "rewrite" else {}
         return open_store(
-            "files:/", operator, partition, name, storage=self.storage, clock=self.clock, ids=self.ids, min_versions=2
+            "files:/",
+            operator,
+            partition,
+            name,
+            storage=self.storage,
+            clock=self.clock,
+            ids=self.ids,
+            min_versions=2,
+            **settings,
         )
 
     def open_once(self) -> PlainStore:
@@ -54,23 +76,30 @@ class Checkpoint:
         finally:
             self.objects.objects = before
 
-    def written(self, *where: Any, compacted: bool = True) -> PlainStore:
-        """A store with four versions; all but the newest are in one segment, or behind a snapshot."""
+    def written(self, *where: Any) -> PlainStore:
+        """A store with four versions; all but the newest are in one segment, behind a snapshot or behind rewrites."""
         store = self.open(*where)
         for number in range(3):
             store.put(b"key %d" % number, b"value %d" % number)
-            store.commit(snapshot=number == 2 and not compacted)
-        if compacted:
+            store.commit(snapshot=number == 2 and self.mode == "snapshot")
+        if self.mode == "run":
             store.compact()
         store.put(b"last", b"one")
         store.commit()
         return store
 
+    def newest(self, directory: str = "0/0") -> CommitManifest:
+        """The manifest of the newest version."""
+        name = max(self.names(directory, ".lam"), key=lambda name: int(name.split("_")[0]))
+        manifest = verify(self.objects.read(f"{directory}/{name}"), name)
+        assert isinstance(manifest, CommitManifest)
+        return manifest
+
     def needed(self, directory: str = "0/0") -> list[str]:
         """The files without which the newest version cannot be built: other ways to it are deleted."""
-        newest = max(self.names(directory, ".lam"), key=lambda name: int(name.split("_")[0]))
-        manifest = verify(self.objects.read(f"{directory}/{newest}"), newest)
-        names = {reference.path or newest for reference in manifest.references}  # type: ignore[union-attr]
+        newest = self.newest(directory)
+        own = str(CommitName(AttemptId.parse(newest.attempt)))
+        names = {reference.path or own for reference in newest.references}
         for name in self.names(directory, ""):
             if name not in names:
                 self.objects.delete_many([f"{directory}/{name}"])
@@ -84,20 +113,29 @@ def state_of(store: PlainStore) -> State:
     return dict(store.scan())
 
 
-def mutants(data: bytes, flips: tuple[int, ...] = (0x01, 0xFF)) -> Iterator[tuple[str, bytes]]:
-    """Each byte flipped in these ways, each truncation, and bytes added."""
-    for position in range(len(data)):
-        for flip in flips:
-            yield f"byte {position}", data[:position] + bytes([data[position] ^ flip]) + data[position + 1 :]
-        yield f"first {position} bytes", data[:position]
-    yield "one byte more", data + b"\0"
+def test_every_class_of_file_is_among_the_examples() -> None:
+    """A new name, or a new kind of section, needs an example here; the tests below are then done to it."""
+    names, kinds, others = set(), set(), set()
+    for mode in MODES:
+        checkpoint = Checkpoint(mode=mode)
+        checkpoint.written()
+        kinds.update(reference.kind for reference in checkpoint.newest().references)
+        names.update(type(parse_name(name)) for name in checkpoint.needed())
+        others.update(path for path in checkpoint.objects.objects if not path.startswith("0/0/"))
+    assert names | {type(None)} == set(get_args(get_type_hints(parse_name)["return"]))
+    assert kinds == {value for name, value in vars(manifest).items() if name.isupper() and isinstance(value, str)}
+    places = {value for value in vars(paths).values() if isinstance(value, str) and value.startswith("_lamina/")}
+    assert places == METADATA
+    assert {place for place in places for path in others if path.startswith(place)} == METADATA
+    assert all(path.startswith(tuple(METADATA)) for path in others)
 
 
-@pytest.mark.parametrize("compacted", [True, False], ids=["run", "snapshot"])
-def test_every_change_of_a_file_that_a_version_needs_is_detected_when_it_is_opened(compacted: bool) -> None:
-    """The increment beside a snapshot is no part of the versions above it: opening one does not read it."""
-    checkpoint = Checkpoint()
-    expected = state_of(checkpoint.written(compacted=compacted))
+@pytest.mark.parametrize("mode", MODES)
+def test_every_change_of_a_file_that_a_version_needs_is_detected_when_it_is_opened(mode: str) -> None:
+    """The increment beside a snapshot, or beside the oldest rewrite, is no part of the versions above it: opening one
+    does not read it."""
+    checkpoint = Checkpoint(mode=mode)
+    expected = state_of(checkpoint.written())
     unread = set()
     for name in checkpoint.needed():
         path = f"0/0/{name}"
@@ -116,7 +154,7 @@ def test_every_change_of_a_file_that_a_version_needs_is_detected_when_it_is_open
                 unread.add(name)
         checkpoint.objects.objects[path] = (data, published)
     assert state_of(checkpoint.open()) == expected
-    assert len(unread) == (0 if compacted else 1)
+    assert len(unread) == (0 if mode == "run" else 1)
 
 
 def test_every_change_of_the_checkpoints_identity_is_detected() -> None:
@@ -138,9 +176,13 @@ def test_whatever_is_in_the_file_of_a_run_its_name_counts() -> None:
     store = checkpoint.written()
     runs = read_runs(checkpoint.storage)
     path, (data, published) = next(item for item in checkpoint.objects.objects.items() if item[0].startswith(RUNS))
-    for _, changed in mutants(data):
+    other = Checkpoint(2)
+    other.written()
+    foreign = [(name, changed) for name, (changed, _) in other.objects.objects.items()]
+    assert any(name.startswith(RUNS) and changed != data for name, changed in foreign)
+    for what, changed in [*mutants(data), *foreign]:
         checkpoint.objects.objects[path] = (changed, published)
-        assert read_runs(checkpoint.storage) == runs
+        assert read_runs(checkpoint.storage) == runs, what
     store.put(b"further", b"1")
     store.commit()
     assert state_of(checkpoint.open())[b"further"] == b"1"
@@ -153,34 +195,36 @@ def directory_of(operator: int, partition: int, name: str) -> str:
     return f"{operator}/{partition}" + ("" if name == "default" else f"/{name}")
 
 
-@pytest.mark.parametrize("ending", [".lam", ".seg"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("other", PLACES[1:], ids=str)
-def test_a_file_of_another_store_under_a_stores_name_is_detected(ending: str, other: tuple[int, int, str]) -> None:
-    checkpoint = Checkpoint()
+def test_a_file_of_another_store_under_a_stores_name_is_detected(mode: str, other: tuple[int, int, str]) -> None:
+    checkpoint = Checkpoint(mode=mode)
     checkpoint.written(*PLACES[0])
     checkpoint.written(*other)
-    swap_each(checkpoint, "0/0", ending, checkpoint, directory_of(*other))
+    swap_each(checkpoint, checkpoint, directory_of(*other))
 
 
-@pytest.mark.parametrize("ending", [".lam", ".seg"])
-def test_a_file_of_the_same_store_of_another_checkpoint_is_detected(ending: str) -> None:
-    checkpoint, other = Checkpoint(1), Checkpoint(2)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_file_of_the_same_store_of_another_checkpoint_is_detected(mode: str) -> None:
+    checkpoint, other = Checkpoint(1, mode), Checkpoint(2, mode)
     checkpoint.written()
     other.written()
-    swap_each(checkpoint, "0/0", ending, other, "0/0")
+    swap_each(checkpoint, other, "0/0")
 
 
-def test_a_file_of_the_same_checkpoint_made_again_is_detected() -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_file_of_the_same_checkpoint_made_again_is_detected(mode: str) -> None:
     """The same ids and rows, but another uuid of the checkpoint."""
-    checkpoint, other = Checkpoint(1), Checkpoint(1)
+    checkpoint, other = Checkpoint(1, mode), Checkpoint(1, mode)
     checkpoint.written()
     other.ids.uuid()
     other.written()
-    swap_each(checkpoint, "0/0", ".lam", other, "0/0")
+    swap_each(checkpoint, other, "0/0")
 
 
-def test_two_files_of_one_store_that_were_swapped_are_detected() -> None:
-    checkpoint = Checkpoint()
+@pytest.mark.parametrize("mode", MODES)
+def test_two_files_of_one_store_that_were_swapped_are_detected(mode: str) -> None:
+    checkpoint = Checkpoint(mode=mode)
     checkpoint.written()
     before = dict(checkpoint.objects.objects)
     names = checkpoint.needed()
@@ -195,14 +239,13 @@ def test_two_files_of_one_store_that_were_swapped_are_detected() -> None:
         checkpoint.objects.objects[mine] = before[mine]
 
 
-def swap_each(checkpoint: Checkpoint, directory: str, ending: str, other: Checkpoint, other_directory: str) -> None:
-    """Puts each file of `other` in the place of each needed file of `checkpoint`."""
-    taken = [other.objects.objects[f"{other_directory}/{name}"] for name in other.names(other_directory, ending)]
-    needed = [name for name in checkpoint.needed(directory) if name.endswith(ending)]
-    assert taken
-    assert needed
+def swap_each(checkpoint: Checkpoint, other: Checkpoint, directory: str) -> None:
+    """Puts each file of a store of `other` in the place of each file that the store 0/0 of `checkpoint` needs."""
+    taken = [other.objects.objects[f"{directory}/{name}"] for name in other.names(directory, "")]
+    needed = checkpoint.needed()
+    assert len(taken) >= len(needed) > 1
     for name, foreign in itertools.product(needed, taken):
-        path = f"{directory}/{name}"
+        path = f"0/0/{name}"
         own = checkpoint.objects.objects[path]
         checkpoint.objects.objects[path] = foreign
         with fails_with("file.damaged", "file.identity") as caught:
@@ -211,19 +254,94 @@ def swap_each(checkpoint: Checkpoint, directory: str, ending: str, other: Checkp
         checkpoint.objects.objects[path] = own
 
 
-def test_the_identity_of_another_checkpoint_refuses_every_file() -> None:
+def test_a_file_of_another_checkpoint_in_the_place_of_the_identity_is_detected() -> None:
+    """Its identity belongs to none of the files here; all its other files are no identity."""
     checkpoint, other = Checkpoint(1), Checkpoint(2)
     checkpoint.written()
     other.written()
-    checkpoint.objects.objects[CHECKPOINT] = other.objects.objects[CHECKPOINT]
-    with fails_with("file.identity"):
-        checkpoint.open()
+    for path, foreign in other.objects.objects.items():
+        checkpoint.objects.objects[CHECKPOINT] = foreign
+        with fails_with("file.identity" if path == CHECKPOINT else "file.damaged") as caught:
+            checkpoint.open()
+        assert ("0/0/" if path == CHECKPOINT else CHECKPOINT) in caught.error.message, path
 
 
-@pytest.mark.parametrize("path", [".lam", ".seg", CHECKPOINT])
-def test_a_torn_write_that_a_storage_called_whole_is_detected(path: str) -> None:
+class Borrowing:
+    """A store whose newest version stands on a file of another checkpoint's store, where that is or copied.
+
+    What the store itself wrote there is gone, and had other values.
+    """
+
+    def __init__(self, directory: Path, *, copied: bool) -> None:
+        lender = open_store(str(directory / "lender"), 1, 2, "left")
+        self.borrower = str(directory / "borrower")
+        borrower = open_store(self.borrower)
+        for store, value in ((lender, b"lent"), (borrower, b"mine")):
+            for number in range(3):
+                store.put(b"key %d" % number, value)
+            store.commit()
+        borrower.put(b"key 2", b"both")
+        borrower.commit()
+        self.expected = {b"key 0": b"lent", b"key 1": b"lent", b"key 2": b"both"}
+        own = directory / "borrower" / "state" / "0" / "0"
+        self.newest = next(own.glob("2_*.lam"))
+        next(own.glob("1_*.lam")).unlink()
+        self.file = next((directory / "lender").rglob("1_*.lam"))
+        lent = verify(self.file.read_bytes(), self.file.name)
+        assert isinstance(lent, CommitManifest)
+        reference = lent.references[0].placed(self.file.name, self.file.stat().st_size)
+        self.reference = reference if copied else replace(reference, root=self.file.parent.as_uri())
+        if copied:
+            self.file = Path(shutil.copy(self.file, own))
+
+    def stand_on(self, origin: StoreIdentity) -> None:
+        """Names `origin` as the store that wrote the file."""
+        data = self.newest.read_bytes()
+        end = container.Footer.parse(data, len(data), "")
+        found = verify(data, "")
+        assert isinstance(found, CommitManifest)
+        references = (found.references[0], replace(self.reference, origin=origin))
+        text = manifest.to_bytes(replace(found, references=references).to_json())
+        stored = pa.Codec("zstd").compress(text, asbytes=True)
+        size = end.manifest_offset + len(stored) + container.FOOTER.size
+        footer = container.footer(end.manifest_offset, stored, len(text), size)
+        self.newest.write_bytes(data[: end.manifest_offset] + stored + footer)
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
+def test_a_file_of_another_store_is_used_where_a_reference_names_that_store_as_its_origin(
+    tmp_path: Path, copied: bool
+) -> None:
+    borrowing = Borrowing(tmp_path, copied=copied)
+    borrowing.stand_on(borrowing.reference.origin)
+    store = open_store(borrowing.borrower)
+    assert state_of(store) == borrowing.expected
+    store.put(b"further", b"1")
+    store.commit()
+    assert state_of(open_store(borrowing.borrower)) == {**borrowing.expected, b"further": b"1"}
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
+@pytest.mark.parametrize(
+    "other", [{"operator": 0}, {"partition": 0}, {"name": "default"}, {"checkpoint": "another"}], ids=str
+)
+def test_a_file_that_is_not_of_the_origin_that_a_reference_names_is_detected(
+    tmp_path: Path, copied: bool, other: dict[str, Any]
+) -> None:
+    borrowing = Borrowing(tmp_path, copied=copied)
+    borrowing.stand_on(replace(borrowing.reference.origin, **other))
+    with fails_with("file.identity") as caught:
+        open_store(borrowing.borrower)
+    assert str(borrowing.file) in caught.error.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "path"),
+    [("run", ".lam"), ("run", ".seg"), ("run", CHECKPOINT), ("snapshot", "/3_"), ("rewrite", "/3_")],
+)
+def test_a_torn_write_that_a_storage_called_whole_is_detected(mode: str, path: str) -> None:
     """No storage that keeps the contract does this; a file that is cut off is noticed all the same."""
-    checkpoint = Checkpoint()
+    checkpoint = Checkpoint(mode=mode)
     operation = "publish_if_absent" if path == CHECKPOINT else "publish"
     checkpoint.backend.inject(Fault(operation, path, effect=Effect.TRUNCATE))
     with fails_with("file.damaged") as caught:
@@ -233,8 +351,9 @@ def test_a_torn_write_that_a_storage_called_whole_is_detected(path: str) -> None
     assert path in caught.error.message
 
 
-def test_a_read_that_gives_less_than_there_is_is_detected() -> None:
-    checkpoint = Checkpoint()
+@pytest.mark.parametrize("mode", MODES)
+def test_a_read_that_gives_less_than_there_is_is_detected(mode: str) -> None:
+    checkpoint = Checkpoint(mode=mode)
     expected = state_of(checkpoint.written())
     checkpoint.needed()
     calls = 0

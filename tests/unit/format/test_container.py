@@ -66,7 +66,7 @@ def test_every_flipped_byte_of_a_file_is_detected_and_the_file_named(path: Path)
     verify(bytes(data), path.name)
 
 
-@pytest.mark.parametrize("path", [COMMITS[1], SEGMENTS[0]], ids=["commit", "segment"])
+@pytest.mark.parametrize("path", [COMMITS[1], SEGMENTS[0], ROLLING], ids=["commit", "segment", "rolling"])
 def test_every_truncation_of_a_file_is_detected_and_the_file_named(path: Path) -> None:
     data = path.read_bytes()
     for length in range(len(data)):

@@ -18,6 +18,7 @@ from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
 from lamina.testing import Fault, FaultyBackend
+from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
 from tests.s3_server import S3Server
 
@@ -224,6 +225,30 @@ def test_a_damaged_copy_is_noticed_dropped_and_read_from_the_storage(
     # what was read anew is a copy again
     assert bytes(counted.storage.read("f")) == data
     assert counted.reads() == 1
+
+
+def test_every_change_of_a_small_copy_is_noticed(directory: Path) -> None:
+    """In whichever way the copy is read."""
+    counted = Counted(directory)
+    data = b"ten bytes."
+    counted.storage.publish("f", data)
+    (copy,) = counted.copies()
+    whole = copy.read_bytes()
+    reads = (
+        lambda: counted.storage.read("f"),
+        lambda: counted.storage.read_range("f", 0, len(data)),
+        lambda: counted.storage.read_tail("f", len(data))[0],
+    )
+    seen = 0
+    for what, changed in mutants(whole):
+        for read in reads:
+            copy.write_bytes(changed)
+            assert bytes(read()) == data, what
+            seen += 1
+            assert counted.reads() == counted.cache.stats()["damaged"] == seen, what
+            assert not copy.exists() or copy.read_bytes() == whole, what
+    assert seen == 3 * (3 * len(whole) + 1)
+    assert len(whole) == len(data) + 4 + 52
 
 
 def test_the_copy_of_another_object_is_noticed(directory: Path) -> None:
