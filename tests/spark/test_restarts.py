@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
@@ -87,6 +89,30 @@ def test_a_restart_without_hand_over_loads_the_version(streams: Streams, spark: 
     assert run.metric("laminaReloads") == 2
     assert sorted(answers.batches) == [0, 1, 2]
     answers.check()
+
+
+def test_a_table_is_not_taken_over_where_its_versions_file_is_gone(streams: Streams, tmp_path: Path) -> None:
+    """With one partition, so that the table that is refused is the only one."""
+    answers = Answers()
+    conf = {"spark.sql.shuffle.partitions": "1"}
+    for batch in range(3):
+        streams.feed("s", rows(batch))
+    streams.run(totals, LAMINA, mode="complete", each_batch=answers, conf=conf)
+    (newest,) = (streams.checkpoint() / "state" / "0" / "0").glob("3_*.lam")
+    aside = newest.rename(tmp_path / newest.name)
+    streams.feed("s", rows(3))
+    with pytest.raises(StreamingQueryException) as failed:
+        streams.run(totals, LAMINA, mode="complete", each_batch=answers, conf=conf)
+    assert "[file.missing]" in str(failed.value)
+    assert str(newest) in str(failed.value)
+    assert sorted(answers.batches) == [0, 1, 2]
+    aside.rename(newest)
+    run = streams.run(totals, LAMINA, mode="complete", each_batch=answers, conf=conf)
+    assert sorted(answers.batches) == [0, 1, 2, 3]
+    answers.check()
+    # the table was dropped when its file was missed
+    assert run.metric("laminaHandOvers") == 0
+    assert run.metric("laminaReloads") == 1
 
 
 def test_stores_that_are_unloaded_after_each_task_reload_nothing(streams: Streams) -> None:
