@@ -7,11 +7,14 @@ The guarantees each method must give are in its docstring and are tested by `lam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+
+PIECE_BYTES = 32 << 20
+"""What is in memory at once of an object that is read in pieces; a remote storage fetches it in several requests."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,10 @@ class Backend(ABC):
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         """At most `length` bytes from `offset`; fewer where the object ends."""
 
-    def read_part(self, path: str, offset: int, length: int, size: int) -> pa.Buffer:
-        """As `read_range`, of an object of `size` bytes that is to stay here as a local copy where such are kept."""
-        return self.read_range(path, offset, length)
+    def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
+        """As `read_range`, piece by piece, of an object of `size` bytes; it stays here whole where copies are kept."""
+        for start in range(offset, offset + length, PIECE_BYTES):
+            yield self.read_range(path, start, min(PIECE_BYTES, offset + length - start))
 
     @abstractmethod
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:

@@ -25,12 +25,12 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
 
-from lamina.storage.backend import Backend, Listed
+from lamina.storage.backend import PIECE_BYTES, Backend, Listed
 from lamina.storage.cache_file import CacheFile, CacheFileWriter, Damaged
 from lamina.storage.temporary import is_temporary, temporary_name
 
@@ -351,51 +351,54 @@ class CachingBackend(Backend):
         return data
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
-        found = self._copy(path, lambda file: file.read(offset, length))
-        return self._inner.read_range(path, offset, length) if found is None else found[0]
+        found = self._copied(path, offset, length)
+        return self._inner.read_range(path, offset, length) if found is None else found
 
-    def read_part(self, path: str, offset: int, length: int, size: int) -> pa.Buffer:
+    def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         if not self._cache.holds(path) or size > self._cache.max_bytes:
-            return self._inner.read_range(path, offset, length)
+            yield from self._inner.read_pieces(path, offset, length, size)
+            return
         with self._lock:
             alone = path not in self._being_copied
             self._being_copied.add(path)
+        writing: Writing | None = None
         try:
-            found = self._copy(path, lambda file: file.read(offset, length))
-            if found is not None:
-                return found[0]
-            data = self._inner.read_range(path, offset, length)
-            if alone:
-                self._copy_around(path, data, offset, size)
-            return data
+            for start in range(offset, offset + length, PIECE_BYTES):
+                wanted = min(PIECE_BYTES, offset + length - start)
+                piece = self._copied(path, start, wanted)
+                if piece is None:
+                    if alone and start == offset:
+                        writing = self._cache.writing(self._url(path))
+                        self._fill(writing, path, 0, offset)
+                    piece = self._inner.read_range(path, start, wanted)
+                if writing is not None:
+                    writing.write(piece)
+                yield piece
+            if writing is not None:
+                self._fill(writing, path, offset + length, size)
+                writing.keep(size)
         finally:
+            if writing is not None:
+                writing.discard()
             if alone:
                 with self._lock:
                     self._being_copied.discard(path)
 
-    def _copy_around(self, path: str, part: pa.Buffer, offset: int, size: int) -> None:
-        """Keeps a copy of an object of which `part` has been read; a failure only means that there will be none."""
-        writing = self._cache.writing(self._url(path))
+    def _copied(self, path: str, offset: int, length: int) -> pa.Buffer | None:
+        found = self._copy(path, lambda file: file.read(offset, length))
+        return None if found is None else found[0]
+
+    def _fill(self, writing: Writing, path: str, start: int, end: int) -> None:
+        """Adds what only the copy needs; a failure only means that there will be none."""
         try:
-            for piece in self._around(path, part, offset, size):
-                writing.write(piece)
+            for position in range(start, end, _PIECE_BYTES):
                 if not writing.open:
                     return
+                writing.write(self._inner.read_range(path, position, min(_PIECE_BYTES, end - position)))
         except Exception as error:
-            # what was asked for is here; whoever needs the rest will meet the error
+            # what was asked for is read without it; whoever needs the rest will meet the error
             log.warning("no local copy of %s is kept: %s", self._url(path), error)
             writing.discard()
-        else:
-            writing.keep(size)
-
-    def _around(self, path: str, part: pa.Buffer, offset: int, size: int) -> Iterator[pa.Buffer]:
-        yield from self._pieces(path, 0, offset)
-        yield part
-        yield from self._pieces(path, offset + part.size, size)
-
-    def _pieces(self, path: str, start: int, end: int) -> Iterator[pa.Buffer]:
-        for position in range(start, end, _PIECE_BYTES):
-            yield self._inner.read_range(path, position, min(_PIECE_BYTES, end - position))
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         found = self._copy(path, lambda file: file.read(max(0, file.size - length), length))

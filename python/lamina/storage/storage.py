@@ -6,7 +6,7 @@ Opens the file system that a URL names, and turns what it raises into `storage.*
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import fsspec
@@ -92,9 +92,14 @@ class Storage:
         """At most `length` bytes from `offset`; `file.missing` where there is no object."""
         return self._call("read", path, lambda: self._backend.read_range(path, offset, length))
 
-    def read_part(self, path: str, offset: int, length: int, size: int) -> pa.Buffer:
-        """As `read_range`, of an object of `size` bytes; where local copies are kept it stays here whole."""
-        return self._call("read", path, lambda: self._backend.read_part(path, offset, length, size))
+    def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
+        """As `read_range`, piece by piece, of an object of `size` bytes; it stays here whole where copies are kept."""
+        pieces = self._backend.read_pieces(path, offset, length, size)
+        try:
+            while (piece := self._call("read", path, lambda: next(pieces, None))) is not None:
+                yield piece
+        finally:
+            pieces.close()
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """The last `length` bytes and the size of the object; `file.missing` where there is none."""

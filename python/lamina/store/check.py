@@ -235,7 +235,7 @@ class StoreChecker:
         rows: Counter[int] = Counter()
         try:
             with tempfile.TemporaryDirectory(prefix="lamina-fsck-") as directory:
-                inputs = ((one.kind == RUN, entries(self._files, one, directory)) for one in found.references())
+                inputs = ((one.kind == RUN, entries(self._files, one)) for one in found.references())
                 for batch in Merger(directory).merged(inputs, whole=True):
                     for family in batch.column(0).value_counts().to_pylist():
                         rows[family["values"]] += family["counts"]

@@ -131,7 +131,7 @@ class Compaction:
 
         with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
             merged = Merger(directory).merged(
-                ((reference.kind == RUN, entries(self._files, reference, directory)) for reference in inputs),
+                ((reference.kind == RUN, entries(self._files, reference)) for reference in inputs),
                 whole=inputs[-1].start == 0,
                 read=read,
             )
@@ -195,9 +195,9 @@ class Compaction:
         return Segment(written[0], writer.size, published_ms)
 
 
-def entries(files: StoreFiles, reference: Reference, directory: str) -> Iterator[pa.RecordBatch]:
-    """The verified entries of a section, of which only a batch is in memory; `directory` is for copies."""
+def entries(files: StoreFiles, reference: Reference) -> Iterator[pa.RecordBatch]:
+    """The verified entries of a section, of which only a batch is in memory."""
     where = files.place(reference)
-    schema, undecoded = messages(files.open_section(reference, directory), reference.length, where)
+    schema, undecoded = messages(files.open_section(reference), reference.length, where)
     for message in undecoded:
         yield decode(message, schema, where)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,6 +20,8 @@ from lamina.format.manifest import CommitManifest, Reference, Section, SegmentMa
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
 
+log = logging.getLogger(__name__)
+
 _TAIL_BYTES = 64 << 10
 """What is read first of a file to see its manifest; most manifests fit."""
 
@@ -28,7 +32,9 @@ _WHOLE_BYTES = 256 << 10
 _PIECE_BYTES = 2 << 20
 
 _IN_MEMORY_BYTES = 16 << 20
-"""Sections above this size are not held in memory, where there is a local file to read them from."""
+"""Sections above this size are not held in memory."""
+
+_COPY_PREFIX = "lamina-section-"
 _HEADER_BYTES = container.HEADER.size
 
 
@@ -132,11 +138,11 @@ class StoreFiles:
         storage, path = self._place(reference)
         return _without_bad_copy(storage, path, lambda: self._read(storage, path, reference))
 
-    def open_section(self, reference: Reference, directory: str | None = None) -> pa.NativeFile:
+    def open_section(self, reference: Reference) -> pa.NativeFile:
         """A file that stands at the section that `read` would give, verified when this returns.
 
         Little of a large one is in memory: in a local file it is read a second time where it lies, and of a remote
-        storage it is copied to a file without a name in `directory`, if that is given.
+        storage it is copied to a file without a name in the temporary directory.
 
         Raises:
             LaminaError: as `read`.
@@ -145,20 +151,28 @@ class StoreFiles:
         if reference.length > _IN_MEMORY_BYTES:
             local = storage.open_at(path, reference.offset)
             if local is not None:
-                self._check_digest(storage, path, self._section_of(storage, path, reference), lambda _: None)
+                section = self._section_of(storage, path, reference)
+                self._check_digest(storage, path, section, _in_place(storage, path, section), lambda _: None)
                 return local
-            if directory is not None:
-                return _without_bad_copy(storage, path, lambda: self._copied(storage, path, reference, directory))
+            try:
+                return _without_bad_copy(storage, path, lambda: self._copied(storage, path, reference))
+            except OSError as error:
+                # no room there: then it has to be in memory
+                log.warning("%s cannot be copied to the temporary directory: %s", storage.location(path), error)
         return pa.BufferReader(self.read(reference))
 
-    def _copied(self, storage: Storage, path: str, reference: Reference, directory: str) -> pa.NativeFile:
+    def _copied(self, storage: Storage, path: str, reference: Reference) -> pa.NativeFile:
+        assert reference.size is not None
         section = self._section_of(storage, path, reference)
-        copy = os.path.join(directory, f"section-{reference.end}")
-        with open(copy, "wb") as file:
-            self._check_digest(storage, path, section, file.write)
-        opened = pa.OSFile(copy, "rb")
-        os.unlink(copy)
-        return opened
+        pieces = storage.read_pieces(path, section.offset, section.length, reference.size)
+        descriptor, name = tempfile.mkstemp(prefix=_COPY_PREFIX)
+        with open(descriptor, "wb") as file:
+            try:
+                copy = pa.OSFile(name, "rb")
+            finally:
+                os.unlink(name)
+            self._check_digest(storage, path, section, pieces, file.write)
+        return copy
 
     def _read(self, storage: Storage, path: str, reference: Reference) -> pa.Buffer:
         assert reference.size is not None
@@ -171,16 +185,17 @@ class StoreFiles:
             data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
         else:
             section = self._section_of(storage, path, reference)
-            data = storage.read_part(path, reference.offset, reference.length, reference.size)
+            pieces = [*storage.read_pieces(path, reference.offset, reference.length, reference.size)]
+            data = pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
         container.check_section(data, section, where)
         return data
 
-    def _check_digest(self, storage: Storage, path: str, section: Section, take: Callable[[Any], object]) -> None:
-        """Reads a section piece by piece and compares its checksum; `take` is called with each piece."""
+    def _check_digest(
+        self, storage: Storage, path: str, section: Section, pieces: Iterable[Any], take: Callable[[Any], object]
+    ) -> None:
+        """Compares the checksum of a section that comes in pieces; `take` is called with each piece."""
         digest = hashlib.sha256()
-        for offset in range(0, section.length, _PIECE_BYTES):
-            length = min(_PIECE_BYTES, section.length - offset)
-            piece = storage.read_range(path, section.offset + offset, length)
+        for piece in pieces:
             digest.update(piece)
             take(piece)
         if digest.hexdigest()[: len(section.sha256)] != section.sha256:
@@ -222,7 +237,8 @@ class StoreFiles:
         kind = COMMIT if isinstance(manifest, CommitManifest) else SEGMENT
         container.check_header(self.storage.read_range(path, 0, _HEADER_BYTES), kind, manifest.header_crc, where)
         for section in manifest.sections:
-            self._check_digest(self.storage, path, section, lambda piece: read(len(piece)))
+            pieces = _in_place(self.storage, path, section)
+            self._check_digest(self.storage, path, section, pieces, lambda piece: read(len(piece)))
         return manifest, size
 
     def place(self, reference: Reference) -> str:
@@ -275,6 +291,12 @@ class StoreFiles:
 
     def _path(self, name: str) -> str:
         return paths.join(self.directory, name)
+
+
+def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buffer]:
+    """A section in small pieces."""
+    for offset in range(0, section.length, _PIECE_BYTES):
+        yield storage.read_range(path, section.offset + offset, min(_PIECE_BYTES, section.length - offset))
 
 
 _Found = TypeVar("_Found")

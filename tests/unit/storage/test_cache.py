@@ -15,7 +15,7 @@ import pytest
 
 import lamina
 from lamina.format.paths import is_immutable
-from lamina.storage import LocalCache, Storage
+from lamina.storage import LocalCache, Storage, cache
 from lamina.storage.cache import CachingBackend
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.damage import mutants
@@ -91,14 +91,18 @@ def test_a_part_of_an_object_is_no_copy(directory: Path) -> None:
 MIB = 1 << 20
 
 
+def part(storage: Storage, path: str, offset: int, length: int, size: int) -> bytes:
+    return b"".join(storage.read_pieces(path, offset, length, size))
+
+
 @pytest.mark.parametrize(("offset", "length"), [(0, 1000), (5 * MIB, MIB), (10 * MIB - 7, 7), (0, 10 * MIB)])
 def test_an_object_of_which_a_part_was_asked_for_stays_whole(directory: Path, offset: int, length: int) -> None:
     counted = Counted(directory)
     data = pattern(10 * MIB)[: 10 * MIB]
     Storage(counted.url).publish("f", data)
-    assert bytes(counted.storage.read_part("f", offset, length, len(data))) == data[offset : offset + length]
+    assert part(counted.storage, "f", offset, length, len(data)) == data[offset : offset + length]
     restarted = Counted(directory, url=counted.url)
-    assert bytes(restarted.storage.read_part("f", 3 * MIB, 11, len(data))) == data[3 * MIB : 3 * MIB + 11]
+    assert part(restarted.storage, "f", 3 * MIB, 11, len(data)) == data[3 * MIB : 3 * MIB + 11]
     assert bytes(restarted.storage.read("f")) == data
     assert restarted.reads() == 0
 
@@ -107,7 +111,7 @@ def test_what_only_the_copy_needs_is_read_in_pieces(directory: Path) -> None:
     """The part, four pieces before it and one behind it: no more than one of them is in memory beside the part."""
     counted = Counted(directory)
     Storage(counted.url).publish("f", bytes(15 * MIB))
-    counted.storage.read_part("f", 13 * MIB, 100, 15 * MIB)
+    part(counted.storage, "f", 13 * MIB, 100, 15 * MIB)
     assert counted.reads() == 1 + 4 + 1
 
 
@@ -117,7 +121,7 @@ def test_a_part_is_read_alone_where_the_object_is_larger_than_the_bound_or_of_an
 ) -> None:
     counted = Counted(directory, max_bytes=10 * MIB)
     Storage(counted.url).publish("f", bytes(8 * MIB))
-    assert counted.storage.read_part("f", MIB, 100, size).size == 100
+    assert part(counted.storage, "f", MIB, 100, size) == bytes(100)
     assert counted.copies() == []
     assert size < 10 * MIB or counted.reads() == 1
 
@@ -125,14 +129,32 @@ def test_a_part_is_read_alone_where_the_object_is_larger_than_the_bound_or_of_an
 def test_a_part_that_was_read_counts_though_the_rest_cannot_be_read(directory: Path) -> None:
     counted = Counted(directory)
     Storage(counted.url).publish("f", pattern(10 * MIB))
-    for skip in (1, 2, 3):
+    # two reads go before the part, and two come after it
+    for skip in (0, 1, 3, 4):
         counted.inner.inject(Fault("read_range", skip=skip))
-        assert bytes(counted.storage.read_part("f", 5 * MIB, 3, 10 * MIB)) == pattern(10 * MIB)[5 * MIB : 5 * MIB + 3]
+        assert part(counted.storage, "f", 5 * MIB, 3, 10 * MIB) == pattern(10 * MIB)[5 * MIB : 5 * MIB + 3]
         assert counted.copies() == []
     assert [path for path in directory.iterdir() if path.name.endswith(".tmp")] == []
-    counted.inner.inject(Fault("read_range"))
+    counted.inner.inject(Fault("read_range", skip=2))
     with fails_with("storage.failed"):
-        counted.storage.read_part("f", 5 * MIB, 3, 10 * MIB)
+        part(counted.storage, "f", 5 * MIB, 3, 10 * MIB)
+
+
+def test_a_large_part_comes_in_pieces_and_stays_whole_unless_its_reader_leaves(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "PIECE_BYTES", MIB)
+    counted = Counted(directory)
+    data = pattern(6 * MIB)
+    Storage(counted.url).publish("f", data)
+    pieces = counted.storage.read_pieces("f", MIB, 4 * MIB, len(data))
+    assert bytes(next(pieces)) == data[MIB : 2 * MIB]
+    pieces.close()
+    assert list(directory.glob(".*")) == counted.copies() == []
+    assert [len(piece) for piece in counted.storage.read_pieces("f", MIB, 4 * MIB, len(data))] == [MIB] * 4
+    counted.inner.calls.clear()
+    assert part(counted.storage, "f", 0, len(data), len(data)) == data
+    assert counted.reads() == 0
 
 
 def test_of_those_that_read_parts_of_one_object_at_once_one_copies_it(directory: Path) -> None:
@@ -142,7 +164,7 @@ def test_of_those_that_read_parts_of_one_object_at_once_one_copies_it(directory:
 
     def read(number: int) -> None:
         barrier.wait()
-        counted.storage.read_part("f", number, 1, 8 * MIB)
+        part(counted.storage, "f", number, 1, 8 * MIB)
 
     threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -151,7 +173,7 @@ def test_of_those_that_read_parts_of_one_object_at_once_one_copies_it(directory:
         thread.join()
     assert counted.reads() <= 8 + 3
     counted.inner.calls.clear()
-    counted.storage.read_part("f", 99, 1, 8 * MIB)
+    part(counted.storage, "f", 99, 1, 8 * MIB)
     assert counted.reads() == 0
 
 
@@ -159,7 +181,7 @@ def test_objects_that_change_are_never_copied(directory: Path) -> None:
     counted = Counted(directory)
     counted.storage.publish("mutable/f", b"old")
     assert bytes(counted.storage.read("mutable/f")) == b"old"
-    assert bytes(counted.storage.read_part("mutable/f", 1, 1, 3)) == b"l"
+    assert part(counted.storage, "mutable/f", 1, 1, 3) == b"l"
     Storage(counted.url).publish("mutable/f", b"new")
     assert bytes(counted.storage.read("mutable/f")) == b"new"
     assert not directory.exists()

@@ -119,7 +119,7 @@ def test_a_segment_is_named_checked_and_sorted() -> None:
     assert isinstance(manifest, SegmentManifest)
     assert (manifest.start, manifest.end, len(manifest.inputs)) == (0, 8, compacted.replaces)
     query.storage.delete_many([f"0/0/{name}" for name in names(query.storage) if name.endswith(".lam")])
-    content = list(triples(entries(store._files, compacted.segment.reference(), "")))
+    content = list(triples(entries(store._files, compacted.segment.reference())))
     assert [key for key, _, _ in content] == sorted(key for key, _, _ in content)
     assert {key: value for key, _, value in content} == query.states[version.attempt]
 
@@ -202,7 +202,7 @@ def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:
         version = query.commit(store, version, change)
     compacted = compact(store, version)
     assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (1, 4)
-    content = {key: (op, value) for key, op, value in triples(entries(store._files, compacted.segment.reference(), ""))}
+    content = {key: (op, value) for key, op, value in triples(entries(store._files, compacted.segment.reference()))}
     assert content == {b"k1": (DELETE, b""), b"k2": (DELETE, b""), b"list": (APPEND, b"12")}
     store.adopt(compacted.segment)
     query.assert_restores(query.open(), query.commit(store, version, {b"z": (PUT, b"z")}))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +89,8 @@ def test_a_file_that_is_cut_off_after_it_was_verified_fails_the_restore(
     path = tmp_path / "0" / "0" / file_name(version.attempt)
     verified = StoreFiles._check_digest
 
-    def cut(self: StoreFiles, storage: Storage, at: str, section: Section, take: Any) -> None:
-        verified(self, storage, at, section, take)
+    def cut(self: StoreFiles, storage: Storage, at: str, section: Section, pieces: Any, take: Any) -> None:
+        verified(self, storage, at, section, pieces, take)
         os.truncate(
             path, behind_a_batch(path, section) if left == "batches" else section.offset + int(section.length * left)
         )
@@ -98,3 +101,70 @@ def test_a_file_that_is_cut_off_after_it_was_verified_fails_the_restore(
     with fails_with("file.damaged") as caught:
         rows_of(load)
     assert path.name in caught.error.message
+
+
+REMOTE = """
+    import os, re, sys
+    from pathlib import Path
+    import pyarrow as pa
+    from lamina.components import RandomIds, SystemClock
+    from lamina.format import SCHEMA, ColumnFamily, Count
+    from lamina.settings import Settings
+    from lamina.storage import LocalCache, Storage, cache
+    from lamina.storage.local import LocalBackend
+    from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
+
+    class Remote(LocalBackend):
+        remote = True
+
+        def local_path(self, path):
+            return None
+
+    def texts(width, count):
+        data = pa.py_buffer(os.urandom(width * count))
+        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, data]).cast(pa.binary())
+
+    def batches():
+        for _ in range(ROWS // 32768):
+            columns = [pa.array([0] * 32768, pa.uint16()), pa.array([1] * 32768, pa.uint8()), texts(20, 32768)]
+            yield pa.RecordBatch.from_arrays([*columns, texts(76, 32768)], schema=SCHEMA)
+
+    ROWS = 96 * 32768
+    root, copies, attempt = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None
+    kept = LocalCache(copies, 1 << 30, lambda path: path.endswith(".lam"))
+    storage = Storage(root, backend=cache.CachingBackend(Remote(root, fsync=False), kept, root))
+    state = CheckpointState.open(storage, run_id="r", read_only=False, clock=SystemClock(), ids=RandomIds())
+    conf = StoreConf(Settings.parse({"spark.sql.streaming.stateStore.lamina.compression.codec": "uncompressed"}), 2,
+                     "4.3.0", 100)
+    store = HeapStore(state, StoreId(root, 0, 0, "default"), conf, clock=SystemClock(), ids=RandomIds())
+    if attempt is None:
+        begun = store.begin(Version(0), task_attempt=0, load_empty=False, force_snapshot=False, have=True)
+        counts = {0: Count(ROWS, ROWS * 96)}
+        request = CommitRequest(begun.attempt, 1, Version(0), "0" * 32, counts, (ColumnFamily(0, "default"),), 1, 0)
+        store.commit(request, {"increment": batches()})
+        print(begun.attempt)
+    else:
+        load = store.load(Version(1, attempt), have=None, read_only=True)
+        assert sum(batch.num_rows for batch in load.batches) == ROWS
+        # not getrusage: its peak counts the process that started this one
+        print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], kept.stats()["kept"])
+"""
+
+
+def test_a_restore_from_a_remote_storage_holds_little_of_a_large_section(tmp_path: Path) -> None:
+    """A section of 330 MB, from the storage and then from its local copy, each in a process of its own."""
+
+    def ran(*arguments: str) -> list[str]:
+        command = [sys.executable, "-c", textwrap.dedent(REMOTE), str(tmp_path / "state"), *arguments]
+        environment = {
+            "PYTHONPATH": str(Path(files.__file__).parents[2]),
+            "TMPDIR": str(tmp_path),
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+        }
+        return subprocess.check_output(command, text=True, timeout=300, env=environment).split()
+
+    (attempt,) = ran(str(tmp_path / "another executor"))
+    for kept in ("1", "0"):
+        peak, copies = ran(str(tmp_path / "copies"), attempt)
+        assert int(peak) // 1024 <= 256
+        assert copies == kept
