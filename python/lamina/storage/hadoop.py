@@ -144,6 +144,10 @@ def _seconds(duration: str | None) -> float | None:
 def _azure(host: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
     account = host.partition(".")[0]
     options: dict[str, Any] = {"account_name": account} if account else {}
+    # the same account under the name of the service that adlfs speaks to
+    blobs = host.replace(".dfs.", ".blob.", 1)
+    if "." in host and blobs != f"{account}.blob.core.windows.net":
+        options["account_host"] = blobs
 
     def get(name: str) -> str | None:
         return hadoop.get(f"fs.azure.{name}.{host}") or hadoop.get(f"fs.azure.{name}")

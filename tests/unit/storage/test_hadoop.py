@@ -128,6 +128,57 @@ def test_keys_of_azure_become_parameters_of_adlfs() -> None:
     ).options == {"account_name": "account", "client_id": "c", "client_secret": "s", "tenant_id": "t"}
 
 
+def test_a_token_of_azure_is_taken_for_its_account_and_else_for_all() -> None:
+    host = "account.dfs.core.windows.net"
+    url = f"abfss://container@{host}/a"
+    general = {"fs.azure.sas.fixed.token": "general"}
+    own = {f"fs.azure.sas.fixed.token.{host}": "own"}
+    assert translate(url, {**general, **own}).options == {"account_name": "account", "sas_token": "own"}
+    assert translate(url, general).options == {"account_name": "account", "sas_token": "general"}
+
+
+@pytest.mark.parametrize(
+    ("host", "blobs"),
+    [
+        ("account.dfs.core.chinacloudapi.cn", "account.blob.core.chinacloudapi.cn"),
+        ("account.blob.core.usgovcloudapi.net", "account.blob.core.usgovcloudapi.net"),
+        ("account.dfs.storage.local:10000", "account.blob.storage.local:10000"),
+        # zones of Azure's own names
+        ("account.z1.dfs.storage.azure.net", "account.z1.blob.storage.azure.net"),
+    ],
+)
+def test_an_account_of_another_azure_is_reached_under_its_own_host(host: str, blobs: str) -> None:
+    assert translate(f"abfss://container@{host}/a", {f"fs.azure.account.key.{host}": "k"}).options == {
+        "account_name": "account",
+        "account_host": blobs,
+        "account_key": "k",
+    }
+
+
+def test_a_name_without_domain_is_no_host() -> None:
+    assert "account_host" not in translate("abfs://container/a", {}).options
+
+
+@pytest.mark.parametrize("host", ["account.dfs.core.windows.net", "account.blob.core.windows.net"])
+def test_an_account_of_the_public_azure_needs_no_host(host: str) -> None:
+    assert translate(f"wasbs://container@{host}/a", {}).options == {"account_name": "account"}
+
+
+def test_the_user_of_hdfs_is_the_one_that_is_set() -> None:
+    assert translate("hdfs://namenode:8020/a", {"hadoop.user.name": "spark"}).options == {
+        "host": "namenode",
+        "port": 8020,
+        "user": "spark",
+    }
+
+
+def test_another_endpoint_of_google_is_taken_without_its_last_slash() -> None:
+    for root in ("https://storage.local:4443", "https://storage.local:4443/"):
+        assert translate("gs://b/a", {"fs.gs.storage.root.url": root}).options == {
+            "endpoint_url": "https://storage.local:4443"
+        }
+
+
 def test_keys_of_google_become_parameters_of_gcsfs() -> None:
     assert translate(
         "gs://b/a",

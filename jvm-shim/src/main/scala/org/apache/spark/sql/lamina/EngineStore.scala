@@ -67,6 +67,8 @@ final class EngineStore(
 
   private var current: EngineHandle = _
 
+  private lazy val storageKeys = StoreSettings.storageKeys(hadoopConf, id.checkpointRootLocation)
+
   /** The store's handle in the running engine. A writer's handle serves readers too. */
   def handle(readOnly: Boolean): EngineHandle = synchronized {
     val engine = Engine.get(process)
@@ -86,7 +88,7 @@ final class EngineStore(
         ("settings" -> settings.toSeq.sorted.map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(
           JObject()
         )(_ ~ _)) ~
-        ("hadoop" -> StoreSettings.storageKeys(hadoopConf).toSeq.sorted
+        ("hadoop" -> storageKeys.toSeq.sorted
           .map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(JObject())(_ ~ _)) ~
         ("run_id" -> Option(hadoopConf.get(Compat.runIdKey)).getOrElse("")) ~
         ("read_only" -> readOnly) ~

@@ -1,12 +1,14 @@
 package org.apache.spark.sql.lamina
 
-import java.io.File
+import java.io.{File, IOException}
 import java.nio.file.Paths
 
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileSystem, Path}
+import org.apache.hadoop.security.alias.CredentialProviderFactory
 
 import org.apache.spark.{SparkConf, SparkEnv}
 import org.apache.spark.api.python.PythonUtils
@@ -59,6 +61,13 @@ object StoreSettings {
 
   private val ForeignPrefixes = Seq("spark.sql.streaming.stateStore.", "spark.databricks.")
 
+  private val StoragePrefixes = Seq("fs.", "dfs.", "google.cloud.")
+
+  /** Schemes of storages to which the engine gets secrets from these keys. */
+  private val WithSecrets = Set("s3", "s3a", "s3n", "abfs", "abfss", "wasb", "wasbs")
+
+  private val ProviderPath = "security.credential.provider.path"
+
   /** Settings that the first store of a JVM fixes. */
   def isProcessWide(name: String): Boolean =
     name.startsWith("engine.") || name.startsWith("storage.cache.") || name == "heap.maxBytes" ||
@@ -75,13 +84,45 @@ object StoreSettings {
     (jar.toSeq ++ spark).filter(path => new File(path).exists)
   }
 
-  /** Keys of the Hadoop configuration that say how to reach storage: those that differ from Hadoop's own defaults. */
-  def storageKeys(conf: Configuration): Map[String, String] = {
+  /**
+   * Keys of the Hadoop configuration that say how to reach `url`: those that differ from Hadoop's own defaults. For a
+   * storage that has secrets among them, what Hadoop's credential providers hold goes before, as in Hadoop's clients.
+   *
+   * @throws LaminaError `storage.denied` where a credential provider cannot be read
+   */
+  def storageKeys(conf: Configuration, url: String): Map[String, String] = {
     def isSet(key: String): Boolean = Option(conf.getPropertySources(key)).exists(_.exists(!_.endsWith("-default.xml")))
-    conf.iterator.asScala.map(_.getKey)
-      .filter(key => key.startsWith("fs.") || key.startsWith("dfs."))
+    val keys = conf.iterator.asScala.map(_.getKey)
+      .filter(isStorageKey)
       .filter(key => key == "fs.defaultFS" || isSet(key))
       .map(key => key -> conf.get(key))
       .toMap
+    val uri = new Path(url).toUri
+    val location = if (uri.getScheme == null) FileSystem.getDefaultUri(conf) else uri
+    if (WithSecrets(location.getScheme)) keys ++ secrets(conf, location.getAuthority) else keys
+  }
+
+  private def isStorageKey(key: String): Boolean = StoragePrefixes.exists(key.startsWith(_))
+
+  /** What the credential providers hold under names of storage keys; of several the first one counts. */
+  private def secrets(conf: Configuration, authority: String): Map[String, String] = {
+    val ofS3 =
+      Seq(s"fs.s3a.bucket.$authority.$ProviderPath", s"fs.s3a.$ProviderPath").flatMap(key => Option(conf.get(key)))
+    val paths = (ofS3.take(1) ++ Option(conf.get(s"hadoop.$ProviderPath"))).filter(_.nonEmpty).mkString(",")
+    if (paths.isEmpty) Map.empty
+    else
+      try {
+        val own = new Configuration(conf)
+        own.set(CredentialProviderFactory.CREDENTIAL_PROVIDER_PATH, paths)
+        CredentialProviderFactory.getProviders(own).asScala.reverse.flatMap { provider =>
+          provider.getAliases.asScala.filter(isStorageKey)
+            .flatMap(alias => Option(provider.getCredentialEntry(alias)))
+            .map(entry => entry.getAlias -> new String(entry.getCredential))
+        }.toMap
+      } catch {
+        case error: IOException =>
+          val text = s"the credentials for $authority could not be read from $paths: ${error.getMessage}"
+          throw new LaminaError(LaminaError.StorageDenied, text, error)
+      }
   }
 }
