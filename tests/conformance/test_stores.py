@@ -6,8 +6,11 @@ import tempfile
 import uuid
 from typing import Any, ClassVar
 
-from lamina.storage import Storage
+from lamina.format.paths import is_immutable
+from lamina.storage import LocalCache, Storage
+from lamina.storage.cache import CachingBackend
 from lamina.testing.store_conformance import StoreConformance
+from tests.s3_server import S3Server
 
 
 class OnLocalFiles(StoreConformance):
@@ -24,12 +27,50 @@ class OnMemory(StoreConformance):
         return Storage(f"memory://conformance/{uuid.uuid4()}")
 
 
+class OnS3(StoreConformance):
+    """moto's server, through s3fs."""
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.server = S3Server()
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        cls.server.close()
+
+    def new_storage(self) -> Storage:
+        return self.server.storage()
+
+
 class TestHeapOnLocalFiles(OnLocalFiles):
+    pass
+
+
+class TestHeapOnLocalFilesWithFsync(OnLocalFiles):
+    def new_storage(self) -> Storage:
+        self.directory = tempfile.TemporaryDirectory()
+        return Storage(self.directory.name, fsync=True)
+
+
+class TestHeapOnS3(OnS3):
     pass
 
 
 class TestHeapOnMemory(OnMemory):
     pass
+
+
+class TestHeapWithLocalCopies(OnMemory):
+    """What is read of the files comes from their local copies."""
+
+    def new_storage(self) -> Storage:
+        self.directory = tempfile.TemporaryDirectory()
+        inner = super().new_storage()
+        cache = LocalCache(f"{self.directory.name}/cache", 1 << 30, is_immutable)
+        return Storage(inner.url, backend=CachingBackend(inner._backend, cache, inner.url))
+
+    def teardown_method(self) -> None:
+        self.directory.cleanup()
 
 
 class TestHeapWithFullCompaction(OnMemory):
