@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.registry import _registry
 
 from benchmarks.scala import java, pyspark_jars
 from lamina.storage import Jvm, Storage
@@ -25,6 +26,7 @@ from tests.spark.conftest import shim_jar
 from tests.spark.hadoop_jars import hadoop_aws_jars, odd_file_system_jar
 
 ODD = "org.apache.spark.sql.lamina.wire.OddFileSystem"
+ODD_HDFS = "org.apache.spark.sql.lamina.wire.OddHdfs"
 KEYS = 7
 
 
@@ -140,14 +142,43 @@ def jvm() -> Iterator[Jvm]:
 class TestHadoopFiles(StorageConformance):
     """The conformance suite through the JVM's Hadoop."""
 
+    file_system = ODD
+
     @pytest.fixture(autouse=True)
     def _storage(self, jvm: Jvm) -> Iterator[None]:
         with tempfile.TemporaryDirectory() as directory:
-            self.storage = Storage(f"odd:{directory}/{uuid.uuid4()}", {"fs.odd.impl": ODD}, jvm=jvm)
+            self.storage = Storage(f"odd:{directory}/{uuid.uuid4()}", {"fs.odd.impl": self.file_system}, jvm=jvm)
             yield
 
     def setup_method(self) -> None:
         """The storage is made by the fixture, which has the JVM."""
+
+
+class TestHadoopFilesWithHdfssRename(TestHadoopFiles):
+    """Where the target is there the rename itself refuses."""
+
+    file_system = ODD_HDFS
+
+
+def test_an_object_that_another_jvm_publishes_after_the_look_is_not_replaced(jvm: Jvm, tmp_path: Path) -> None:
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD_HDFS, "fs.odd.rival": "theirs"}, jvm=jvm)
+    assert not storage.publish_if_absent("d/f", b"mine")
+    assert bytes(storage.read("d/f")) == b"theirs"
+    assert [entry.name for entry in storage.list("d")] == ["f"]
+
+
+def test_files_go_through_hadoop_where_pythons_package_is_missing(
+    jvm: Jvm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(_registry, "s3", raising=False)
+    storage = Storage(f"s3a://bucket{tmp_path}", {"fs.s3a.impl": ODD}, jvm=jvm)
+    storage.publish("d/f", b"x")
+    assert (tmp_path / "d" / "f").read_bytes() == b"x"
+    assert bytes(storage.read("d/f")) == b"x"
+    with fails_with("storage.scheme") as caught:
+        Storage(f"s3a://bucket{tmp_path}")
+    assert "pip install s3fs" in caught.error.message
 
 
 def test_a_scheme_that_neither_python_nor_hadoop_knows_is_named(jvm: Jvm) -> None:

@@ -1,14 +1,43 @@
 package org.apache.spark.sql.lamina.wire
 
 import java.net.URI
+import java.nio.file.{FileAlreadyExistsException, Files}
 import java.util.UUID
 
-import org.apache.hadoop.fs.RawLocalFileSystem
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{Path, RawLocalFileSystem}
 
-/** Local files under a scheme of their own, which nobody but Hadoop, told by `fs.odd.impl`, has a file system for. */
+/** Local files under another scheme, such as one which nobody but Hadoop, told by `fs.odd.impl`, has a file system for. */
 class OddFileSystem extends RawLocalFileSystem {
-  override def getScheme: String = "odd"
-  override def getUri: URI = URI.create("odd:///")
+  private var initialized: URI = _
+
+  override def initialize(uri: URI, conf: Configuration): Unit = {
+    initialized = new URI(uri.getScheme, uri.getAuthority, "/", null, null)
+    super.initialize(uri, conf)
+  }
+
+  override def getScheme: String = getUri.getScheme
+  // the base class asks while it is made
+  override def getUri: URI = Option(initialized).getOrElse(URI.create("odd:///"))
+}
+
+/**
+ * The same with HDFS's rename, which in one step refuses, by answering false, where the target is there.
+ *
+ * Where `fs.odd.rival` is set, another machine publishes that text under each name that is not taken yet, right before
+ * the rename and thus after whatever look came before it.
+ */
+class OddHdfs extends OddFileSystem {
+  override def rename(source: Path, target: Path): Boolean = {
+    val file = pathToFile(target).toPath
+    Option(getConf.get("fs.odd.rival")).filterNot(_ => Files.exists(file)).foreach(text =>
+      Files.writeString(file, text)
+    )
+    try {
+      Files.createLink(file, pathToFile(source).toPath)
+      delete(source, false)
+    } catch { case _: FileAlreadyExistsException => false }
+  }
 }
 
 /** Serves Hadoop files until standard input ends: `<token>` is the argument, the socket's path the first line. */
