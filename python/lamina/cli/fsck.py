@@ -36,8 +36,8 @@ def fsck(
     \b
     Retained are the versions in Spark's commit log. It checks
       of each version   the manifest, the lineage, that the references add up,
-      of each file      every checksum,
-      of the newest     by merging its files, that it has the rows it says.
+                        by merging its files, that it has the rows it says,
+      of each file      every checksum.
 
     It may run beside the query: a file collected meanwhile is no damage.
 

@@ -6,19 +6,15 @@ listing and the reading is none, which shows by Spark's log naming the versions 
 
 from __future__ import annotations
 
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lamina.errors import LaminaError
-from lamina.format.manifest import RUN, StoreIdentity
+from lamina.format.manifest import StoreIdentity
 from lamina.format.paths import parse_name
 from lamina.storage import Storage, is_temporary
-from lamina.store import chain
-from lamina.store.compaction import entries
+from lamina.store import chain, counts
 from lamina.store.files import Opened, StoreFiles
-from lamina.store.merge import Merger
 from lamina.store.model import Version
 from lamina.store.retention import kind_of
 from lamina.store.versions import Versions, file_name, is_empty
@@ -227,26 +223,38 @@ class StoreChecker:
         return name not in self._broken
 
     def _count(self, opened: Mapping[int, Opened]) -> int | None:
-        """The live rows of the newest version, which its manifest must agree with."""
+        """The live rows of the newest version; every version's manifest must agree with what its files have."""
         newest = max(self._named, default=None)
         if newest is None or newest not in opened:
             return 0
-        found = opened[newest]
-        rows: Counter[int] = Counter()
-        try:
-            with tempfile.TemporaryDirectory(prefix="lamina-fsck-") as directory:
-                inputs = ((one.kind == RUN, entries(self._files, one)) for one in found.references())
-                for batch in Merger(directory).merged(inputs, whole=True):
-                    for family in batch.column(0).value_counts().to_pylist():
-                        rows[family["values"]] += family["counts"]
-        except LaminaError as error:
-            self._note(found.name, error, newest)
-            return None
-        said = {family: count.rows for family, count in found.manifest.counts.items() if count.rows}
-        if dict(rows) != said:
-            text = f"{self._files.location(found.name)} says that it has {_rows(said)}, and has {_rows(rows)}"
-            self._checked.append(Problem(COUNTS, (newest,), text))
-        return sum(rows.values())
+        numbers: dict[str, list[int]] = {}
+        for version, found in sorted(opened.items()):
+            # a version that changed nothing is the attempt of the one before it
+            numbers.setdefault(found.manifest.attempt, []).append(version)
+        groups = counts.together([opened[versions[0]] for versions in numbers.values()])
+        self._plan(sum(map(counts.size, groups)))
+        live = 0
+        for group in groups:
+            try:
+                for found, rows in zip(group, counts.counted(self._files, group, self._read), strict=True):
+                    live = self._compared(found, rows, numbers[found.manifest.attempt])
+            except LaminaError as error:
+                self._note(group[-1].name, error, *(one for found in group for one in numbers[found.manifest.attempt]))
+                return None
+        return live
+
+    def _compared(self, found: Opened, rows: Mapping[int, int], versions: Sequence[int]) -> int:
+        """The live rows among `rows`, which the manifest must agree with."""
+        manifest = found.manifest
+        said = {family: count.rows for family, count in manifest.counts.items() if count.rows}
+        # entries of a column family that was dropped may still be there
+        has = {family.id: rows[family.id] for family in manifest.column_families if rows[family.id]}
+        if has != said:
+            text = f"{self._files.location(found.name)} says that it has {_rows(said)}, and has {_rows(has)}"
+            problem = Problem(COUNTS, tuple(versions), text)
+            if problem not in self._checked:
+                self._checked.append(problem)
+        return sum(has.values())
 
     def _confirmed_problems(self) -> tuple[list[Problem], set[int]]:
         """Problems with versions that are still retained, and the versions that are not any more."""

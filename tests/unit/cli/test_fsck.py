@@ -138,6 +138,24 @@ def test_a_version_with_other_rows_than_it_says_is_found(lamina: Lamina, tmp_pat
     assert "30 rows" in problem["message"]
 
 
+@pytest.mark.parametrize("oldest", [1, 2])
+def test_a_version_in_the_middle_with_other_rows_than_it_says_is_found(
+    lamina: Lamina, query: QueryOnDisk, oldest: int
+) -> None:
+    # the writer takes it that every batch before had as many rows: 10, 40 where there are 30, 45
+    for rows in (10, 20, 15):
+        query.run(1, rows)
+    if oldest == 2:
+        (query.directory / "commits/0").unlink()
+    found = checked(lamina, query, code=1)
+    for store in found["stores"]:
+        assert [(problem["kind"], problem["versions"]) for problem in store["problems"]] == [("state.counts", [2])]
+        assert "40 rows" in store["problems"][0]["message"]
+        assert "30 rows" in store["problems"][0]["message"]
+        assert (store["whole"], store["rows"]) == ([1, 3][oldest - 1 :], 45)
+    assert not checked(lamina, query, "--quick")["damaged"]
+
+
 def test_a_version_that_does_not_stand_on_the_one_that_spark_committed_is_found(lamina: Lamina, tmp_path: Path) -> None:
     query = QueryOnDisk(tmp_path / "checkpoint")
     query.run(1)

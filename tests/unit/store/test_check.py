@@ -1,0 +1,135 @@
+"""The counts of rows that fsck takes: each retained version's, in every mode, for little more than one merge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lamina.format.entries import PUT
+from lamina.format.manifest import Count
+from lamina.storage import Storage
+from lamina.store import CommitRequest, HeapStore, Version
+from lamina.store.check import COUNTS, StoreCheck, StoreChecker
+from tests.unit.store.writing import FAMILY, Query, entries
+
+EMPTY = Version(0)
+RETAINED = range(5, 25)
+
+MODES: dict[str, Mapping[str, Any]] = {
+    "background": {},
+    "a long chain": {"compaction__maxChain": 5},
+    "full, every 3": {"compaction__mode": "full", "compaction__fullInterval": 3},
+    "full, every 1": {"compaction__mode": "full", "compaction__fullInterval": 1},
+    "rolling": {"compaction__mode": "rolling", "compaction__rollingParts": 3},
+}
+
+
+def lie(monkeypatch: pytest.MonkeyPatch, versions: Sequence[int]) -> None:
+    """The manifests of `versions` say one row too many."""
+    commit = HeapStore.commit
+
+    def lying(store: HeapStore, request: Any, sections: Any) -> Any:
+        if request.version in versions:
+            wrong = {family: Count(count.rows + 1, count.bytes) for family, count in request.counts.items()}
+            request = replace(request, counts=wrong)
+        return commit(store, request, sections)
+
+    monkeypatch.setattr(HeapStore, "commit", lying)
+
+
+def written(query: Query, store: HeapStore) -> dict[int, Version]:
+    """24 versions, of which some changed nothing, one was forced to be a snapshot and one began with nothing."""
+    versions = {0: EMPTY}
+    for number in range(1, RETAINED.stop):
+        base = versions[number - 1]
+        if number in (8, 9) and query.format_version == 2:
+            versions[number] = Version(number, base.attempt)
+        elif number == 12:
+            versions[number] = query.commit(store, base, {b"forced": (PUT, b"1")}, force_snapshot=True)
+        elif number == 20:
+            versions[number] = query.commit(store, base, {b"new": (PUT, b"1")}, load_empty=True)
+        else:
+            versions[number] = query.run_batches(store, base, 1)[0]
+        store.confirm(versions[number])
+        compacted = store.compact() if number % 5 == 0 else None
+        if compacted is not None:
+            store.adopt(compacted.segment)
+    return versions
+
+
+def check(
+    storage: Storage, store: HeapStore, named: Mapping[int, str | None], read: Any = lambda _: None
+) -> StoreCheck:
+    checker = StoreChecker(
+        storage, store.identity, named, still_named=lambda: named, read=read, plan=lambda _: None, contents=True
+    )
+    return checker.check()
+
+
+def named(query: Query, versions: Mapping[int, Version]) -> dict[int, str | None]:
+    """The versions in Spark's commit log."""
+    return {number: versions[number].attempt if query.format_version == 2 else None for number in RETAINED}
+
+
+@pytest.mark.parametrize("format_version", [1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_counts_of_whole_versions_are_right(mode: str, format_version: int) -> None:
+    query = Query(format_version=format_version, **MODES[mode])
+    store = query.open()
+    versions = written(query, store)
+    found = check(query.storage, store, named(query, versions))
+    assert found.problems == ()
+    assert found.whole == tuple(RETAINED)
+    assert found.rows == len(query.states[versions[RETAINED[-1]].attempt])
+
+
+@pytest.mark.parametrize("wrong", [[5], [7], [12], [16], [20], [22], [24], [5, 14, 23, 24]], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_manifest_that_counts_wrongly_is_found_in_any_retained_version(
+    mode: str, wrong: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie(monkeypatch, wrong)
+    query = Query(**MODES[mode])
+    store = query.open()
+    versions = written(query, store)
+    found = check(query.storage, store, named(query, versions))
+    assert {problem.kind for problem in found.problems} == {COUNTS}
+    # the versions after 7 that changed nothing are the same file
+    assert found.damaged == tuple(number for number in RETAINED if number in wrong or (7 in wrong and number in (8, 9)))
+    assert len(found.problems) == len(wrong)
+
+
+def test_rows_of_a_column_family_that_was_dropped_are_not_counted() -> None:
+    query = Query()
+    store = query.open()
+    first = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    begun = query.begin(store, first)
+    kept = replace(FAMILY, id=1, name="kept")
+    request = CommitRequest(begun.attempt, 2, first, "0" * 32, {1: Count(1, 2)}, (kept,), 2, 1)
+    store.commit(request, {"increment": [entries([(1, PUT, b"b", b"2")])]})
+    found = check(query.storage, store, {1: first.attempt, 2: begun.attempt})
+    assert found.problems == ()
+    assert found.rows == 1
+
+
+def test_counting_all_versions_reads_each_file_at_most_twice_more() -> None:
+    query = Query()
+    store = query.open()
+    rows = random.Random(1)
+    version = query.commit(store, EMPTY, {rows.randbytes(16): (PUT, rows.randbytes(100)) for _ in range(5_000)})
+    attempts: dict[int, str | None] = {1: version.attempt}
+    for _ in range(30):
+        version = query.commit(store, version, {rows.randbytes(16): (PUT, rows.randbytes(100)) for _ in range(50)})
+        attempts[version.version] = version.attempt
+    read: list[int] = []
+    query.faults.calls.clear()
+    found = check(query.storage, store, attempts, read.append)
+    assert found.problems == ()
+    assert found.rows == 6_500
+    assert sum(read) <= 3 * found.bytes
+    first = [path for operation, path in query.faults.calls if operation != "list" and "/1_" in path]
+    assert len(first) < 15
