@@ -62,8 +62,7 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
     changes: list[Rows] = [Counter() for _ in group]
     with tempfile.TemporaryDirectory(prefix="lamina-fsck-") as directory:
         inputs = (
-            (reference.kind == RUN, _events(files, reference, place, directory, read))
-            for place, reference in _needed(group)
+            (reference.kind == RUN, _events(files, reference, place, read)) for place, reference in _needed(group)
         )
         for batch in Merger(directory).merged(inputs, whole=True):
             for family, place, change in _changes(batch):
@@ -86,7 +85,7 @@ def _brought(opened: Opened) -> list[Reference]:
 
 
 def _events(
-    files: StoreFiles, reference: Reference, place: int, directory: str, read: Callable[[int], None]
+    files: StoreFiles, reference: Reference, place: int, read: Callable[[int], None]
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a section with events as values, which append: a merge keeps them all, oldest first.
 
@@ -94,7 +93,7 @@ def _events(
     """
     there, gone = (pa.scalar(_EVENT.pack(2 * place + present), pa.binary()) for present in (1, 0))
     op = pa.scalar(APPEND if place else PUT, pa.uint8())
-    for batch in entries(files, reference, directory):
+    for batch in entries(files, reference):
         values = pc.if_else(pc.equal(batch.column(1), pa.scalar(DELETE, pa.uint8())), gone, there)
         columns = [batch.column(0), pa.repeat(op, batch.num_rows), batch.column(2), values]
         yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
