@@ -165,7 +165,8 @@ class Verdict:
     """What a collection does with one file, and why.
 
     Args:
-        kind: `commit`, `segment`, `temporary` or `foreign`.
+        path: the file's name; of a `shared_temporary` its path below the directory `state`.
+        kind: `commit`, `segment`, `temporary`, `shared_temporary` or `foreign`.
         age_ms: since nothing needs the file; of a file that is needed, since its publication.
         action: `DELETE`, `WAIT` or `KEEP`.
     """

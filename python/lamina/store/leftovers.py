@@ -1,0 +1,30 @@
+"""What publications into `_lamina` left that were cut off: temporary files beside the identity and the claims.
+
+Nothing else is collected there. A claim stays for as long as the checkpoint: it alone tells a store which a late
+process opens that its run is an old one. Without it that run would claim an epoch anew, above all others, and what it
+writes would count.
+"""
+
+from __future__ import annotations
+
+from lamina.format import paths
+from lamina.storage import Storage, is_temporary
+from lamina.store.model import DELETE, WAIT, Verdict
+
+SHARED_TEMPORARY = "shared_temporary"
+"""The class of these files, which belong to no store."""
+
+
+def shared_temporaries(storage: Storage, min_age_ms: int, now_ms: int) -> list[Verdict]:
+    """What becomes of each; their paths are relative to `storage`, whose root is the directory `state`."""
+    verdicts = []
+    for directory in (paths.split(paths.CHECKPOINT)[0], paths.RUNS):
+        for entry in storage.list(directory):
+            if is_temporary(entry.name):
+                age = now_ms - entry.modified_ms
+                # a storage that tells no times (0) gives no reason to think that anything is old
+                young = age < min_age_ms or entry.modified_ms <= 0
+                path = paths.join(directory, entry.name)
+                reason = "a publication that was cut off"
+                verdicts.append(Verdict(path, SHARED_TEMPORARY, entry.size, age, WAIT if young else DELETE, reason))
+    return verdicts
