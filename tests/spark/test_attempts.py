@@ -1,21 +1,30 @@
-"""Several attempts of one batch: `foreachBatch` with two actions opens and commits each version twice."""
+"""Several attempts of one batch: `foreachBatch` with two actions, and two runs of one query at the same time."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from tests.spark.streams import LAMINA, Streams
+from tests.spark.test_storages import run as run_elsewhere
 
 BATCHES = 50
 FEW_BATCHES = 15
+
+# a driver that lives for seconds
+ELSEWHERE = {
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 def rows(batch: int) -> list[dict[str, Any]]:
@@ -142,3 +151,33 @@ def test_persisting_a_batch_makes_one_attempt(streams: Streams) -> None:
     run = streams.run(totals, LAMINA, mode="complete", each_batch=two_actions)
     assert run.metric("laminaStepBacks") == 0
     assert run.metric("laminaReloads") == 0
+
+
+def test_a_run_is_refused_that_goes_on_after_a_newer_one_began(streams: Streams) -> None:
+    """Format v1, where only run and task say which of two attempts counts. The newer run is another driver's, since
+    Spark stops the older one of the same driver."""
+    streams.feed("s", rows(0))
+    streams.feed("s", rows(1))
+    answers: dict[int, dict[str, tuple[int, int]]] = {}
+    newer: dict[str, dict[str, list[int]]] = {}
+    published: set[Path] = set()
+    state = streams.checkpoint() / "state"
+
+    def collect(frame: DataFrame, batch: int) -> None:
+        if batch == 1:
+            streams.feed("s", rows(2))
+            newer.update(run_elsewhere(streams.path / "in" / "s", str(streams.checkpoint()), [], ELSEWHERE)["answers"])
+            published.update(state.rglob("*.lam"))
+        answers[batch] = {row.k: (row.n, row.total) for row in frame.collect()}
+
+    with pytest.raises(StreamingQueryException) as failed:
+        streams.run(totals, LAMINA, mode="complete", format_version=1, each_batch=collect)
+    assert "[state.superseded]" in str(failed.value)
+    assert answers == {0: expected(1)}
+    assert newer == {str(batch): {k: list(row) for k, row in expected(batch + 1).items()} for batch in (1, 2)}
+    assert len(published) == 6
+    assert set(state.rglob("*.lam")) == published
+
+    streams.feed("s", rows(3))
+    streams.run(totals, LAMINA, mode="complete", format_version=1, each_batch=collect)
+    assert answers == {0: expected(1), 3: expected(4)}
