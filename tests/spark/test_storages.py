@@ -21,6 +21,7 @@ from lamina.storage import Jvm, Storage
 from lamina.storage.jvm import JvmBackend
 from lamina.testing.expect import fails_with
 from lamina.testing.storage_conformance import StorageConformance
+from lamina.testing.store_conformance import StoreConformance
 from tests.s3_server import S3Server
 from tests.spark.conftest import shim_jar
 from tests.spark.hadoop_jars import hadoop_aws_jars, odd_file_system_jar
@@ -179,6 +180,21 @@ def test_files_go_through_hadoop_where_pythons_package_is_missing(
     with fails_with("storage.scheme") as caught:
         Storage(f"s3a://bucket{tmp_path}")
     assert "pip install s3fs" in caught.error.message
+
+
+class TestStoresOnHadoopFiles(StoreConformance):
+    """The conformance suite of stores, whose files go through the JVM's Hadoop."""
+
+    @pytest.fixture(autouse=True)
+    def _checkpoint(self, jvm: Jvm, tmp_path: Path) -> None:
+        self.jvm, self.directory = jvm, tmp_path
+        super().setup_method()
+
+    def setup_method(self) -> None:
+        """Left to the fixture, which has the JVM."""
+
+    def new_storage(self) -> Storage:
+        return Storage(f"odd:{self.directory}/{uuid.uuid4()}", {"fs.odd.impl": ODD}, jvm=self.jvm)
 
 
 def test_a_scheme_that_neither_python_nor_hadoop_knows_is_named(jvm: Jvm) -> None:
