@@ -13,11 +13,11 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from lamina.cli.access import HadoopKeys, storage
 from lamina.cli.inspect_survey import Selection
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.targets import Target, Targets, targets
 from lamina.cli.wording import number_text, plain_table, size_text, store_name
-from lamina.storage import Storage
 from lamina.store.check import Problem, StoreCheck, StoreChecker
 
 _CONCURRENT_STORES = 8
@@ -28,6 +28,7 @@ def fsck(
     operator: Annotated[int | None, typer.Option(min=0, help="Only this stateful operator.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
+    hadoop: HadoopKeys = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only manifests, references and sizes; no contents.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
 ) -> None:
@@ -48,9 +49,10 @@ def fsck(
       lamina fsck /data/checkpoints/flights
       lamina fsck s3a://bucket/flights --quick
       lamina fsck /data/checkpoints/flights --json | jq '.stores[].problems[]'
+      lamina fsck s3a://bucket/flights --hadoop fs.s3a.endpoint=http://minio:9000
     """
     with interrupt_ends_at_once():
-        found = targets(Storage(checkpoint), Selection(operator, partition, store))
+        found = targets(storage(checkpoint, hadoop), Selection(operator, partition, store))
         with progress_bar("checking", in_bytes=True) as progress:
             checks = _checked(found, contents=not quick, progress=progress)
     problems = {id(target): _problems(target, check) for target, check in zip(found.stores, checks, strict=True)}

@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from lamina.checkpoint import read_claims
+from lamina.cli.access import HadoopKeys, storage
 from lamina.cli.inspect_survey import Selection
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.targets import Target, Targets, targets
@@ -21,7 +22,6 @@ from lamina.cli.wording import duration_text, number_text, plain_table, short_na
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.settings import Settings
-from lamina.storage import Storage
 from lamina.store.checkpoint_state import Standing
 from lamina.store.files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
@@ -51,6 +51,7 @@ def gc(
     operator: Annotated[int | None, typer.Option(min=0, help="Only this stateful operator.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
+    hadoop: HadoopKeys = None,
     details: Annotated[bool, typer.Option("--details", help="Explain the files that are kept, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Every file, as one JSON object.")] = False,
 ) -> None:
@@ -73,9 +74,10 @@ def gc(
       lamina gc /data/checkpoints/flights --dry-run
       lamina gc /data/checkpoints/flights --operator 0 --partition 3 --details --dry-run
       lamina gc s3a://bucket/flights --json | jq '.stores[].files[] | select(.action == "delete")'
+      lamina gc s3a://bucket/flights --dry-run --hadoop fs.s3a.endpoint=http://minio:9000
     """
     with interrupt_ends_at_once():
-        found = targets(Storage(checkpoint), Selection(operator, partition, store))
+        found = targets(storage(checkpoint, hadoop), Selection(operator, partition, store))
         with progress_bar("collecting") as progress:
             outcomes = _collected(found, dry_run, progress)
     if as_json:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lamina.cli.access import HadoopKeys, storage
 from lamina.cli.inspect_json import to_json
 from lamina.cli.inspect_survey import CheckpointSurvey, Selection, survey
 from lamina.cli.inspect_tables import tables
@@ -24,6 +25,7 @@ def inspect(
     operator: Annotated[int | None, typer.Option(min=0, help="Only this stateful operator.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
+    hadoop: HadoopKeys = None,
     details: Annotated[bool, typer.Option("--details", help="Every version, chain and file of each store.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
 ) -> None:
@@ -42,12 +44,14 @@ def inspect(
       lamina inspect /data/checkpoints/flights
       lamina inspect s3a://bucket/flights --operator 0 --partition 3
       lamina inspect /data/checkpoints/flights --json | jq '.stores[].rows'
+      lamina inspect s3a://bucket/flights --hadoop fs.s3a.endpoint=http://minio:9000
     """
     selection = Selection(operator, partition, store)
     with interrupt_ends_at_once():
-        found = _with_progress(checkpoint, selection, details=details)
+        opened = storage(checkpoint, hadoop)
+        found = _with_progress(opened, selection, details=details)
         if not details and len(found.stores) == 1:
-            found, details = _with_progress(checkpoint, selection, details=True), True
+            found, details = _with_progress(opened, selection, details=True), True
     if as_json:
         json.dump(to_json(found), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
@@ -59,7 +63,7 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _with_progress(checkpoint: str, selection: Selection, *, details: bool) -> CheckpointSurvey:
+def _with_progress(opened: Storage, selection: Selection, *, details: bool) -> CheckpointSurvey:
     """The survey, with a bar on a terminal; the bar goes to standard error, so that output can be piped."""
     with progress_bar("reading stores") as progress:
-        return survey(Storage(checkpoint), selection, details=details, progress=progress)
+        return survey(opened, selection, details=details, progress=progress)
