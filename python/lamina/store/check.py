@@ -207,14 +207,23 @@ class StoreChecker:
             if reference.path == name and reference.root is None
         ]
         versions = {version for version, _ in users} | {v for v, found in opened.items() if found.name == name}
+        left = size
+
+        def read(count: int) -> None:
+            nonlocal left
+            left -= count
+            self._read(count)
+
         try:
             if not self._contents:
-                self._read(size)
                 return True
-            manifest, _ = self._files.verify(name, self._read)
+            manifest, _ = self._files.verify(name, read)
         except LaminaError as error:
             self._note(name, error, *versions)
             return False
+        finally:
+            # what is no section of it, or was not read any more
+            self._read(left)
         sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
         for version, reference in users:
             if (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -49,12 +50,31 @@ def test_help_has_examples(lamina: Lamina, command: str) -> None:
     assert f"lamina {command}" in outcome.out
 
 
-def test_an_error_is_red_and_the_bar_is_not_in_the_output_on_a_terminal(tmp_path: Path) -> None:
-    QueryOnDisk(tmp_path / "checkpoint").run(1)
-    fine = in_terminal("inspect", str(tmp_path / "checkpoint"))
-    assert b"reading stores" in fine
-    assert b"stateStoreSave" in fine
-    assert b"\x1b[31m" in in_terminal("inspect", str(tmp_path / "nothing"))
+@pytest.mark.parametrize(
+    ("command", "bar", "counted", "found"),
+    [
+        ("inspect", b"reading stores", rb"2/2", b"stateStoreSave"),
+        ("fsck", b"checking", rb"(\d[\d.]*)/\1 kB", b"every retained version is whole"),
+        ("gc", b"collecting", rb"2/2", b"were deleted"),
+    ],
+)
+def test_an_error_is_red_and_a_bar_shows_how_far_it_is_on_a_terminal(
+    tmp_path: Path, command: str, bar: bytes, counted: bytes, found: bytes
+) -> None:
+    QueryOnDisk(tmp_path / "checkpoint").run(2)
+    fine = in_terminal(command, str(tmp_path / "checkpoint"))
+    assert bar in fine
+    assert re.search(counted, re.sub(rb"\x1b\[[\d;?]*[a-zA-Z]", b"", fine))
+    assert found in fine
+    assert b"\x1b[31m" in in_terminal(command, str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("command", ["inspect", "fsck", "gc"])
+def test_the_bar_is_not_in_the_output(lamina: Lamina, tmp_path: Path, command: str) -> None:
+    QueryOnDisk(tmp_path / "checkpoint").run(2)
+    outcome = lamina(command, tmp_path / "checkpoint")
+    assert outcome.err == ""
+    assert not re.search("reading stores|checking|collecting", outcome.out)
 
 
 def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:

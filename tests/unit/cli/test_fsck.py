@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from lamina.cli.fsck import _checked
+from lamina.cli.inspect_survey import Selection
+from lamina.cli.targets import targets
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Backend, Storage
 from lamina.store.check import StoreCheck, StoreChecker
 from lamina.testing import Fault, FaultyBackend
-from tests.unit.cli.conftest import Lamina
+from tests.unit.cli.conftest import Lamina, needing_both
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 
@@ -205,6 +208,13 @@ def test_a_file_that_is_collected_between_listing_and_reading_is_no_damage(tmp_p
     assert found.collected == (1, 2, 3, 4)
     # while Spark's log still names the versions, the same is damage
     assert check(Storage(state.url, backend=backend), query).damaged == (1, 2, 3, 4)
+
+
+def test_stores_are_checked_at_the_same_time(query: QueryOnDisk) -> None:
+    query.run(2)
+    found = needing_both(targets(Storage(str(query.directory)), Selection()))
+    checks = _checked(found, contents=True, progress=lambda done, total: None)
+    assert [check.whole for check in checks] == [(1, 2), (1, 2)]
 
 
 def test_a_checkpoint_without_lamina_is_refused(lamina: Lamina, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lamina.cli.gc import _collect
+from lamina.cli.gc import _collect, _collected
 from lamina.cli.inspect_survey import Selection
 from lamina.cli.targets import targets
 from lamina.storage import Storage
-from tests.unit.cli.conftest import Lamina
+from tests.unit.cli.conftest import Lamina, needing_both
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 HOUR_S = 3600
@@ -123,6 +123,16 @@ def test_a_run_that_starts_meanwhile_stops_it(lost: tuple[QueryOnDisk, str]) -> 
     assert outcome.collected is not None
     assert "newer run" in str(outcome.collected.stopped)
     assert name in files(query)
+
+
+def test_stores_are_collected_at_the_same_time(lost: tuple[QueryOnDisk, str]) -> None:
+    query, name = lost
+    age(query)
+    found = needing_both(targets(Storage(str(query.directory)), Selection()))
+    outcomes = _collected(found, False, lambda done, total: None)
+    assert [outcome.problem for outcome in outcomes] == [None, None]
+    assert [len(outcome.collected.deleted) for outcome in outcomes if outcome.collected] == [1, 1]
+    assert name not in files(query)
 
 
 def test_a_store_whose_lineage_is_damaged_is_left_alone_and_named(

@@ -14,7 +14,8 @@ from lamina.format.manifest import Count
 from lamina.storage import Storage
 from lamina.store import CommitRequest, HeapStore, Version
 from lamina.store.check import COUNTS, StoreCheck, StoreChecker
-from tests.unit.store.writing import FAMILY, Query, entries
+from lamina.store.versions import file_name
+from tests.unit.store.writing import FAMILY, Query, damage, entries
 
 EMPTY = Version(0)
 RETAINED = range(5, 25)
@@ -101,6 +102,33 @@ def test_a_manifest_that_counts_wrongly_is_found_in_any_retained_version(
     # the versions after 7 that changed nothing are the same file
     assert found.damaged == tuple(number for number in RETAINED if number in wrong or (7 in wrong and number in (8, 9)))
     assert len(found.problems) == len(wrong)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_as_many_bytes_are_read_as_were_planned(damaged: bool) -> None:
+    """A bar ends at its end."""
+    query = Query()
+    store = query.open()
+    attempts = {version.version: version.attempt for version in query.run_batches(store, EMPTY, 8)}
+    if damaged:
+        damage(query.storage, f"0/0/{file_name(attempts[3] or '')}", 40)
+    planned: list[int] = []
+    read: list[int] = []
+    for contents in (False, True):
+        planned.clear()
+        read.clear()
+        checker = StoreChecker(
+            query.storage,
+            store.identity,
+            attempts,
+            still_named=lambda: attempts,
+            read=read.append,
+            plan=planned.append,
+            contents=contents,
+        )
+        found = checker.check()
+        assert bool(found.damaged) == (damaged and contents)
+        assert sum(read) == sum(planned) > 0
 
 
 def test_rows_of_a_column_family_that_was_dropped_are_not_counted() -> None:
