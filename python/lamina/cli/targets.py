@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from lamina.checkpoint import CheckpointLogs, QueryRun, read_identity, read_runs
+from lamina.checkpoint import CheckpointLogs, CommitEntry, QueryRun, read_identity, read_runs
 from lamina.cli.inspect_survey import Selection, chosen_stores, commit_entries, named_versions, operator_survey
 from lamina.errors import FileError, StateError
 from lamina.format.manifest import StoreIdentity
+from lamina.format.paths import store_directory
 from lamina.storage import Storage
 
 
@@ -62,9 +63,21 @@ def targets(storage: Storage, selection: Selection) -> Targets:
     entries = commit_entries(logs, logs.committed_batches())
     newest = entries[-1] if entries else None
     operators = [operator_survey(logs, operator, newest) for operator in logs.operators()]
+    _refuse_unknown(logs, len(operators), newest)
     metadata = {operator.metadata.operator: operator.metadata for operator in operators}
     stores = []
     for store in chosen_stores(operators, identity.uuid, selection):
         named, problems = named_versions(logs, metadata[store.operator], store, entries)
         stores.append(Target(store, named, problems))
     return Targets(storage.url, logs, state, runs, stores)
+
+
+def _refuse_unknown(logs: CheckpointLogs, known: int, newest: CommitEntry | None) -> None:
+    """An error where there is state of an operator without metadata: its stores would be passed over."""
+    named = newest is not None and any(operator >= known for operator in newest.state_ids or ())
+    if named or logs.storage.list(f"state/{store_directory(known, 0, 'default')}"):
+        raise FileError(
+            "file.missing",
+            f"{logs.storage.location(f'state/{known}/_metadata')} tells nothing of operator {known}, of which there is "
+            "state: put Spark's files there back from a copy",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,19 @@ def test_stores_are_checked_at_the_same_time(query: QueryOnDisk) -> None:
     found = needing_both(targets(Storage(str(query.directory)), Selection()))
     checks = _checked(found, contents=True, progress=lambda done, total: None)
     assert [check.whole for check in checks] == [(1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("command", ["fsck", "gc"])
+@pytest.mark.parametrize("format_version", [1, 2])
+def test_state_of_an_operator_whose_metadata_is_gone_is_not_passed_over(
+    lamina: Lamina, tmp_path: Path, format_version: int, command: str
+) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", format_version)
+    query.run(2)
+    shutil.rmtree(query.directory / "state" / "0" / "_metadata")
+    outcome = lamina(command, query.directory)
+    assert outcome.code == 1
+    assert "state/0/_metadata tells nothing of operator 0" in outcome.err
 
 
 def test_a_checkpoint_without_lamina_is_refused(lamina: Lamina, tmp_path: Path) -> None:
