@@ -81,6 +81,21 @@ def check(state: Storage, query: QueryOnDisk, still: set[int] | None = None) -> 
     return checker.check()
 
 
+def test_fsck_changes_nothing_whatever_it_finds(lamina: Lamina, query: QueryOnDisk) -> None:
+    def everything() -> dict[Path, tuple[int, bytes]]:
+        paths = query.directory.rglob("*")
+        return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in paths}
+
+    query.run(4)
+    for code in (0, 1):
+        before = everything()
+        checked(lamina, query, code=code)
+        lamina("fsck", query.directory)
+        lamina("fsck", query.directory, "--quick")
+        assert everything() == before
+        flip(query.file(query.attempts[1][0]), 40)
+
+
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_missing_file_damages_the_versions_that_need_it(lamina: Lamina, query: QueryOnDisk, quick: bool) -> None:
     query.run(4)
