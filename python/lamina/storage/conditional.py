@@ -1,7 +1,7 @@
 """Which releases of fsspec's packages write conditionally.
 
-Older ones drop the condition without a word: the object is replaced, and both writers are told that they wrote. Such
-releases are refused.
+Older ones know no condition, or drop it without a word: the object is replaced, and both writers are told that they
+wrote. Such releases are refused.
 """
 
 from __future__ import annotations
