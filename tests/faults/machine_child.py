@@ -1,8 +1,9 @@
-"""A query on a machine that runs out of something: `python -m tests.faults.machine_child <directory>`.
+"""A query on a machine that runs out of something, or whose clock is set.
 
-Runs in a mount namespace of its own (`unshare -m`), since it mounts a small file system for the state of each query.
-In each case the query runs, the machine fails it, is mended, and the query is started again from its checkpoint. Prints
-one JSON object: per case the error of the failed run (null where it went on), and whether all answers are right.
+`python -m tests.faults.machine_child <directory> <case>...`. Some cases need a mount namespace (`unshare -m`), since
+they mount a small file system for the state of their query; others are made by the hook (`machine_hook`). In each case
+the query runs, the machine fails it, is mended, and the query is started again from its checkpoint. Prints one JSON
+object: per case the error of the failed run (null where it went on), and whether all answers are right.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,17 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from lamina.format import verify
 from tests.spark.conftest import shim_jar
 from tests.spark.streams import LAMINA, Streams
+from tests.spark.test_restarts import unload_all
 
 BATCHES = 3
 ROWS = 400
 MIB = 1 << 20
+HOUR_MS = 3_600_000
+MOUNTED = ("full disk", "read only")
+CASES = (*MOUNTED, "too many open files", "quota", "clock")
 
 
 def session(folder: Path) -> SparkSession:
@@ -38,7 +45,12 @@ def session(folder: Path) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        # files are collected while the cases run
+        .config("spark.sql.streaming.minBatchesToRetain", "2")
+        .config("spark.sql.streaming.stateStore.maintenanceInterval", "200ms")
+        .config("spark.sql.streaming.stateStore.lamina.retention.minAgeMs", "2000")
         .config("spark.sql.streaming.stateStore.lamina.heap.maxBytes", "256m")
+        .config("spark.sql.streaming.stateStore.lamina.heap.handOverMs", "0")
         .getOrCreate()
     )
 
@@ -66,15 +78,17 @@ def expected(batches: int) -> dict[str, tuple[int, int]]:
 
 
 class Case:
-    """One query whose state lies on a file system of its own."""
+    """One query; `mounted`: its state lies on a file system of its own."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, mounted: bool) -> None:
         folder.mkdir(parents=True)
         self.streams = Streams(spark, folder)
         self.state = self.streams.checkpoint() / "state"
         self.state.mkdir(parents=True)
-        mount("-t", "tmpfs", "-o", f"size={2 * MIB}", "lamina-test", str(self.state))
+        if mounted:
+            mount("-t", "tmpfs", "-o", f"size={2 * MIB}", "lamina-test", str(self.state))
         self.batches = 0
+        self.reloads = 0
         self.answers: dict[int, dict[str, tuple[int, int]]] = {}
 
     def run(self) -> str | None:
@@ -89,7 +103,8 @@ class Case:
             self.answers[batch] = {row.k: (row.n, row.total) for row in frame.collect()}
 
         try:
-            self.streams.run(totals, LAMINA, mode="complete", each_batch=collect)
+            run = self.streams.run(totals, LAMINA, mode="complete", each_batch=collect)
+            self.reloads += run.metric("laminaReloads")
         except Exception as error:
             return str(error)
         return None
@@ -99,6 +114,11 @@ class Case:
         return sorted(self.answers) == list(range(self.batches)) and all(
             found == expected(batch + 1) for batch, found in self.answers.items()
         )
+
+    def newest_age_ms(self) -> float:
+        """How long ago the newest version was written, as its manifest says."""
+        newest = max((self.state / "0" / "0").glob("*.lam"), key=lambda path: int(path.name.split("_")[0]))
+        return time.time() * 1000 - verify(newest.read_bytes(), str(newest)).created_ms
 
     def whole(self) -> list[str]:
         """Names of temporary files that a failed publication left."""
@@ -144,25 +164,47 @@ def too_many_open_files(spark: SparkSession, case: Case) -> Callable[[], None]:
     return lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, before) and None
 
 
+def quota(spark: SparkSession, case: Case) -> Callable[[], None]:
+    """Room for what a run claims, and for no version."""
+    return hook("quota", 1024)
+
+
+def clock(spark: SparkSession, case: Case) -> Callable[[], None]:
+    return hook("clock", -HOUR_MS)
+
+
+def hook(fault: str, number: int) -> Callable[[], None]:
+    """Tells the processes of lamina, which look at the link at any time."""
+    link = Path(os.environ["LAMINA_MACHINE"]) / fault
+    link.symlink_to(str(number))
+    return link.unlink
+
+
 FAULTS: dict[str, Callable[[SparkSession, Case], Callable[[], None]]] = {
     "full disk": full_disk,
     "read only": read_only,
     "too many open files": too_many_open_files,
+    "quota": quota,
+    "clock": clock,
 }
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(folder)
     spark.sparkContext.setLogLevel("OFF")
     results = {}
-    for name, fault in FAULTS.items():
-        case = Case(spark, folder / name.replace(" ", "-"))
+    for name in names:
+        case = Case(spark, folder / name.replace(" ", "-"), name in MOUNTED)
         first = case.run()
-        mend = fault(spark, case)
+        mend = FAULTS[name](spark, case)
         error = case.run()
         left = case.whole()
+        age = case.newest_age_ms()
         mend()
+        # so that the restart has nothing but the files
+        unload_all(spark)
+        case.reloads = 0
         results[name] = {
             "before": first,
             "error": error,
@@ -170,10 +212,12 @@ def main(folder: Path) -> None:
             "further": case.run(),
             "right": case.right(),
             "temporary_files": left,
+            "newest_age_ms": age,
+            "reloads": case.reloads,
         }
     print("RESULT " + json.dumps(results), flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])
