@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lamina.format import verify
+from lamina.format.container import Footer
 from lamina.format.manifest import INCREMENT, SNAPSHOT, CommitManifest
 from lamina.testing.expect import fails_with
 from tests.spark.streams import LAMINA, Streams
@@ -42,6 +43,11 @@ def damage_snapshot(partition: Path, version: int) -> None:
     section = manifest(path).section(SNAPSHOT)
     assert section is not None
     flip(path, section.offset + section.length // 2)
+
+
+def damage_manifest(path: Path) -> None:
+    data = path.read_bytes()
+    flip(path, Footer.parse(data, len(data), str(path)).manifest_offset)
 
 
 def flip(path: Path, position: int) -> None:
@@ -107,3 +113,29 @@ def assert_hopeless(message: str, damaged: list[Path]) -> None:
     assert any(str(path) in message for path in damaged)
     assert "restart the query from an older batch" in message
     assert "lamina fsck" in message
+
+
+def test_a_query_that_first_writes_names_a_damaged_manifest_and_what_to_do(
+    streams: Streams, spark: SparkSession
+) -> None:
+    """De-duplication opens its store for writing at once: its next version stands on the damaged one's manifest."""
+
+    def query(frames: dict[str, DataFrame]) -> DataFrame:
+        return frames["s"].dropDuplicates(["k"])
+
+    for batch in range(3):
+        streams.feed("s", [{"t": "2024-01-01T00:00:00Z", "k": f"key {n}", "v": n} for n in range(20 * batch + 40)])
+    before = streams.run(query, LAMINA, conf=CONF)
+    assert [len(found) for found in before.batches.values()] == [40, 20, 20]
+    unload_all(spark)
+    copies = {path: path.read_bytes() for path in (file_of(partition, 3) for partition in partitions(streams))}
+    for path in copies:
+        damage_manifest(path)
+    streams.feed("s", [{"t": "2024-01-01T00:00:00Z", "k": f"key {n}", "v": n} for n in range(90)])
+    with pytest.raises(StreamingQueryException) as failed:
+        streams.run(query, LAMINA, conf=CONF)
+    assert_hopeless(str(failed.value), list(copies))
+    for path, data in copies.items():
+        path.write_bytes(data)
+    after = streams.run(query, LAMINA, conf=CONF)
+    assert [len(found) for found in after.batches.values()] == [10]
