@@ -151,6 +151,36 @@ def test_a_batch_without_changes_writes_no_file(streams: Streams) -> None:
     assert [len(found) for found in again.batches.values()] == [0]
 
 
+def test_a_file_that_is_lost_under_a_running_query_is_written_anew_although_nothing_changes(
+    streams: Streams, spark: SparkSession
+) -> None:
+    def query(frames: dict[str, DataFrame]) -> DataFrame:
+        return frames["s"].dropDuplicates(["k"])
+
+    stores = streams.checkpoint() / "state" / "0"
+    found: dict[int, int] = {}
+
+    def each_batch(frame: DataFrame, batch: int) -> None:
+        found[batch] = frame.count()
+        if batch == 1:
+            for file in stores.rglob("*.lam"):
+                file.unlink()
+
+    for _ in range(4):
+        streams.feed("s", rows(0))
+    conf = {"spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0"}
+    run = streams.run(query, LAMINA, each_batch=each_batch, conf=conf)
+    assert found == {0: 40, 1: 0, 2: 0, 3: 0}
+    # of two stores: batches 1 and 3 have nothing to write, and batch 2 had no base
+    assert run.metric("laminaSkippedCommits") == 4
+    assert sorted(file.name.split("_")[0] for file in stores.rglob("*.lam")) == ["3", "3"]
+    unload_all(spark)
+    streams.feed("s", rows(1))
+    again = streams.run(query, LAMINA, conf=conf)
+    assert [len(batch) for batch in again.batches.values()] == [0]
+    assert again.metric("laminaReloads") == 2
+
+
 def test_a_query_tells_the_memory_of_its_state(streams: Streams) -> None:
     for batch in range(3):
         streams.feed("s", rows(batch))

@@ -65,6 +65,7 @@ class OpenStore:
             "base_attempt": begun.base_attempt,
             "snapshot": begun.snapshot,
             "rewrite": None if begun.rewrite is None else {"part": begun.rewrite[0], "parts": begun.rewrite[1]},
+            "lost": begun.lost,
         }
 
     def commit(self, header: Mapping[str, Any], sections: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, Any]:

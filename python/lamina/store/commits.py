@@ -114,7 +114,7 @@ class Commits:
             self._begun[attempt] = begun
             while len(self._begun) > _ATTEMPTS_KEPT:
                 self._begun.popitem(last=False)
-        answer = Begin(attempt, None if load_empty else located, snapshot, begun.rewrite)
+        answer = Begin(attempt, None if load_empty else located, snapshot, begun.rewrite, lost=not usable)
         return answer, Version(base.version, located)
 
     def _turn(self, base: Opened | None) -> tuple[int, int] | None:

@@ -56,13 +56,15 @@ class Begin:
 
     `attempt` is the id of the new attempt, `base_attempt` the id of its base (None where it has none) and `snapshot`
     whether the commit must bring a snapshot section. `rewrite` is (part, parts) where the commit must bring a rewrite
-    section with every row of the new version whose key the caller's hash puts into that part.
+    section with every row of the new version whose key the caller's hash puts into that part. `lost` says that the
+    base's file is not whole any more: a caller that changed nothing must commit, too, and write the state anew.
     """
 
     attempt: str
     base_attempt: str | None
     snapshot: bool
     rewrite: tuple[int, int] | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _commit(self, attempt: Attempt) -> None:
         base = attempt.begun.base_attempt
-        if self.format_version == 2 and base is not None and not attempt.changes and not attempt.forced:
+        written = attempt.changes or attempt.forced or attempt.begun.lost
+        if self.format_version == 2 and base is not None and not written:
             # nothing changed: the version has the id of its base, and no file, whatever `begin` asked for
             attempt.begun = replace(attempt.begun, attempt=base)
             self.states[attempt.begun.attempt] = attempt.rows

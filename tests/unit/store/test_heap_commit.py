@@ -107,7 +107,7 @@ def test_a_lost_base_whose_rows_the_caller_has_is_replaced_by_a_snapshot(how: st
         damage(query.storage, path, query.storage.size(path) - 70)
     other = query.open()
     begun = query.begin(other, base, have=True)
-    assert begun.snapshot
+    assert begun.snapshot and begun.lost
     with fails_with("state.base"):
         request = CommitRequest(begun.attempt, 4, base, "0" * 32, {}, (FAMILY,), 1, 1)
         other.commit(request, {"increment": [entries([])]})
@@ -143,7 +143,7 @@ def test_load_empty_builds_a_version_from_nothing() -> None:
     versions = query.run_batches(store, EMPTY, 3)
     begun = query.begin(store, versions[-1], load_empty=True)
     assert begun.base_attempt is None
-    assert not begun.snapshot
+    assert not begun.snapshot and not begun.lost
     emptied = query.commit(store, versions[-1], {b"x": (PUT, b"y")}, begun=begun, load_empty=True)
     found = manifest(query.open(), emptied)
     assert found.base is None

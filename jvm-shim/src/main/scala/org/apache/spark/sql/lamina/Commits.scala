@@ -54,7 +54,7 @@ final class Commits(
         engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true)
       )
       val base = draft.base.orElse(begun.baseAttempt)
-      val attempt = skippedAs(live, draft, base) match {
+      val attempt = skippedAs(live, draft, begun, base) match {
         case Some(kept) =>
           live.keep(store.version + 1)
           counters.add(Metrics.SkippedCommits, 1)
@@ -77,8 +77,8 @@ final class Commits(
   }
 
   /** The id of a commit that has nothing to write: that of its base. None where a file must be written. */
-  private def skippedAs(live: LiveTable, draft: Draft, base: Option[String]): Option[String] = {
-    val nothing = namesAttempts && !draft.loadEmpty && !draft.forceSnapshot &&
+  private def skippedAs(live: LiveTable, draft: Draft, begun: Begun, base: Option[String]): Option[String] = {
+    val nothing = namesAttempts && !draft.loadEmpty && !draft.forceSnapshot && !begun.lost &&
       live.working == draft.initial && live.table.isUnchanged
     // The first commit always writes: Spark's state reader wants a directory for each partition.
     if (nothing) base else None

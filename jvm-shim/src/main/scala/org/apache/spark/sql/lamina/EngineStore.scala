@@ -41,13 +41,15 @@ final class EngineHandle(
  * @param handle the process that knows it: an attempt does not outlive its engine
  * @param snapshot whether the commit must hold the whole version
  * @param rewrite the part of the version, and of how many, that the commit must hold
+ * @param lost the base's file is not whole any more: a commit that changes nothing must be sent, too
  */
 final case class Begun(
     handle: EngineHandle,
     attempt: String,
     baseAttempt: Option[String],
     snapshot: Boolean,
-    rewrite: Option[(Int, Int)]
+    rewrite: Option[(Int, Int)],
+    lost: Boolean
 )
 
 /**
@@ -139,7 +141,8 @@ final class EngineStore(
       for {
         part <- EngineStore.long(result \ "rewrite" \ "part")
         parts <- EngineStore.long(result \ "rewrite" \ "parts")
-      } yield (part.toInt, parts.toInt)
+      } yield (part.toInt, parts.toInt),
+      result \ "lost" == JBool(true)
     )
   }
 
