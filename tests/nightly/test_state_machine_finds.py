@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from lamina.errors import LaminaError
-from lamina.store import chain, merge, registry, retention, v1
+from lamina.storage import Storage
+from lamina.store import Version, chain, merge, registry, retention, v1
 from lamina.store.chain import Segment
 from lamina.store.commits import Commits
 from lamina.store.compaction import Compaction
 from lamina.store.files import StoreFiles
 from lamina.store.retention import Collector, Retention
 from lamina.store.versions import Versions, file_name
-from lamina.testing.state_machine import StoreMachine
+from lamina.testing.state_machine import StoreMachine, run
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -82,6 +83,15 @@ def collection_keeps_one_version_less(patch: pytest.MonkeyPatch) -> None:
 
 def collection_looks_at_no_age(patch: pytest.MonkeyPatch) -> None:
     _collecting_with(patch, lambda kept: replace(kept, min_age_ms=0))
+
+
+def a_collection_tells_the_time_when_it_has_looked(patch: pytest.MonkeyPatch) -> None:
+    original = Collector._verdicts
+
+    def verdicts(self: Any, lineage: Any, confirmed: int, listing: Any, now: int, *rest: Any) -> Any:
+        return original(self, lineage, confirmed, listing, self._clock.now_ms(), *rest)
+
+    patch.setattr(Collector, "_verdicts", verdicts)
 
 
 def collection_forgets_what_versions_refer_to(patch: pytest.MonkeyPatch) -> None:
@@ -177,6 +187,14 @@ def a_base_that_is_gone_is_built_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Versions, "open_present", Versions.open)
 
 
+def the_last_executor_to_open_a_new_checkpoint_says_whose_it_is(patch: pytest.MonkeyPatch) -> None:
+    def publish_if_absent(self: Storage, path: str, data: bytes) -> bool:
+        self.publish(path, data)
+        return True
+
+    patch.setattr(Storage, "publish_if_absent", publish_if_absent)
+
+
 def a_read_that_ends_early_is_believed(patch: pytest.MonkeyPatch) -> None:
     from lamina.format import container
 
@@ -195,6 +213,7 @@ BROKEN: list[Break] = [
     collection_keeps_one_version_less,
     collection_forgets_what_versions_refer_to,
     collection_looks_at_no_age,
+    a_collection_tells_the_time_when_it_has_looked,
     collection_forgets_what_commits_above_stand_on,
     an_executor_of_an_older_run_collects,
     nothing_is_ever_collected,
@@ -207,6 +226,7 @@ BROKEN: list[Break] = [
     a_zombie_that_published_last_counts,
     what_a_caller_has_is_taken_for_an_ancestor,
     a_base_that_is_gone_is_built_on,
+    the_last_executor_to_open_a_new_checkpoint_says_whose_it_is,
     a_read_that_ends_early_is_believed,
 ]
 
@@ -232,3 +252,25 @@ def test_a_rule_that_is_taken_away_is_found(broken: Break, monkeypatch: pytest.M
 
 def test_the_same_examples_pass_where_nothing_is_taken_away() -> None:
     run_state_machine_as_test(StoreMachine, settings=QUICK)
+
+
+def failures_at_three_versions(number: int) -> list[tuple[list[Version], list[str]]]:
+    """Spark's log and the files in each example of a seed that came to three versions, which is made to fail."""
+    found = []
+
+    class FailsAtThreeVersions(StoreMachine):
+        @invariant()
+        def check_that_there_are_fewer_versions(self) -> None:
+            if len(self.log) >= 3:
+                found.append((list(self.log), sorted(self.objects.objects)))
+                raise AssertionError("three versions")
+
+    with pytest.raises(AssertionError, match="three versions"):
+        run(number, 100, FailsAtThreeVersions)
+    return found
+
+
+def test_what_failed_fails_again_with_its_seed() -> None:
+    found = failures_at_three_versions(7)
+    assert failures_at_three_versions(7) == found
+    assert failures_at_three_versions(8) != found

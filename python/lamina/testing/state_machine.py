@@ -15,9 +15,10 @@ Needs hypothesis.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,9 +74,23 @@ VALUES = st.one_of(st.binary(max_size=4), st.just(LARGE))
 CHANGES = st.tuples(
     st.tuples(st.sampled_from([VALUES_FAMILY, LISTS_FAMILY]), KEYS), st.sampled_from([PUT, PUT, PUT, DELETE]), VALUES
 )
+Batch = tuple[tuple[Position, int, bytes], int]
+BATCHES = st.lists(st.tuples(CHANGES, st.integers(0, 1)), min_size=1, max_size=2)
+"""Changes, each a batch of its own, and the numbers of the executors that commit them."""
 MOMENTS = st.sampled_from(list(Moment))
-CALLS = st.integers(0, 6)
-"""At which of a step's storage calls something happens; steps make about so many."""
+CALLS = st.integers(0, 7)
+"""At which of a step's storage calls something happens; an attempt makes at most so many."""
+DELAYS = st.sampled_from([1_000, _SLOW_MS, _SLOW_MS])
+MORE_CALLS = st.integers(0, 3) | st.integers(0, 15)
+"""As `CALLS`, of restores, compactions and collections, which read a file for each version."""
+OPENINGS = st.builds(
+    Fault,
+    effect=st.sampled_from([Effect.FAIL, Effect.CRASH, Effect.DELAY, Effect.DELAY]),
+    moment=MOMENTS,
+    skip=st.integers(0, 5),
+    delay_ms=st.just(_SLOW_MS),
+)
+"""What befalls the first executor of a run while it opens its store, in four calls, or six of a new checkpoint."""
 
 
 @dataclass
@@ -117,8 +132,8 @@ class StoreMachine(RuleBasedStateMachine):
         {"compaction_mode": "rolling", "compaction_rolling_parts": 3, "compaction_max_chain": 3},
     )
 
-    @initialize(mode=st.integers(0, 100), format_version=st.sampled_from([1, 2]))
-    def start(self, mode: int, format_version: int) -> None:
+    @initialize(mode=st.integers(0, 100), format_version=st.sampled_from([1, 2]), fault=st.none() | OPENINGS | OPENINGS)
+    def start(self, mode: int, format_version: int, fault: Fault | None) -> None:
         self._set(mode)
         self.format_version = format_version
         self.clock = ManualClock(START_MS)
@@ -142,7 +157,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.checked: frozenset[str] | None = None
         self.verified: set[str] = set()
         self.executors: list[Executor] = []
-        self._new_run()
+        self.batches_meanwhile: list[Batch] = []
+        self._new_run(fault)
 
     # The query
 
@@ -157,27 +173,61 @@ class StoreMachine(RuleBasedStateMachine):
     def rows_of(self, version: Version) -> Rows:
         return self.states[version.attempt]
 
-    def _new_run(self) -> None:
+    def _new_run(self, fault: Fault | None = None) -> None:
         """The query starts anew; the executors of the run before it may still be there."""
         self.zombies = [*self.executors, *self.zombies][:3]
         self.runs += 1
-        self.executors = [self._new_executor(), self._new_executor()]
+        self.executors = []
         self.acknowledged = []
         self.changes = {}
+        # behind one that opened the store while this one was slow to
+        self.executors.append(self._new_executor(fault))
+        if len(self.executors) < 2:
+            self.executors.append(self._new_executor())
+        assert len({executor.store.identity for executor in self.executors}) == 1, "they opened two checkpoints"
 
     def _set(self, mode: int) -> None:
         self.settings = Settings(retention_min_age_ms=MIN_AGE_MS, **self.modes[mode % len(self.modes)])
 
-    def _new_executor(self) -> Executor:
+    def _new_executor(self, fault: Fault | None = None) -> Executor:
+        """An executor that has opened the store: the next one that Spark starts where `fault` was too much for it."""
         backend = FaultyBackend(self.objects, shuffle=self.runs, wait=self._slowly)
-        return Executor(backend, self._open(backend, f"run-{self.runs}", read_only=False), self.runs)
+        if fault is not None:
+            backend.inject(fault)
+        try:
+            store = self._open(backend, f"run-{self.runs}", read_only=False)
+        except (Crashed, LaminaError) as error:
+            if fault is None or (isinstance(error, LaminaError) and error.kind != "storage.failed"):
+                raise
+            note(f"not opened: {error}")
+            return self._new_executor()
+        backend.heal()
+        return Executor(backend, store, self.runs)
 
     def _slowly(self, milliseconds: int) -> None:
-        """A call takes long; meanwhile another executor collects."""
+        """A call takes long; meanwhile batches are committed, and then another executor collects."""
+        batches, self.batches_meanwhile = self.batches_meanwhile, []
+        for batch in batches:
+            if self.segments:
+                self.adopt(batch[1], 0)
+            self._batch(batch)
         self.clock.advance(milliseconds)
         executor = self._new_executor()
+        if not self.executors:
+            self.executors.append(executor)
         if not self._collection_waits:
             executor.store.collect(self._confirmed_by(executor), dry_run=False)
+
+    @contextlib.contextmanager
+    def _slow(self, executor: Executor, call: int, delay_ms: int, batches: list[Batch]) -> Iterator[tuple[str, ...]]:
+        """One call of the executor takes long, and `batches` are committed meanwhile; gives the errors that may come.
+
+        Only where it takes longer than the minimum age may what it needs be collected.
+        """
+        self.batches_meanwhile = batches
+        executor.backend.inject(Fault(effect=Effect.DELAY, skip=call, delay_ms=delay_ms))
+        yield ("file.missing", "state.not-retained") if delay_ms > MIN_AGE_MS else ()
+        self.batches_meanwhile = []
 
     def _open(self, backend: FaultyBackend, run: str, *, read_only: bool) -> HeapStore:
         storage = Storage("machine:/state", backend=backend)
@@ -229,8 +279,12 @@ class StoreMachine(RuleBasedStateMachine):
     def remove(self, key: bytes, family: int) -> None:
         self.changes[family, key] = (DELETE, b"")
 
-    @rule()
-    def abort(self) -> None:
+    @rule(number=st.integers(0, 1))
+    def abort(self, number: int) -> None:
+        """The task fails after it began: nothing of it is published, and the log means the attempt before it."""
+        last_begun = self.last_begun
+        self._surviving(self.executors[number], lambda: self._begin(self.executors[number], snapshot=False))
+        self.last_begun = last_begun
         self.changes = {}
 
     @rule(number=st.integers(0, 1))
@@ -240,7 +294,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         number=st.integers(0, 1),
-        call=CALLS,
+        call=MORE_CALLS,
         effect=st.sampled_from([Effect.FAIL, Effect.CRASH, Effect.TRUNCATE]),
     )
     def open_with_a_fault(self, number: int, call: int, effect: Effect) -> None:
@@ -342,11 +396,17 @@ class StoreMachine(RuleBasedStateMachine):
         executor.backend.inject(Fault(operation, effect=Effect.CRASH, moment=moment, skip=skip))
         self._run_attempt(executor)
 
-    @rule(number=st.integers(0, 1), call=CALLS)
-    def attempt_with_a_slow_call(self, number: int, call: int) -> None:
-        executor = self.executors[number]
-        executor.backend.inject(Fault(effect=Effect.DELAY, skip=call, delay_ms=_SLOW_MS))
-        self._run_attempt(executor)
+    @rule(number=st.integers(0, 1), operation=st.sampled_from(["*", "publish"]), call=CALLS, change=CHANGES)
+    def attempt_with_a_slow_call(
+        self, number: int, operation: str, call: int, change: tuple[Position, int, bytes]
+    ) -> None:
+        """Of a commit that is the first to name a segment, which a collector may take meanwhile."""
+        self.compact(number)
+        if self.segments:
+            self.adopt(number, 0)
+        skip = call if operation == "*" else 0
+        self.executors[number].backend.inject(Fault(operation, effect=Effect.DELAY, skip=skip, delay_ms=_SLOW_MS))
+        self._batch((change, number))
 
     @precondition(lambda self: self.acknowledged)
     @rule(which=st.integers(0, 5))
@@ -368,21 +428,26 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(changes=st.lists(CHANGES, min_size=1, max_size=4), number=st.integers(0, 1), maintain=st.integers(0, 2))
     def batches(self, changes: list[tuple[Position, int, bytes]], number: int, maintain: int) -> None:
         """Some batches where nothing goes wrong, with compaction between them or without; most of a query's life."""
-        for (family, key), op, value in changes:
-            if op == DELETE:
-                self.remove(key, family)
-            elif family == LISTS_FAMILY:
-                self.append(key, value)
-            else:
-                self.put(key, value)
-            self.attempt(number, False)
-            self.commitbatch_of(len(self.acknowledged) - 1)
+        for change in changes:
+            self._batch((change, number))
             if maintain:
                 self.compact(number)
                 if maintain == 2:
                     self.collect(1 - number, 0)
                 if self.segments:
                     self.adopt(number, 0)
+
+    def _batch(self, batch: Batch) -> None:
+        ((family, key), op, value), number = batch
+        if op == DELETE:
+            self.remove(key, family)
+        elif family == LISTS_FAMILY:
+            self.append(key, value)
+        else:
+            self.put(key, value)
+        self.attempt(number, False)
+        if self.acknowledged:
+            self.commitbatch_of(len(self.acknowledged) - 1)
 
     @precondition(lambda self: len(self.pending) < 3)
     @rule(number=st.integers(0, 1))
@@ -422,6 +487,11 @@ class StoreMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self._new_run()
 
+    @rule(fault=OPENINGS)
+    def restart_with_a_fault(self, fault: Fault) -> None:
+        """An executor fails, dies or takes long over who runs the query; what it left is what others find."""
+        self._new_run(fault)
+
     @rule(mode=st.integers(0, 100))
     def restart_in_another_mode(self, mode: int) -> None:
         self._set(mode)
@@ -453,20 +523,33 @@ class StoreMachine(RuleBasedStateMachine):
     def compact(self, number: int) -> None:
         self._compact(self.executors[number])
 
-    def _compact(self, executor: Executor) -> None:
+    def _compact(self, executor: Executor, *kinds: str) -> None:
         def step() -> None:
             executor.store.confirm(self.known(self.committed))
             compacted = executor.store.compact()
             if compacted is not None:
                 self.segments.append(compacted.segment)
 
-        self._surviving(executor, step)
+        self._surviving(executor, step, *kinds)
 
-    @rule(number=st.integers(0, 1), moment=MOMENTS, call=CALLS, effect=st.sampled_from([Effect.FAIL, Effect.CRASH]))
-    def compact_with_a_fault(self, number: int, moment: Moment, call: int, effect: Effect) -> None:
+    @rule(
+        number=st.integers(0, 1),
+        operation=st.sampled_from(["*", "publish"]),
+        moment=MOMENTS,
+        call=MORE_CALLS,
+        effect=st.sampled_from([Effect.FAIL, Effect.CRASH]),
+    )
+    def compact_with_a_fault(self, number: int, operation: str, moment: Moment, call: int, effect: Effect) -> None:
         executor = self.executors[number]
-        executor.backend.inject(Fault(effect=effect, moment=moment, skip=call))
+        skip = call if operation == "*" else 0
+        executor.backend.inject(Fault(operation, effect=effect, moment=moment, skip=skip))
         self._compact(executor)
+
+    @rule(number=st.integers(0, 1), call=MORE_CALLS, delay_ms=DELAYS, batches=BATCHES)
+    def compact_slowly(self, number: int, call: int, delay_ms: int, batches: list[Batch]) -> None:
+        executor = self.executors[number]
+        with self._slow(executor, call, delay_ms, batches) as gone:
+            self._compact(executor, *gone)
 
     @precondition(lambda self: self.segments)
     @rule(number=st.integers(0, 1), minutes=st.sampled_from([0, 0, 0, 7, 30]))
@@ -513,7 +596,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.collected = max(self.collected, self.committed.version - MIN_VERSIONS)
         return executor.store.confirm(self.known(self.committed))
 
-    @rule(number=st.integers(0, 1), moment=MOMENTS, call=CALLS, effect=st.sampled_from([Effect.FAIL, Effect.CRASH]))
+    @rule(
+        number=st.integers(0, 1),
+        minutes=st.sampled_from([0, 11]),
+        call=MORE_CALLS,
+        delay_ms=DELAYS,
+        batches=BATCHES,
+    )
+    def collect_slowly(self, number: int, minutes: int, call: int, delay_ms: int, batches: list[Batch]) -> None:
+        """Some time after a compaction: a commit refers to the segment while the collection has it in its hands."""
+        self.compact(number)
+        self.clock.advance(minutes * 60_000)
+        executor = self.executors[number]
+        if self._collection_waits:
+            return
+        with self._slow(executor, call, delay_ms, batches) as gone:
+            self._surviving(
+                executor, lambda: executor.store.collect(self._confirmed_by(executor), dry_run=False), *gone
+            )
+
+    @rule(
+        number=st.integers(0, 1), moment=MOMENTS, call=MORE_CALLS, effect=st.sampled_from([Effect.FAIL, Effect.CRASH])
+    )
     def collect_with_a_fault(self, number: int, moment: Moment, call: int, effect: Effect) -> None:
         executor = self.executors[number]
         self.clock.advance(660_000)
@@ -578,6 +682,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _manifest(self, attempt: AttemptId) -> CommitManifest:
         name = str(CommitName(attempt))
+        assert name in self._names(), f"{name} is gone"
         manifest = verify(self.objects.read(f"{_DIRECTORY}/{name}"), name)
         assert isinstance(manifest, CommitManifest)
         return manifest
@@ -616,9 +721,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def check_published_files_never_change(self) -> None:
-        for name in self._names():
-            data = self.objects.objects[f"{_DIRECTORY}/{name}"][0]
-            assert self._seen.setdefault(name, data) == data, name
+        for path, (data, _) in self.objects.objects.items():
+            if path.startswith(f"{_DIRECTORY}/") or not is_temporary(path.rpartition("/")[2]):
+                assert self._seen.setdefault(path, data) == data, path
 
     @invariant()
     def check_references_of_retained_versions_are_there(self) -> None:
