@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -83,7 +84,8 @@ class Sink:
             current.rename(self._orders / f"taken-{order['id']}.json")
         except (FileNotFoundError, ValueError):
             return
-        os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def main(request: dict[str, str]) -> int:

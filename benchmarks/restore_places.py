@@ -43,13 +43,14 @@ BAR, BAR_RATIO = 1.5, 0.3
 CHANGED = 4
 """The increments of a chain change one key in so many, together."""
 
+CHAINS = [1, 20, 200]
 WITH_BUILT_IN = 20
 HDFS_KEYS = 4_000_000
 """The built-in heap store keeps more keys than these in no 8 GiB."""
 
 
 def run(sizes: Sequence[int], chains: Sequence[int], places: Sequence[str], rounds: int, name: str) -> dict[str, Any]:
-    """Every cell, chain by chain; the result is written to `name` after each."""
+    """Every cell, chain by chain; what there is of it is written beside `name` after each."""
     # what only reads results does without moto
     from benchmarks.slow_s3 import SlowS3
 
@@ -69,7 +70,7 @@ def run(sizes: Sequence[int], chains: Sequence[int], places: Sequence[str], roun
                     chain = Chain(Path(folder), keys, increments, s3)
                     cells += chain.measure(places, rounds)
                 # chain by chain: the largest ones take long
-                write_result(name, result)
+                write_result(f"{name}-partial", result)
     return result
 
 
@@ -230,13 +231,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="200,000 keys, one round")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--keys", type=int, nargs="+")
-    parser.add_argument("--increments", type=int, nargs="+", default=[1, 20, 200])
+    parser.add_argument("--increments", type=int, nargs="+", default=CHAINS)
     parser.add_argument("--places", nargs="+", choices=PLACES, default=list(PLACES))
     given = parser.parse_args()
     sizes = given.keys or ([200_000] if given.quick else [1_000_000, 4_000_000, 16_000_000])
-    name = "restore_places-quick" if given.quick else "restore_places"
-    rounds = given.rounds or (1 if given.quick else 3)
-    show(run(sizes, given.increments, given.places, rounds, name), Console(width=130))
+    whole = given.keys is None and given.increments == CHAINS and given.places == list(PLACES)
+    name = "restore_places-quick" if given.quick else "restore_places" if whole else "restore_places-some"
+    result = run(sizes, given.increments, given.places, given.rounds or (1 if given.quick else 3), name)
+    write_result(name, result)
+    show(result, Console(width=130))
 
 
 if __name__ == "__main__":

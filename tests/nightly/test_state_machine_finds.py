@@ -182,24 +182,12 @@ def what_a_caller_has_is_taken_for_an_ancestor(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(chain, "since", lambda references, version: tuple(one for one in references if one.end > version))
 
 
-def a_base_that_is_gone_is_built_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(chain, "check", lambda *_: None)
-    patch.setattr(Versions, "open_present", Versions.open)
-
-
 def the_last_executor_to_open_a_new_checkpoint_says_whose_it_is(patch: pytest.MonkeyPatch) -> None:
     def publish_if_absent(self: Storage, path: str, data: bytes) -> bool:
         self.publish(path, data)
         return True
 
     patch.setattr(Storage, "publish_if_absent", publish_if_absent)
-
-
-def a_read_that_ends_early_is_believed(patch: pytest.MonkeyPatch) -> None:
-    from lamina.format import container
-
-    patch.setattr(container, "check_section", lambda *_: None)
-    patch.setattr(container, "check_whole", lambda *_: None)
 
 
 BROKEN: list[Break] = [
@@ -225,14 +213,12 @@ BROKEN: list[Break] = [
     an_increment_is_newer_than_the_rewrite_beside_it,
     a_zombie_that_published_last_counts,
     what_a_caller_has_is_taken_for_an_ancestor,
-    a_base_that_is_gone_is_built_on,
     the_last_executor_to_open_a_new_checkpoint_says_whose_it_is,
-    a_read_that_ends_early_is_believed,
 ]
 
 
 QUICK = settings(
-    max_examples=2000,
+    max_examples=800,
     stateful_step_count=40,
     phases=[Phase.generate],
     database=None,

@@ -9,6 +9,7 @@ It can also take one promise away (LAMINA_KILL_BROKEN), so that the campaign can
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -59,7 +60,8 @@ class Orders:
             os.rename(self._current, os.path.join(self._directory, f"taken-{order['id']}.json"))
         except (FileNotFoundError, ValueError):
             return
-        os.kill(victim, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
 
     def _victim(self, order: dict[str, Any]) -> int | None:
         engine = os.getpid() if self._role == "engine" else os.getppid()

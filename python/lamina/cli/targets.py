@@ -72,10 +72,14 @@ def targets(storage: Storage, selection: Selection) -> Targets:
     return Targets(storage.url, logs, state, runs, stores)
 
 
+_NAMES = ("default", "left-keyToNumValues")
+"""Every operator has a store of one of these names; the second is a join's."""
+
+
 def _refuse_unknown(logs: CheckpointLogs, known: int, newest: CommitEntry | None) -> None:
     """An error where there is state of an operator without metadata: its stores would be passed over."""
     named = newest is not None and any(operator >= known for operator in newest.state_ids or ())
-    if named or logs.storage.list(f"state/{store_directory(known, 0, 'default')}"):
+    if named or any(logs.storage.list(f"state/{store_directory(known, 0, name)}") for name in _NAMES):
         raise FileError(
             "file.missing",
             f"{logs.storage.location(f'state/{known}/_metadata')} tells nothing of operator {known}, of which there is "

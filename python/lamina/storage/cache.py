@@ -42,6 +42,10 @@ _AUTO_BYTES = 4 << 30
 _AUTO_SHARE = 10
 _NAME_LENGTH = 64
 
+_MANY_TIMES, _LITTLE_BYTES = 4, 8 << 20
+"""An object more than so many times as large as the part that is wanted, and so many bytes, is not fetched for a copy:
+a reader of an increment would wait for the state that was written in full beside it."""
+
 _PIECE_BYTES = 4 << 20
 """What is in memory at once of the bytes that only a copy needs."""
 
@@ -302,6 +306,12 @@ def _remove_if_dead(path: str) -> None:
             os.close(descriptor)
 
 
+def _split(offset: int, length: int) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths of pieces."""
+    for start in range(offset, offset + length, PIECE_BYTES):
+        yield start, min(PIECE_BYTES, offset + length - start)
+
+
 class CachingBackend(Backend):
     """A remote storage with local copies.
 
@@ -355,16 +365,18 @@ class CachingBackend(Backend):
         return self._inner.read_range(path, offset, length) if found is None else found
 
     def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
-        if not self._cache.holds(path) or size > self._cache.max_bytes:
-            yield from self._inner.read_pieces(path, offset, length, size)
+        much = size > _MANY_TIMES * length + _LITTLE_BYTES
+        if much or not self._cache.holds(path) or size > self._cache.max_bytes:
+            for start, wanted in _split(offset, length):
+                piece = self._copied(path, start, wanted)
+                yield self._inner.read_range(path, start, wanted) if piece is None else piece
             return
         with self._lock:
             alone = path not in self._being_copied
             self._being_copied.add(path)
         writing: Writing | None = None
         try:
-            for start in range(offset, offset + length, PIECE_BYTES):
-                wanted = min(PIECE_BYTES, offset + length - start)
+            for start, wanted in _split(offset, length):
                 piece = self._copied(path, start, wanted)
                 if piece is None:
                     if alone and start == offset:

@@ -22,7 +22,7 @@ from lamina.storage.backend import Backend, Listed
 _PART_BYTES = 32 << 20
 """Objects up to this size are sent in one request; larger ones in parts of this size, 10,000 of them at most."""
 
-_RANGE_BYTES = 8 << 20
+_RANGE_BYTES = 4 << 20
 """Longer reads are split into requests of this size, which run side by side and are retried one by one."""
 
 

@@ -64,6 +64,15 @@ class _Found:
     versions: set[int] = field(default_factory=set)
 
 
+class _CannotCount(Exception):
+    """A file by which versions are counted together cannot be read."""
+
+    def __init__(self, error: LaminaError, versions: set[int]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.versions = versions
+
+
 class StoreChecker:
     """The check of one store.
 
@@ -236,20 +245,46 @@ class StoreChecker:
         newest = max(self._named, default=None)
         if newest is None or newest not in opened:
             return 0
+        left = dict(opened)
+        while newest in left:
+            try:
+                return self._counted(left)
+            except _CannotCount as failed:
+                error, versions = failed.error, failed.versions
+                # the oldest versions may have been collected meanwhile, with files that are counted by; the rest stays
+                gone = set(left).difference(self._still_named()) if error.kind == "file.missing" else set()
+                self._note(left[max(gone or versions)].name, error, *(gone or versions))
+                if not gone:
+                    return None
+                left = {version: found for version, found in left.items() if version not in gone}
+        return None
+
+    def _counted(self, opened: Mapping[int, Opened]) -> int:
         numbers: dict[str, list[int]] = {}
         for version, found in sorted(opened.items()):
             # a version that changed nothing is the attempt of the one before it
             numbers.setdefault(found.manifest.attempt, []).append(version)
         groups = counts.together([opened[versions[0]] for versions in numbers.values()])
-        self._plan(sum(map(counts.size, groups)))
+        planned = sum(map(counts.size, groups))
+        self._plan(planned)
+
+        def read(count: int) -> None:
+            nonlocal planned
+            planned -= count
+            self._read(count)
+
         live = 0
-        for group in groups:
-            try:
-                for found, rows in zip(group, counts.counted(self._files, group, self._read), strict=True):
-                    live = self._compared(found, rows, numbers[found.manifest.attempt])
-            except LaminaError as error:
-                self._note(group[-1].name, error, *(one for found in group for one in numbers[found.manifest.attempt]))
-                return None
+        try:
+            for group in groups:
+                try:
+                    rows = counts.counted(self._files, group, read)
+                except LaminaError as error:
+                    versions = {one for found in group for one in numbers[found.manifest.attempt]}
+                    raise _CannotCount(error, versions) from error
+                for found, each in zip(group, rows, strict=True):
+                    live = self._compared(found, each, numbers[found.manifest.attempt])
+        finally:
+            self._read(planned)
         return live
 
     def _compared(self, found: Opened, rows: Mapping[int, int], versions: Sequence[int]) -> int:

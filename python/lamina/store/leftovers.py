@@ -8,11 +8,21 @@ writes would count.
 from __future__ import annotations
 
 from lamina.format import paths
+from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage, is_temporary
 from lamina.store.model import DELETE, WAIT, Verdict
 
 SHARED_TEMPORARY = "shared_temporary"
 """The class of these files, which belong to no store."""
+
+
+_FIRST_NAMES = ("default", "left-keyToNumValues")
+"""Of the stores of one operator and partition; the second is a join's."""
+
+
+def collects_shared(identity: StoreIdentity) -> bool:
+    """Whether it is this store that collects them: one of each checkpoint does."""
+    return (identity.operator, identity.partition) == (0, 0) and identity.name in _FIRST_NAMES
 
 
 def shared_temporaries(storage: Storage, min_age_ms: int, now_ms: int) -> list[Verdict]:

@@ -68,10 +68,10 @@ class Loader:
                 raise LaminaError.from_kind("state.base", f"{end} does not stand on {snapshot} by increments alone")
             steps.append(increment)
             if base is None:
-                return self._load(opened, EMPTY, steps, None)
+                return self._load(opened, EMPTY, steps, None, oldest=current.manifest.version)
             current = self._versions.open(base.attempt, Version(base.version, base.attempt))
         references = [*steps, *current.references()]
-        return self._load(opened, EMPTY, references, self._recover(opened))
+        return self._load(opened, EMPTY, references, self._recover(opened), oldest=current.manifest.version)
 
     def _steps(self, opened: Opened, have: Version) -> Sequence[Reference] | None:
         """The references, oldest first, from `have` to the version opened; None where there are none."""
@@ -134,8 +134,14 @@ class Loader:
         return recover
 
     def _load(
-        self, opened: Opened, start: str, references: Sequence[Reference], recover: restore.Recover | None
+        self,
+        opened: Opened,
+        start: str,
+        references: Sequence[Reference],
+        recover: restore.Recover | None,
+        oldest: int | None = None,
     ) -> Load:
+        """`oldest`: the version whose retention keeps all of `references`, where that is not the one opened."""
         manifest = opened.manifest
         batches = restore.stream(self._files, references, recover)
         return Load(
@@ -148,7 +154,7 @@ class Loader:
             manifest.next_column_family,
             chain.files(references),
             sum(reference.length for reference in references),
-            self._versions.watched(manifest.version, batches),
+            self._versions.watched(manifest.version if oldest is None else oldest, batches),
         )
 
     def _attempt_at(self, manifest: CommitManifest, version: int) -> str | None:

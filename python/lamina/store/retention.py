@@ -10,8 +10,8 @@ Rules (DESIGN section 8):
 4. A file that was referred to goes when the first manifest without it that makes it unneeded has been there for the
    minimum age; a file that never was, when it has itself been there that long. Ages come from the storage's own
    times.
-5. A file that is none of ours stays. The stores of partition 0 also collect what cut-off publications left in `_lamina`
-   (`leftovers`).
+5. A file that is none of ours stays. The first store of each checkpoint also collects what cut-off publications left in
+   `_lamina` (`leftovers`).
 6. What a commit refers to stays as long as the commit stays by rule 2 or by its age: a version may be committed in
    Spark's log long before anybody builds on it, and a reader may have opened it.
 
@@ -35,7 +35,7 @@ from lamina.settings import Settings
 from lamina.storage import Listed, is_temporary
 from lamina.store.checkpoint_state import Standing
 from lamina.store.files import StoreFiles
-from lamina.store.leftovers import shared_temporaries
+from lamina.store.leftovers import collects_shared, shared_temporaries
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.registry import Entry, Looked, Registry, footprint
 from lamina.store.versions import Versions, file_name, is_empty
@@ -130,8 +130,8 @@ class Collector:
         if lineage is None:
             return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
         verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, looked)
-        storage, first = self._files.storage, self._files.identity.partition == 0
-        shared = shared_temporaries(storage, self._retention.min_age_ms, now) if first else []
+        storage, shares = self._files.storage, collects_shared(self._files.identity)
+        shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
         if not dry_run:
             # a deletion that fails is repeated by the next collection
             self._files.delete([verdict.path for verdict in verdicts if verdict.action == DELETE])

@@ -83,6 +83,16 @@ CALLS = st.integers(0, 7)
 DELAYS = st.sampled_from([1_000, _SLOW_MS, _SLOW_MS])
 MORE_CALLS = st.integers(0, 3) | st.integers(0, 15)
 """As `CALLS`, of restores, compactions and collections, which read a file for each version."""
+
+READS = st.builds(
+    lambda effect, call: Fault(effect=effect, skip=call), st.sampled_from([Effect.FAIL, Effect.CRASH]), MORE_CALLS
+) | st.builds(
+    lambda operation, call: Fault(operation, effect=Effect.TRUNCATE, skip=call),
+    st.sampled_from(["read", "read_range", "read_tail"]),
+    st.integers(0, 3),
+)
+"""Faults of a restore: of any call, or a read that gives less than there is."""
+
 OPENINGS = st.builds(
     Fault,
     effect=st.sampled_from([Effect.FAIL, Effect.CRASH, Effect.DELAY, Effect.DELAY]),
@@ -292,15 +302,11 @@ class StoreMachine(RuleBasedStateMachine):
         """An executor brings its table to the committed version, from what it has where that is a way."""
         self._bring(self.executors[number])
 
-    @rule(
-        number=st.integers(0, 1),
-        call=MORE_CALLS,
-        effect=st.sampled_from([Effect.FAIL, Effect.CRASH, Effect.TRUNCATE]),
-    )
-    def open_with_a_fault(self, number: int, call: int, effect: Effect) -> None:
+    @rule(number=st.integers(0, 1), fault=READS)
+    def open_with_a_fault(self, number: int, fault: Fault) -> None:
         """The right rows, or an error; a read that gives less than there is is noticed."""
         executor = self.executors[number]
-        executor.backend.inject(Fault("*", effect=effect, skip=call))
+        executor.backend.inject(fault)
         self._surviving(executor, lambda: self._bring(executor), "file.damaged", "file.missing", "state.not-retained")
 
     def _bring(self, executor: Executor) -> None:

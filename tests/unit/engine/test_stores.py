@@ -184,9 +184,10 @@ def test_a_commit_tells_once_what_became_of_the_stores_files(engine: Engine, dat
     for version in range(1, 13):
         attempt = store.commit(data, version, attempt, entries([put(b"k", b"v" * 100)]))
     before = {path: path.stat().st_size for path in store.directory.glob("*.lam")}
-    # the segment takes effect with the next commit; what it was merged from goes when no retained version needs it
-    told = []
-    for version in range(13, 19):
+    # a segment takes effect with the next commit; what it was merged from goes when no retained version needs it
+    told: list[dict[str, int]] = []
+    gone: list[int] = []
+    for version in range(13, 60):
         assert engine.call("maintain", store.handle, {})["ok"]
         while (stats := engine.call("stats")["maintenance"])["waiting"] or stats["working_on"]:
             pass
@@ -194,7 +195,9 @@ def test_a_commit_tells_once_what_became_of_the_stores_files(engine: Engine, dat
         answer = data.request(store.commit_header(version, begun, 1), [[entries([put(b"k", b"v")])]])
         attempt = begun["attempt"]
         told.append(answer["maintained"])
-    gone = [size for path, size in before.items() if not path.exists()]
+        gone = [size for path, size in before.items() if not path.exists()]
+        if len(gone) > 5:
+            break
     assert len(gone) > 5
     assert sum(one["segments"] for one in told) == stats["segments"] > 0
     assert sum(one["deleted_files"] for one in told) == stats["deleted_files"] >= len(gone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from lamina.format.entries import PUT
 from lamina.format.manifest import Count
 from lamina.storage import Storage
-from lamina.store import CommitRequest, HeapStore, Version
+from lamina.store import CommitRequest, HeapStore, Version, counts
 from lamina.store.check import COUNTS, StoreCheck, StoreChecker
 from lamina.store.versions import file_name
 from tests.unit.store.writing import FAMILY, Query, damage, entries
@@ -161,3 +162,46 @@ def test_counting_all_versions_reads_each_file_at_most_twice_more() -> None:
     assert sum(read) <= 3 * found.bytes
     first = [path for operation, path in query.faults.calls if operation != "list" and "/1_" in path]
     assert len(first) < 15
+
+
+def test_files_that_are_collected_while_rows_are_counted_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(compaction__maxChain=100)
+    store = query.open()
+    versions = [EMPTY]
+    for number in range(1, 31):
+        versions.append(query.run_batches(store, versions[-1], 1)[0])
+        store.confirm(versions[-1])
+        compacted = store.compact()
+        if compacted is not None:
+            store.adopt(compacted.segment)
+        if number == 20:
+            lie(monkeypatch, [25])
+    named = {version.version: version.attempt for version in versions[1:]}
+    manifests = {number: store.manifest(versions[number]) for number in named}
+    needed = {
+        reference.path or file_name(str(named[number]))
+        for number, manifest in manifests.items()
+        if number >= 10 and manifest is not None
+        for reference in manifest.references
+    }
+    still = set(named)
+    counted = counts.counted
+
+    def collected_first(*arguments: Any) -> Any:
+        if len(still) == len(named):
+            still.difference_update(range(1, 10))
+            gone = [entry.name for entry in query.storage.list("0/0") if entry.name not in needed]
+            query.storage.delete_many([f"0/0/{name}" for name in gone])
+        return counted(*arguments)
+
+    monkeypatch.setattr(counts, "counted", collected_first)
+    progress: Counter[str] = Counter()
+    check = StoreChecker(
+        query.storage, store.identity, named, still_named=lambda: still, contents=True,
+        read=lambda count: progress.update(read=count), plan=lambda count: progress.update(planned=count),
+    ).check()  # fmt: skip
+    assert check.collected == tuple(range(1, 10))
+    assert [(problem.kind, problem.versions) for problem in check.problems] == [(COUNTS, (25,))]
+    assert check.whole == tuple(number for number in range(10, 31) if number != 25)
+    assert check.rows == len(query.states[str(named[30])])
+    assert progress["read"] == progress["planned"] > 0

@@ -319,7 +319,26 @@ def test_a_reader_that_outlives_the_minimum_age_is_told_so(query: Query, format_
     assert "retention.minAgeMs" in message
     assert "put the file back" not in message
     assert any(file(version) in message for version in versions)
-    assert ("version 20" in message) == (how != "feed")
+    # the feed names the version of the change that it came to, a replay the one that it began with
+    assert ("version 20" in message) == (how not in ("feed", "replay"))
+
+
+def test_a_replay_up_to_a_retained_version_is_told_so_too_where_it_began_with_one_that_is_not(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(START_MS)
+    storage = Storage(str(tmp_path), backend=Aged(tmp_path, clock))
+    query = Query(storage, min_versions=3, clock=clock, compaction__mode="full", compaction__fullInterval=1)
+    store = query.open()
+    versions = batches(query, store, EMPTY, 20)
+    read = query.open(read_only=True).replay(versions[1], versions[-1]).batches
+    assert next(read)
+    wait(query, MIN_AGE_MS)
+    assert {file(version) for version in versions[1:10]} <= deleted(store.collect(versions[-1], dry_run=False))
+    with fails_with("state.not-retained") as caught:
+        list(read)
+    assert f"version {versions[1].version} left retention" in caught.error.message
+    query.assert_restores(query.open(), versions[-1])
 
 
 def test_a_reader_is_told_so_where_newer_versions_still_need_the_versions_own_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina
 
 import java.io.{File, IOException}
+import java.net.URI
 import java.nio.file.Paths
 
 import scala.jdk.CollectionConverters._
@@ -64,7 +65,8 @@ object StoreSettings {
   private val StoragePrefixes = Seq("fs.", "dfs.", "google.cloud.")
 
   /** Schemes of storages to which the engine gets secrets from these keys. */
-  private val WithSecrets = Set("s3", "s3a", "s3n", "abfs", "abfss", "wasb", "wasbs")
+  private val OfS3 = Set("s3", "s3a", "s3n")
+  private val WithSecrets = OfS3 ++ Set("abfs", "abfss", "wasb", "wasbs")
 
   private val ProviderPath = "security.credential.provider.path"
 
@@ -99,16 +101,20 @@ object StoreSettings {
       .toMap
     val uri = new Path(url).toUri
     val location = if (uri.getScheme == null) FileSystem.getDefaultUri(conf) else uri
-    if (WithSecrets(location.getScheme)) keys ++ secrets(conf, location.getAuthority) else keys
+    if (WithSecrets(location.getScheme)) keys ++ secrets(conf, location) else keys
   }
 
   private def isStorageKey(key: String): Boolean = StoragePrefixes.exists(key.startsWith(_))
 
   /** What the credential providers hold under names of storage keys; of several the first one counts. */
-  private def secrets(conf: Configuration, authority: String): Map[String, String] = {
+  private def secrets(conf: Configuration, location: URI): Map[String, String] = {
+    val authority = location.getAuthority
     val ofS3 =
-      Seq(s"fs.s3a.bucket.$authority.$ProviderPath", s"fs.s3a.$ProviderPath").flatMap(key => Option(conf.get(key)))
-    val paths = (ofS3.take(1) ++ Option(conf.get(s"hadoop.$ProviderPath"))).filter(_.nonEmpty).mkString(",")
+      if (!OfS3(location.getScheme)) None
+      else
+        Seq(s"fs.s3a.bucket.$authority.$ProviderPath", s"fs.s3a.$ProviderPath")
+          .flatMap(key => Option(conf.get(key))).headOption
+    val paths = (ofS3.toSeq ++ Option(conf.get(s"hadoop.$ProviderPath"))).filter(_.nonEmpty).mkString(",")
     if (paths.isEmpty) Map.empty
     else
       try {

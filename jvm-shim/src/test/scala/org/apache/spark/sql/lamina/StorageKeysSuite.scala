@@ -49,6 +49,13 @@ class StorageKeysSuite extends AnyFunSuite {
     assert(StoreSettings.storageKeys(conf, s"abfss://c@$account/query")(s"fs.azure.account.key.$account") == "k")
   }
 
+  test("a credential provider of S3A is none of Azure's") {
+    val account = "account.dfs.core.windows.net"
+    val conf = configuration(Map("fs.s3a.security.credential.provider.path" -> keystore("fs.s3a.secret.key" -> "s")))
+    assert(!StoreSettings.storageKeys(conf, s"abfss://c@$account/query").contains("fs.s3a.secret.key"))
+    assert(StoreSettings.storageKeys(conf, url)("fs.s3a.secret.key") == "s")
+  }
+
   test("of several credential providers a bucket's own goes first, then S3A's, then the general one") {
     def of(owner: String): String = keystore("fs.s3a.secret.key" -> owner)
     val general = Map(providers -> of("general"))
