@@ -218,7 +218,7 @@ BROKEN: list[Break] = [
 
 
 QUICK = settings(
-    max_examples=800,
+    max_examples=2000,
     stateful_step_count=40,
     phases=[Phase.generate],
     database=None,
