@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from moto.server import ThreadedMotoServer
@@ -247,3 +248,20 @@ class S3Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class OnS3Server:
+    """What makes a conformance suite one of storages on moto's server, through s3fs."""
+
+    server: ClassVar[S3Server]
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.server = S3Server()
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        cls.server.close()
+
+    def new_storage(self) -> Storage:
+        return self.server.storage()

@@ -14,7 +14,7 @@ from lamina.storage import LocalCache, Storage
 from lamina.storage.renaming import RenamingBackend
 from lamina.testing.faults import FaultyBackend
 from lamina.testing.storage_conformance import StorageConformance
-from tests.s3_server import S3Server
+from tests.s3_server import OnS3Server
 
 
 class HdfsLike(LocalFileSystem):
@@ -87,19 +87,8 @@ class TestLikeWebHdfs(TestRenamingFileSystem):
         return Storage(self.directory.name, backend=RenamingBackend(WebHdfsLike(auto_mkdir=True), self.directory.name))
 
 
-class TestS3(StorageConformance):
-    """moto's server, through s3fs."""
-
-    @classmethod
-    def setup_class(cls) -> None:
-        cls.server = S3Server()
-
-    @classmethod
-    def teardown_class(cls) -> None:
-        cls.server.close()
-
-    def new_storage(self) -> Storage:
-        return self.server.storage()
+class TestS3(OnS3Server, StorageConformance):
+    pass
 
 
 class TestS3WithLocalCopies(TestS3):

@@ -10,7 +10,7 @@ from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
 from lamina.testing.store_conformance import StoreConformance
-from tests.s3_server import S3Server
+from tests.s3_server import OnS3Server
 
 
 class OnLocalFiles(StoreConformance):
@@ -27,21 +27,6 @@ class OnMemory(StoreConformance):
         return Storage(f"memory://conformance/{uuid.uuid4()}")
 
 
-class OnS3(StoreConformance):
-    """moto's server, through s3fs."""
-
-    @classmethod
-    def setup_class(cls) -> None:
-        cls.server = S3Server()
-
-    @classmethod
-    def teardown_class(cls) -> None:
-        cls.server.close()
-
-    def new_storage(self) -> Storage:
-        return self.server.storage()
-
-
 class TestHeapOnLocalFiles(OnLocalFiles):
     pass
 
@@ -52,7 +37,7 @@ class TestHeapOnLocalFilesWithFsync(OnLocalFiles):
         return Storage(self.directory.name, fsync=True)
 
 
-class TestHeapOnS3(OnS3):
+class TestHeapOnS3(OnS3Server, StoreConformance):
     pass
 
 
