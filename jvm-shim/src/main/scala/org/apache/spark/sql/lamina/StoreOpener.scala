@@ -222,7 +222,12 @@ final class StoreOpener(
   private def tableFor(attempt: Option[String], streaming: Boolean): LiveTable = {
     val content = Attempts.content(attempt)
     val busy = live != null && live.synchronized(live.isBusy)
-    if (streaming && !busy && content != Attempts.Empty && !holds(attempt)) handOver(attempt, content).foreach(adopt)
+    if (streaming && !busy && content != Attempts.Empty && !holds(attempt)) {
+      handOver(attempt, content) match {
+        case Some(table) => adopt(table)
+        case None => TableLease.releaseOf(storeKey(streaming))
+      }
+    }
     if (live == null || !live.synchronized(owns(live))) {
       val created = new LiveTable(pool)
       created.owner = this

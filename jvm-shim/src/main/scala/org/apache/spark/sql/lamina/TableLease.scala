@@ -21,7 +21,8 @@ final case class StoreKey(checkpoint: String, operator: Long, partition: Int, na
  *      the one that the table can step back to.
  *   1. Only from a provider without an open transaction and without a commit that may still fail. The provider that had
  *      it opens its version anew if it is used again.
- *   1. A table whose provider was closed stays for `heap.handOverMs`; memory pressure ends its stay.
+ *   1. A table whose provider was closed stays for `heap.handOverMs`; memory pressure ends its stay, and so does an open
+ *      of its store that cannot use it and loads another one.
  *
  * The table's own lock decides who has it.
  */
@@ -83,10 +84,13 @@ object TableLease extends Logging {
     }
 
   /** Closes the parked tables whose time is over. */
-  def expire(): Unit = closeParked(_.until <= nowMs())
+  def expire(): Unit = closeParked((_, parked) => parked.until <= nowMs())
 
   /** Memory is short: closes every parked table. Tables that are in use are left alone. */
-  def releaseMemory(): Unit = closeParked(_ != InUse)
+  def releaseMemory(): Unit = closeParked((_, parked) => parked != InUse)
+
+  /** A table of the store is loaded: closes the parked ones, whose rows would be in memory beside its own. */
+  def releaseOf(store: StoreKey): Unit = closeParked((key, parked) => key == store && parked != InUse)
 
   /** Closes a table for good. */
   def drop(key: StoreKey, live: LiveTable): Unit = {
@@ -101,9 +105,9 @@ object TableLease extends Logging {
     }
   }
 
-  private def closeParked(condition: Parked => Boolean): Unit = {
+  private def closeParked(condition: (StoreKey, Parked) => Boolean): Unit = {
     val over = synchronized {
-      for ((key, known) <- tables.toSeq; (live, parked) <- known.toSeq if condition(parked)) yield (key, live)
+      for ((key, known) <- tables.toSeq; (live, parked) <- known.toSeq if condition(key, parked)) yield (key, live)
     }
     over.foreach { case (key, live) =>
       val closed = live.synchronized {

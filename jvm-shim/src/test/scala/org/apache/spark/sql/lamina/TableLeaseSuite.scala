@@ -79,6 +79,22 @@ class TableLeaseSuite extends AnyFunSuite {
     TableLease.drop(other, used)
   }
 
+  test("where a store is loaded anew its parked tables are closed, and neither those in use nor another store's") {
+    val (key, parked) = fixture()
+    val (other, kept) = fixture()
+    Seq(parked, kept).foreach(_.owner = null)
+    TableLease.park(key, parked, 60000L)
+    TableLease.park(other, kept, 60000L)
+    val used = new LiveTable(new PagePool(64L << 20, 0L, () => System.nanoTime() / 1000000))
+    used.owner = first
+    TableLease.register(key, used)
+    TableLease.releaseOf(key)
+    assert(parked.closed)
+    assert(!used.closed && !kept.closed)
+    TableLease.drop(key, used)
+    TableLease.drop(other, kept)
+  }
+
   test("without a time to stay a table is closed at once") {
     val (key, live) = fixture()
     live.owner = null
