@@ -11,7 +11,9 @@ from pyspark.sql import DataFrame
 from tests.spark.streams import LAMINA, Streams
 from tests.spark.test_restarts import Answers, rows, totals
 
-BATCHES, WAIT_FROM = 9, 5
+BATCHES, COMPACTED, COLLECTED = 12, 5, 10
+"""Batches, and those that wait: for a segment of all versions before, which the commit after it refers to; and until
+those versions are gone, when two such commits are retained and the next one has begun."""
 
 
 def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(streams: Streams) -> None:
@@ -22,10 +24,10 @@ def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(strea
     def each_batch(frame: DataFrame, batch: int) -> None:
         answers(frame, batch)
         store = streams.checkpoint() / "state" / "0"
-        if batch == WAIT_FROM:
+        if batch == COMPACTED:
             # the stores stay open between two batches, and so does the maintenance of them
             wait_for(lambda: all(list((store / part).glob("*.seg")) for part in ("0", "1")))
-        if batch == WAIT_FROM + 2:
+        if batch == COLLECTED:
             wait_for(lambda: all(not files_of(store / part, 1) for part in ("0", "1")))
 
     prefix = "spark.sql.streaming."
