@@ -9,7 +9,7 @@ from lamina.checkpoint import CheckpointLogs, CommitEntry, QueryRun, read_identi
 from lamina.cli.inspect_survey import Selection, chosen_stores, commit_entries, named_versions, operator_survey
 from lamina.errors import FileError, StateError
 from lamina.format.manifest import StoreIdentity
-from lamina.format.paths import store_directory
+from lamina.format.paths import FIRST_STORES, store_directory
 from lamina.storage import Storage
 
 
@@ -72,14 +72,10 @@ def targets(storage: Storage, selection: Selection) -> Targets:
     return Targets(storage.url, logs, state, runs, stores)
 
 
-_NAMES = ("default", "left-keyToNumValues")
-"""Every operator has a store of one of these names; the second is a join's."""
-
-
 def _refuse_unknown(logs: CheckpointLogs, known: int, newest: CommitEntry | None) -> None:
     """An error where there is state of an operator without metadata: its stores would be passed over."""
     named = newest is not None and any(operator >= known for operator in newest.state_ids or ())
-    if named or any(logs.storage.list(f"state/{store_directory(known, 0, name)}") for name in _NAMES):
+    if named or any(logs.storage.list(f"state/{store_directory(known, 0, name)}") for name in FIRST_STORES):
         raise FileError(
             "file.missing",
             f"{logs.storage.location(f'state/{known}/_metadata')} tells nothing of operator {known}, of which there is "

@@ -19,6 +19,8 @@ from lamina.format.attempt_id import AttemptId
 CHECKPOINT = "_lamina/checkpoint"
 RUNS = "_lamina/runs"
 DEFAULT_STORE = "default"
+FIRST_STORES = (DEFAULT_STORE, "left-keyToNumValues")
+"""Every operator has a store of one of these names in each partition; the second is a join's."""
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _COMMIT = re.compile(rf"({_NUMBER})_(L1\.[A-Za-z0-9._-]+)\.lam", re.ASCII)

@@ -7,7 +7,7 @@ The guarantees each method must give are in its docstring and are tested by `lam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,12 @@ import pyarrow as pa
 
 PIECE_BYTES = 32 << 20
 """What is in memory at once of an object that is read in pieces; a remote storage fetches it in several requests."""
+
+
+def split(offset: int, length: int, most: int) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths of the pieces of a range, each of at most `most` bytes."""
+    for start in range(offset, offset + length, most):
+        yield start, min(most, offset + length - start)
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,8 @@ class Backend(ABC):
 
     def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         """As `read_range`, piece by piece, of an object of `size` bytes; it stays here whole where copies are kept."""
-        for start in range(offset, offset + length, PIECE_BYTES):
-            yield self.read_range(path, start, min(PIECE_BYTES, offset + length - start))
+        for start, wanted in split(offset, length, PIECE_BYTES):
+            yield self.read_range(path, start, wanted)
 
     @abstractmethod
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:

@@ -30,7 +30,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from lamina.storage.backend import PIECE_BYTES, Backend, Listed
+from lamina.storage.backend import PIECE_BYTES, Backend, Listed, split
 from lamina.storage.cache_file import CacheFile, CacheFileWriter, Damaged
 from lamina.storage.temporary import is_temporary, temporary_name
 
@@ -306,12 +306,6 @@ def _remove_if_dead(path: str) -> None:
             os.close(descriptor)
 
 
-def _split(offset: int, length: int) -> Iterator[tuple[int, int]]:
-    """Offsets and lengths of pieces."""
-    for start in range(offset, offset + length, PIECE_BYTES):
-        yield start, min(PIECE_BYTES, offset + length - start)
-
-
 class CachingBackend(Backend):
     """A remote storage with local copies.
 
@@ -367,16 +361,14 @@ class CachingBackend(Backend):
     def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         much = size > _MANY_TIMES * length + _LITTLE_BYTES
         if much or not self._cache.holds(path) or size > self._cache.max_bytes:
-            for start, wanted in _split(offset, length):
-                piece = self._copied(path, start, wanted)
-                yield self._inner.read_range(path, start, wanted) if piece is None else piece
+            yield from super().read_pieces(path, offset, length, size)
             return
         with self._lock:
             alone = path not in self._being_copied
             self._being_copied.add(path)
         writing: Writing | None = None
         try:
-            for start, wanted in _split(offset, length):
+            for start, wanted in split(offset, length, PIECE_BYTES):
                 piece = self._copied(path, start, wanted)
                 if piece is None:
                     if alone and start == offset:
@@ -403,10 +395,10 @@ class CachingBackend(Backend):
     def _fill(self, writing: Writing, path: str, start: int, end: int) -> None:
         """Adds what only the copy needs; a failure only means that there will be none."""
         try:
-            for position in range(start, end, _PIECE_BYTES):
+            for position, wanted in split(start, end - start, _PIECE_BYTES):
                 if not writing.open:
                     return
-                writing.write(self._inner.read_range(path, position, min(_PIECE_BYTES, end - position)))
+                writing.write(self._inner.read_range(path, position, wanted))
         except Exception as error:
             # what was asked for is read without it; whoever needs the rest will meet the error
             log.warning("no local copy of %s is kept: %s", self._url(path), error)

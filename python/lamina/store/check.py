@@ -6,7 +6,8 @@ listing and the reading is none, which shows by Spark's log naming the versions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lamina.errors import LaminaError
@@ -216,23 +217,14 @@ class StoreChecker:
             if reference.path == name and reference.root is None
         ]
         versions = {version for version, _ in users} | {v for v, found in opened.items() if found.name == name}
-        left = size
-
-        def read(count: int) -> None:
-            nonlocal left
-            left -= count
-            self._read(count)
-
         try:
-            if not self._contents:
-                return True
-            manifest, _ = self._files.verify(name, read)
+            with self._reading(size) as read:
+                if not self._contents:
+                    return True
+                manifest, _ = self._files.verify(name, read)
         except LaminaError as error:
             self._note(name, error, *versions)
             return False
-        finally:
-            # what is no section of it, or was not read any more
-            self._read(left)
         sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
         for version, reference in users:
             if (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
@@ -267,14 +259,8 @@ class StoreChecker:
         groups = counts.together([opened[versions[0]] for versions in numbers.values()])
         planned = sum(map(counts.size, groups))
         self._plan(planned)
-
-        def read(count: int) -> None:
-            nonlocal planned
-            planned -= count
-            self._read(count)
-
         live = 0
-        try:
+        with self._reading(planned) as read:
             for group in groups:
                 try:
                     rows = counts.counted(self._files, group, read)
@@ -283,9 +269,22 @@ class StoreChecker:
                     raise _CannotCount(error, versions) from error
                 for found, each in zip(group, rows, strict=True):
                     live = self._compared(found, each, numbers[found.manifest.attempt])
-        finally:
-            self._read(planned)
         return live
+
+    @contextlib.contextmanager
+    def _reading(self, planned: int) -> Iterator[Callable[[int], None]]:
+        """What to call with bytes that were read; at the end those that were planned besides count as read, too."""
+        left = planned
+
+        def read(count: int) -> None:
+            nonlocal left
+            left -= count
+            self._read(count)
+
+        try:
+            yield read
+        finally:
+            self._read(left)
 
     def _compared(self, found: Opened, rows: Mapping[int, int], versions: Sequence[int]) -> int:
         """The live rows among `rows`, which the manifest must agree with."""

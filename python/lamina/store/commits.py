@@ -28,7 +28,7 @@ from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import live_rows, pick
 from lamina.store.files import Opened, StoreFiles
 from lamina.store.model import Begin, CommitRequest, Committed, StoreConf, Version
-from lamina.store.restore import hopeless
+from lamina.store.restore import advised
 from lamina.store.retention import Retention
 from lamina.store.segments import Refresh, WaitingSegments
 from lamina.store.versions import Versions, file_name, is_empty
@@ -147,7 +147,7 @@ class Commits:
         except LaminaError as error:
             if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
                 return None, False
-            raise hopeless(error) if error.kind in ("file.missing", "file.damaged") else error from None
+            raise advised(error) from None
         return opened, True
 
     def _chain_on(self, base: Opened | None) -> Sequence[Reference]:

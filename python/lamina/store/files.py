@@ -19,6 +19,7 @@ from lamina.format.container import COMMIT, SEGMENT, Footer
 from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
+from lamina.storage.backend import split
 
 log = logging.getLogger(__name__)
 
@@ -295,8 +296,8 @@ class StoreFiles:
 
 def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buffer]:
     """A section in small pieces."""
-    for offset in range(0, section.length, _PIECE_BYTES):
-        yield storage.read_range(path, section.offset + offset, min(_PIECE_BYTES, section.length - offset))
+    for offset, length in split(section.offset, section.length, _PIECE_BYTES):
+        yield storage.read_range(path, offset, length)
 
 
 _Found = TypeVar("_Found")

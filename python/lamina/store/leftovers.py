@@ -16,13 +16,9 @@ SHARED_TEMPORARY = "shared_temporary"
 """The class of these files, which belong to no store."""
 
 
-_FIRST_NAMES = ("default", "left-keyToNumValues")
-"""Of the stores of one operator and partition; the second is a join's."""
-
-
 def collects_shared(identity: StoreIdentity) -> bool:
     """Whether it is this store that collects them: one of each checkpoint does."""
-    return (identity.operator, identity.partition) == (0, 0) and identity.name in _FIRST_NAMES
+    return (identity.operator, identity.partition) == (0, 0) and identity.name in paths.FIRST_STORES
 
 
 def shared_temporaries(storage: Storage, min_age_ms: int, now_ms: int) -> list[Verdict]:

@@ -133,6 +133,11 @@ def hopeless(error: LaminaError) -> LaminaError:
     )
 
 
+def advised(error: LaminaError) -> LaminaError:
+    """`hopeless`, where a version's own file is lost; another error as it is."""
+    return hopeless(error) if error.kind in ("file.missing", "file.damaged") else error
+
+
 def alternatives(
     open_commit: Callable[[str], Opened], files: StoreFiles, attempt: str, broken: frozenset[Place]
 ) -> list[Reference]:
