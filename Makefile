@@ -12,6 +12,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet -c constraints.txt
+# How many tests run at once, where they are apart from each other by file.
+WORKERS ?= 2
+PYTEST_APART = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
 # How long `make test-faults` kills processes of a running query.
 KILL_MINUTES ?= 5
 # How long `make test-soak` runs one query.
@@ -35,7 +38,8 @@ SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
 .PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
-	test-long test-faults test-nightly test-soak test-broken test-packaging matrix docs notebooks bench-quick clean check-machine
+	test-long test-hadoop test-faults test-nightly test-soak test-broken test-packaging matrix docs notebooks bench-quick \
+	clean check-machine
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
@@ -43,7 +47,7 @@ help:  ## Print this list
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
 
-test: lint test-unit test-scala test-faults test-packaging  ## Everything but test-spark (at most 25 minutes on two cores)
+test: lint test-unit test-scala test-hadoop test-faults test-packaging  ## Everything but test-spark (at most 25 minutes on two cores)
 
 build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
 
@@ -68,7 +72,7 @@ format: $(VENV)/.dev $(SBT_JAR)  ## Format the Python and the Scala sources
 	$(SBT) scalafmtAll
 
 test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
-	$(PY) -m pytest tests/unit tests/conformance
+	$(PYTEST_APART) tests/unit tests/conformance
 
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
@@ -78,11 +82,11 @@ test-spark: test-pyspark test-long test-suites  ## Tests with Spark (at most 45 
 
 test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/spark -m "not long" --junitxml=build/test-reports/pyspark-$(PYSPARK).xml
+	$(PYTEST_APART) tests/spark -m "not long" --junitxml=build/test-reports/pyspark-$(PYSPARK).xml
 
 test-long: $(VENV)/.dev  ## PySpark tests that take minutes each: clusters, Spark Connect, many restarts and stores
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/spark -m long --junitxml=build/test-reports/pyspark-$(PYSPARK)-long.xml
+	$(PYTEST_APART) tests/spark -m long --junitxml=build/test-reports/pyspark-$(PYSPARK)-long.xml
 
 test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll
@@ -92,16 +96,21 @@ test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with
 matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark
 	$(PY) -m tests.matrix
 
+test-hadoop: $(VENV)/.dev  ## Conformance tests on the JVM's Hadoop file systems, without a query
+	$(PY) hatch_build.py
+	$(PY) -m pytest tests/hadoop
+
 test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=5
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/faults
 	$(PY) -m benchmarks.kill --minutes $(KILL_MINUTES)
 
-test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills
+test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills, all suites
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/nightly
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	$(PY) -m benchmarks.kill --minutes 60
+	LAMINA_SUITES_REPEATS=1 $(MAKE) test-suites
 
 test-soak: $(VENV)/.dev  ## One query for SOAK_MINUTES=60 with restarts: whether anything grows
 	$(PY) hatch_build.py

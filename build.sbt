@@ -9,6 +9,9 @@ ThisBuild / version := {
   "__version__ = \"([^\"]+)\"".r.findFirstMatchIn(text).map(_.group(1)).getOrElse(sys.error("no __version__"))
 }
 
+// Only suites42 has more than one group of tests, see there.
+Global / concurrentRestrictions := Seq(Tags.limitAll(2), Tags.limit(Tags.ForkedTestGroup, 2))
+
 lazy val root = (project in file("."))
   .aggregate(spark42, spark43)
   .settings(publish / skip := true, target := file("build/sbt/root"))
@@ -32,6 +35,7 @@ lazy val suites42 = Project("suites42", file("build/sbt/suites-4.2")).settings(
   publish / skip := true,
   target := file("build/sbt/suites-4.2/target").getAbsoluteFile,
   Test / unmanagedSourceDirectories := Seq(file("jvm-shim/src/suites/scala").getAbsoluteFile),
+  Test / unmanagedResourceDirectories := Seq(file("jvm-shim/src/suites/resources").getAbsoluteFile),
   scalacOptions ++= compilerOptions,
   libraryDependencies ++= Seq("core", "sql", "catalyst", "sql-api", "common-utils", "tags").flatMap { module =>
     val spark = "org.apache.spark" %% s"spark-$module" % "4.2.0" % Test
@@ -59,12 +63,23 @@ lazy val suites42 = Project("suites42", file("build/sbt/suites-4.2")).settings(
   ),
   Test / javaOptions ++= Seq(
     "-ea",
+    // Thousands of short queries: a third of the processor time went to the second compiler, which none of them needs.
+    "-XX:TieredStopAtLevel=1",
     "-Dspark.testing=true",
     s"-Dspark.test.home=${target.value}",
     s"-Djava.io.tmpdir=${target.value / "tmp"}",
     "-Dspark.sql.streaming.stateStore.providerClass=org.apache.spark.sql.lamina.OneRunProvider"
   ),
-  Test / testGrouping := { IO.createDirectory(target.value / "tmp"); (Test / testGrouping).value }
+  // Two JVMs side by side, each with every second suite: one alone leaves much of the second core idle.
+  Test / parallelExecution := true,
+  Test / testGrouping := {
+    val fork = (Test / testGrouping).value.head.runPolicy
+    IO.createDirectory(target.value / "tmp")
+    val suites = (Test / definedTests).value.sortBy(_.name).zipWithIndex
+    for (half <- Seq(0, 1)) yield {
+      Tests.Group(s"half $half", suites.collect { case (suite, index) if index % 2 == half => suite }, fork)
+    }
+  }
 )
 
 def shim(minor: String): Project = {

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_from_json
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
+from lamina.format.manifest import Reference
+from lamina.format.paths import CommitName, parse_name
 from lamina.settings import PREFIX, Settings
 from lamina.store import CommitRequest, HeapStore, StoreId, Version
 from lamina.store.chain import files as files_of
+from lamina.store.model import KEEP, Verdict
 from lamina.store.plain import part_of
 
 KEY, VALUE = 40, 56
@@ -162,7 +165,8 @@ def life(request: Mapping[str, Any]) -> dict[str, Any]:
     assert manifest is not None
     found.idle.wait(60)
     # what is retained, without what only waits for readers
-    kept = found.store.collect(found.version, dry_run=True).metrics()
+    collected = found.store.collect(found.version, dry_run=True)
+    kept = collected.metrics()
     started = time.perf_counter()
     load = _opened(found).load(found.version, have=None, read_only=True)
     seen = sum(batch.num_rows for batch in load.batches)
@@ -180,6 +184,10 @@ def life(request: Mapping[str, Any]) -> dict[str, Any]:
         "files_per_version": files,
         "chain_bytes": sum(reference.length for reference in manifest.references),
         "stored_bytes": kept["keep_bytes"],
+        "stored_files": kept["keep_files"],
+        "stored_files_beside": beside(
+            collected.verdicts, manifest.references, found.version.version - request["retained"]
+        ),
         "retained_increment_bytes": sum(increments[-request["retained"] - 1 :]),
         "live_bytes": _live_bytes(found),
         "commit_ms_median": statistics.median(ordered),
@@ -192,6 +200,17 @@ def life(request: Mapping[str, Any]) -> dict[str, Any]:
     }
     found.queue.close()
     return result
+
+
+def beside(verdicts: Iterable[Verdict], newest: Sequence[Reference], oldest_retained: int) -> int:
+    """How many files are kept that are neither of the newest version nor the own file of a retained one."""
+    of_newest = {reference.path for reference in newest}
+    count = 0
+    for verdict in verdicts:
+        name = parse_name(verdict.path)
+        own = isinstance(name, CommitName) and name.version >= oldest_retained
+        count += verdict.action == KEEP and not own and verdict.path not in of_newest
+    return count
 
 
 def contents(newest_first: Iterator[pa.RecordBatch]) -> dict[bytes, bytes]:

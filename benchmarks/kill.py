@@ -3,6 +3,7 @@
 The query runs in `local-cluster[2,1,1024]`. SIGKILL hits the engine, its maintenance process, an executor or the
 driver, at random and at named points; the driver is started again. Each output is compared with what the input says
 (benchmarks/kill_records.py); at the end the files are checked, and that no process and no open file is left over.
+The exit code is 0 where nothing is wrong and enough was killed to show it (benchmarks/kill_report.py says how much).
 
 `--broken` runs a build with one promise taken away, which the campaign must notice; then it exits with 0 if it did.
 """
@@ -10,315 +11,23 @@ driver, at random and at named points; the driver is started again. Each output 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
-import os
-import random
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
-import uuid
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks import kill_files, kill_processes, variants
-from benchmarks.kill_points import (
-    AT_RANDOM,
-    BETWEEN,
-    COLLECTION,
-    COMPACTION,
-    NO_LINEAGE_CHECK,
-    PUBLICATION,
-    PUBLICATION_BEFORE_DATA,
-    RESTORE,
-)
-from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PROGRAM
-from benchmarks.kill_records import Feed, Judge
-from benchmarks.kill_report import is_caught, is_clean, merged, result_of, show
-from benchmarks.rounds import progress, write_result
-from benchmarks.scala import ROOT
+from benchmarks import machine, variants
+from benchmarks.kill_campaign import PLAN, STEP_S, Campaign, CannotGoOn
+from benchmarks.kill_points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
+from benchmarks.kill_processes import DRIVER, EXECUTOR
+from benchmarks.kill_report import is_caught, is_clean, merged, shortfalls, show, targets
+from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
 
-HOOK = ROOT / "benchmarks" / "kill" / "hook"
-MIN_BATCHES = 10
-MIN_AGE_S = 12
-STEP_S = 150.0  # for a batch, with all restarts that it takes on a busy machine
-
-PLAN: tuple[tuple[str, str], ...] = (
-    *((AT_RANDOM, victim) for victim in (ENGINE, MAINTENANCE, EXECUTOR, DRIVER)),
-    *((point, victim) for point in PUBLICATION for victim in (ENGINE, EXECUTOR, DRIVER)),
-    *((BETWEEN, victim) for victim in (ENGINE, EXECUTOR, DRIVER)),
-    *((point, victim) for point in COMPACTION for victim in (MAINTENANCE, ENGINE, EXECUTOR)),
-    *((COLLECTION, victim) for victim in (MAINTENANCE, ENGINE, EXECUTOR)),
-    *((RESTORE, victim) for victim in (ENGINE, EXECUTOR, DRIVER)),
-)
-"""Where and whom; a driver costs a start of Spark, so it comes up less often (`WEIGHTS`)."""
-
-LONG_MINUTES = 30
-"""The result of a shorter campaign is no record: it goes beside."""
-
-WEIGHTS = {ENGINE: 1.0, MAINTENANCE: 1.0, EXECUTOR: 1.5, DRIVER: 4.0}
-
-
-class CannotGoOn(Exception):
-    """The query fails again and again, or does not move."""
-
-
-@dataclass
-class Campaign:
-    """One checkpoint, one query, many kills."""
-
-    root: Path
-    seed: int
-    broken: str | None
-    plan: tuple[tuple[str, str], ...] = PLAN
-    id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    kills: Counter[tuple[str, str]] = field(default_factory=Counter)
-    missed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    starts: int = 0
-    own_failures: list[str] = field(default_factory=list)
-    leaked: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.drawn = random.Random(self.seed)
-        self.feed = Feed(self.root / "in", self.seed)
-        for name in ("out", "orders", "tmp"):
-            (self.root / name).mkdir(parents=True)
-        self.judge = Judge(self.feed, self.root / "out")
-        self.checkpoint = self.root / "checkpoint"
-        self.child: subprocess.Popen[str] | None = None
-        self.failures_in_a_row = 0
-        self.driver = 0
-        self._orders = 0
-
-    # The query
-
-    def start(self) -> None:
-        """Starts the query; returns when it runs."""
-        self.feed.up_to(self.done + 40)
-        request = {"root": str(self.root), "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000}
-        self.starts += 1
-        with (self.root / f"driver-{self.starts}.log").open("w") as log:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.kill_query", json.dumps(request)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                cwd=self.root, env=self._environment(), start_new_session=True,
-            )  # fmt: skip
-        assert self.child.stdout is not None
-        for line in self.child.stdout:
-            if line.startswith("{"):
-                answer = json.loads(line)
-                if "driver" in answer:
-                    self.driver = answer["driver"]
-                    return
-                self._failed(answer["failed"])
-                break
-        else:
-            log_end = (self.root / f"driver-{self.starts}.log").read_text().splitlines()[-1:]
-            self._failed("".join(log_end) or "the query's program ended before the query ran")
-        self._ended()
-
-    def _environment(self) -> dict[str, str]:
-        paths = [str(HOOK), str(ROOT), str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": str(self._spark_home()),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self.root / "tmp"),
-            "TMPDIR": str(self.root / "tmp"),
-            "JAVA_TOOL_OPTIONS": f"-XX:-UsePerfData -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={self.root / 'tmp'}",
-            "LAMINA_KILL_ORDERS": str(self.root / "orders"),
-            kill_processes.MARK: self.id,
-        }
-        if self.broken:
-            environment["LAMINA_KILL_BROKEN"] = self.broken
-        return environment
-
-    def _spark_home(self) -> Path:
-        """Spark's folder under another name: a local cluster writes its work directories into SPARK_HOME."""
-        home = self.root / "spark"
-        if not home.exists():
-            import pyspark
-
-            home.mkdir()
-            for entry in Path(pyspark.__file__).parent.iterdir():
-                (home / entry.name).symlink_to(entry)
-        return home
-
-    @property
-    def done(self) -> int:
-        """Batches that Spark has committed."""
-        return kill_files.committed(self.checkpoint)
-
-    def _failed(self, message: str) -> None:
-        told = re.findall(r"LaminaError: .*|Exception: Job aborted due to stage failure: [^.]*", message)
-        self.own_failures.append((told or message.strip().splitlines() or [""])[0][:400])
-
-    def _ended(self) -> None:
-        """The query's program is gone: everything that it started must be, too."""
-        assert self.child is not None and self.child.stdin is not None and self.child.stdout is not None
-        left = kill_processes.gone_within(self.id, 40)
-        for process, role in left.items():
-            self.leaked.append(f"{role} ({process})")
-            kill_processes.kill(process)
-        self.child.wait()
-        for line in self.child.stdout:
-            if line.startswith("{") and "failed" in line:
-                self._failed(json.loads(line)["failed"])
-        self.child.stdin.close()
-        self.child.stdout.close()
-        self.child = None
-
-    def stop(self) -> None:
-        """Ends the query as a user would."""
-        if self.child is not None:
-            assert self.child.stdin is not None
-            self.child.stdin.close()
-            try:
-                self.child.wait(60)
-            except subprocess.TimeoutExpired:
-                kill_processes.kill(self.child.pid)
-            self._ended()
-
-    def go_on(self, batches: int = 1, seconds: float = STEP_S) -> None:
-        """Returns when so many further batches are committed; starts the query again where it has ended.
-
-        Raises:
-            CannotGoOn: it does not get there.
-        """
-        target = self.done + batches
-        end = time.monotonic() + seconds
-        while self.done < target:
-            if self.child is None or self.child.poll() is not None:
-                self._start_again()
-            self.feed.up_to(self.done + 40)
-            if time.monotonic() >= end:
-                raise CannotGoOn(f"batch {target - 1} was not committed within {seconds:.0f} s")
-            time.sleep(0.05)
-        self.failures_in_a_row = 0
-        self.judge.check(self.done)
-
-    def _start_again(self) -> None:
-        known = len(self.own_failures)
-        if self.child is not None:
-            self._ended()
-        self.failures_in_a_row += len(self.own_failures) > known
-        if self.failures_in_a_row >= 3:
-            raise CannotGoOn(self.own_failures[-1])
-        self.start()
-
-    # Kills
-
-    def next_kill(self) -> tuple[str, str]:
-        """Who was least often killed where, driver kills counting more."""
-        least = min((self.kills[one] + self.missed[one]) * WEIGHTS[one[1]] for one in self.plan)
-        return self.drawn.choice(
-            [one for one in self.plan if (self.kills[one] + self.missed[one]) * WEIGHTS[one[1]] <= least + 1e-9]
-        )
-
-    def kill(self, point: str, victim: str) -> None:
-        """One kill; counted where it happened."""
-        done = self._at_random(victim) if point == AT_RANDOM else self._at(point, victim)
-        (self.kills if done else self.missed)[point, victim] += 1
-        if done and victim == DRIVER:
-            self._await_end()
-
-    def _at_random(self, victim: str) -> bool:
-        time.sleep(self.drawn.uniform(0, 1.5))
-        found = kill_processes.with_role(self.id, victim)
-        return bool(found) and kill_processes.kill(self.drawn.choice(found))
-
-    def _at(self, point: str, victim: str) -> bool:
-        self._orders += 1
-        processes = kill_processes.with_role(self.id, victim)
-        order = {"id": self._orders, "point": point, "victim": victim, "driver": self.driver}
-        order["process"] = self.drawn.choice(processes) if processes else None
-        current = self.root / "orders" / "current.json"
-        temporary = current.with_suffix(".tmp")
-        temporary.write_text(json.dumps(order))
-        temporary.rename(current)
-        if point == RESTORE:
-            # nothing is restored before somebody has lost the rows
-            self.kills[AT_RANDOM, EXECUTOR] += self._at_random(EXECUTOR)
-        taken = current.with_name(f"taken-{self._orders}.json")
-        end = time.monotonic() + 30
-        while not taken.exists() and time.monotonic() < end and self.child is not None and self.child.poll() is None:
-            self.feed.up_to(self.done + 40)
-            time.sleep(0.01)
-        try:
-            current.rename(current.with_name(f"withdrawn-{self._orders}.json"))
-        except FileNotFoundError:
-            return True
-        return False
-
-    def _await_end(self) -> None:
-        assert self.child is not None
-        try:
-            self.child.wait(120)
-        except subprocess.TimeoutExpired:
-            self.leaked.append("the program of a driver that was killed")
-            kill_processes.kill(self.child.pid)
-        # it reports that it lost its JVM: that is what was asked for
-        known = list(self.own_failures)
-        self._ended()
-        self.own_failures = known
-
-    # The end
-
-    def settle(self) -> dict[str, Any]:
-        """Lets the query go on in peace for longer than the minimum age, stops it, and looks at what is there."""
-        began = time.time()
-        footprints = kill_files.Footprints(self.checkpoint, MIN_BATCHES)
-        footprints.look()
-        while time.time() - began < MIN_AGE_S + 12:
-            self.go_on()
-            footprints.look()
-        # a record that was lost from a place to which nothing is added any more would not show
-        self.feed.touch_all()
-        self._read_all()
-        held = self._held()
-        self.stop()
-        footprints.look()
-        self.judge.check(self.done)
-        return {
-            "orphans": kill_files.orphans(self.checkpoint, footprints.needed, began),
-            "damaged": [*kill_files.damaged(self.checkpoint), *kill_files.checked(self.checkpoint)],
-            "held": held,
-        }
-
-    def _read_all(self) -> None:
-        """Waits until all input is read."""
-        done, end = self.done, time.monotonic() + STEP_S
-        while self.done < len(self.feed.batches):
-            time.sleep(0.1)
-            if self.child is None or self.child.poll() is not None:
-                self._start_again()
-            if self.done > done:
-                done, end = self.done, time.monotonic() + STEP_S
-            if time.monotonic() >= end:
-                raise CannotGoOn("the query does not read what there is of its input")
-
-    def _held(self) -> list[str]:
-        """Files that stay open: maintenance, which goes on, has some open for a moment."""
-        looks = []
-        for _ in range(4):
-            time.sleep(2.7)
-            looks.append(
-                {
-                    f"{role} ({process}): {path}"
-                    for process, role in kill_processes.of(self.id).items()
-                    if role != PROGRAM
-                    for path in kill_processes.open_files(process, self.checkpoint / "state")
-                }
-            )
-        return sorted(set.intersection(*looks))
+BROKEN = RESULTS / "kill-broken.json"
 
 
 def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dict[str, Any]:
@@ -329,11 +38,11 @@ def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dic
     campaign = Campaign(folder, seed, broken, plan)
     verdict = ""
     end_state: dict[str, list[str]] = {"orphans": [], "damaged": [], "held": []}
-    end = time.monotonic() + minutes * 60
     try:
         campaign.start()
         campaign.go_on(12, seconds=4 * STEP_S)
-        while time.monotonic() < end and not (broken and campaign.judge.wrong):
+        campaign.begin()
+        while goes_on(campaign, minutes):
             point, victim = campaign.next_kill()
             campaign.kill(point, victim)
             if campaign.drawn.random() < 0.8 or campaign.child is None:
@@ -347,7 +56,51 @@ def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dic
         campaign.stop()
     if keep is None:
         shutil.rmtree(folder, ignore_errors=True)
-    return result_of(campaign, verdict, end_state, minutes, broken)
+    return result_of(campaign, verdict, end_state)
+
+
+def goes_on(campaign: Campaign, minutes: float) -> bool:
+    """Whether there is another kill; a long campaign short of its targets has half as much time again."""
+    if campaign.broken:
+        return campaign.minutes < minutes and not campaign.judge.wrong
+    late = minutes >= LONG_MINUTES and any(count < bar for _, bar, count in targets(kills_of(campaign)))
+    return campaign.minutes < minutes * (1.5 if late else 1)
+
+
+def kills_of(campaign: Campaign) -> dict[str, Any]:
+    """Who was killed where how often, and who was not although it was tried."""
+    return {
+        name: [[*one, counts[one]] for one in campaign.plan]
+        for name, counts in (("kills", campaign.kills), ("missed", campaign.missed))
+    }
+
+
+def result_of(campaign: Campaign, verdict: str, end_state: dict[str, Any]) -> dict[str, Any]:
+    """The result as JSON."""
+    judge = campaign.judge
+    return {
+        "benchmark": "kill",
+        "date": datetime.date.today().isoformat(),
+        "machine": machine.describe(),
+        "minutes": round(campaign.minutes, 1),
+        "seed": campaign.seed,
+        "broken": campaign.broken,
+        **kills_of(campaign),
+        "starts": campaign.starts,
+        "batches": judge.checked,
+        "records": judge.records,
+        "lost": judge.lost,
+        "duplicated": judge.duplicated,
+        "reordered": judge.reordered,
+        "foreign": judge.foreign,
+        "stuck": verdict,
+        "failures_of_the_query": campaign.own_failures,
+        "leaked_processes": campaign.leaked,
+        "open_files_left": end_state["held"],
+        "orphans": end_state["orphans"],
+        "damaged_files": end_state["damaged"],
+        "examples": judge.examples[:5],
+    }
 
 
 def show_progress(campaign: Campaign, point: str, victim: str) -> None:
@@ -368,8 +121,11 @@ def main() -> None:
     parser.add_argument("--add", type=Path, help="add the counts to this file, made where it is not there")
     given = parser.parse_args()
     result = run(given.minutes, given.seed, given.broken, given.keep)
-    if given.broken is None:
-        write_result("kill" if given.minutes >= LONG_MINUTES else "kill-quick", result)
+    if given.broken is not None:
+        builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}
+        write_result(BROKEN.stem, {"benchmark": BROKEN.stem, "builds": {**builds, given.broken: result}})
+    else:
+        write_result(record_name("kill", given.minutes), result)
         if given.add is not None:
             known = [json.loads(given.add.read_text())] if given.add.exists() else []
             given.add.write_text(json.dumps(merged([*known, result]), indent=1, sort_keys=True) + "\n")
@@ -381,6 +137,8 @@ def main() -> None:
         raise SystemExit(f"the build with {given.broken} was not noticed")
     if given.broken is None and not is_clean(result):
         raise SystemExit(1)
+    if given.broken is None and (short := shortfalls(result)):
+        raise SystemExit(f"not enough was killed to show anything: {'; '.join(short)}")
 
 
 if __name__ == "__main__":

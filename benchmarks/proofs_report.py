@@ -1,10 +1,11 @@
-"""What the page of results says of the long proofs: the hour of one query, and the kills."""
+"""What the page of results says of the long proofs: the hour of one query, the kills, and builds without a promise."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks import kill_report, soak
+from benchmarks.kill_processes import DRIVER
 from benchmarks.markdown import header, table, verdict
 
 
@@ -19,6 +20,10 @@ def soak_section(result: dict[str, Any]) -> str:
         "over blocks of a minute. *Flat*: the interval holds a slope of zero or less, or the slope is below 2 % of "
         "the median an hour.\n"
     )
+    told = "The checkpoint is on the local disk: remote storage and local copies of its files have no part in this.\n"
+    if "heap" in result["series"]:
+        told = f"The Java heap is what is in use after a full collection, once a start. {told}"
+    parts.append(told)
     parts.append("![soak](benchmarks/soak.png)\n")
     parts.append(table(soak.HEADS, soak.rows_of(result)))
     return "\n".join(parts)
@@ -35,10 +40,40 @@ def kill_section(result: dict[str, Any]) -> str:
         "checkpoint's state.\n"
     )
     parts.append(table(kill_report.HEADS, kill_report.rows_of(result)))
-    titles = {"foreign": "of an attempt that does not count"}
-    sums = [f"{titles.get(name, name)} {result[name]}" for name in kill_report.WRONG_NUMBERS]
+    parts.append(f"{_starts(result)}\n")
+    sums = [f"{kill_report.TITLES.get(name, name)} {result[name]}" for name in kill_report.WRONG_NUMBERS]
     sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in kill_report.WRONG_LISTS]
     parts.append(f"Of {result['records']:,} records, and at the end: {', '.join(sums)}.\n")
     rows = [[name, f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in kill_report.targets(result)]
     parts.append(table(["target", "bar", "counted", ""], rows))
+    return "\n".join(parts)
+
+
+def _starts(result: dict[str, Any]) -> str:
+    """Why the query was started as often as it was."""
+    drivers = sum(count for _, victim, count in result["kills"] if victim == DRIVER)
+    found = f"The query was started once, again after each of {drivers} kills of the driver, and"
+    failures = kill_report.reasons(result)
+    if not failures:
+        return f"{found} never failed by itself."
+    told = "; ".join(f"{reason} ({count})" for reason, count in failures.most_common())
+    why = ""
+    if any("indeterminate" in reason for reason in failures):
+        why = (
+            " The records have tags that are not deterministic: where an executor takes the input of a batch's last "
+            "stage with it, Spark does not run part of that stage again, but ends the query, whatever its state store."
+        )
+    return f"{found} after each failure of its own: {told}.{why}"
+
+
+def broken_section(result: dict[str, Any]) -> str:
+    """What the campaign made of builds without a promise."""
+    builds = result["builds"]
+    parts = ["### Builds without a promise\n", header(max(builds.values(), key=lambda one: str(one["date"])))]
+    parts.append("The campaign with one promise taken away from the build, until it notices.\n")
+    rows = []
+    for name, one in sorted(builds.items()):
+        kills = sum(count for _, _, count in one["kills"])
+        rows.append([name, one["date"], f"{one['minutes']:g}", f"{kills}", kill_report.caught_by(one) or "**nothing**"])
+    parts.append(table(["build", "date", "minutes", "kills", "noticed by"], rows))
     return "\n".join(parts)

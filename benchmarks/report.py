@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import aggregation, compaction, memory, micro, restore
 from benchmarks.markdown import around, fill, header, table, verdict
 from benchmarks.operators_report import many_stores_section, operators_section
-from benchmarks.proofs_report import kill_section, soak_section
+from benchmarks.proofs_report import broken_section, kill_section, soak_section
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
 from benchmarks.settings import told
@@ -376,6 +376,7 @@ SECTIONS = {
     "many_stores": many_stores_section,
     "soak": soak_section,
     "kill": kill_section,
+    "kill-broken": broken_section,
 }
 
 

@@ -43,6 +43,10 @@ BAR, BAR_RATIO = 1.5, 0.3
 CHANGED = 4
 """The increments of a chain change one key in so many, together."""
 
+ROOM, WARM_BYTES = 4, 32 << 20
+"""Local copies have room for so many times a chain's bytes, since what the batches after both restores write is there
+too, and for the small chains before them."""
+
 CHAINS = [1, 20, 200]
 WITH_BUILT_IN = 20
 HDFS_KEYS = 4_000_000
@@ -159,14 +163,18 @@ class Chain:
         url = self._s3.put(Path(request["checkpoint"]), name)
         cache = self._folder / "cache"
         settings = {**self._s3.settings, PREFIX + "storage.cache.directory": str(cache)}
-        settings[PREFIX + "storage.cache.maxBytes"] = str(2 * self._bytes if place == COPIES else 0)
+        settings[PREFIX + "storage.cache.maxBytes"] = str(ROOM * self._bytes + WARM_BYTES if place == COPIES else 0)
         try:
             for _ in range(2 if place == COPIES else 1):
                 # the first one leaves the copies behind, which are then as cold as the files
                 evict(self._folder)
                 # the small chain before lies below the chain, and goes with it
                 there = {"checkpoint": url, "folder": url, "settings": settings}
+                carried = self._s3.carried
                 answer = run_child(CHILD, {**request, **there})
+            carried = self._s3.carried - carried
+            if place == COPIES and carried > self._bytes / 10:
+                raise SystemExit(f"{carried:,} bytes were read from S3 where local copies were to be measured")
             return answer
         finally:
             self._s3.remove(name)

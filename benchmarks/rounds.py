@@ -73,6 +73,15 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+LONG_MINUTES = 60
+"""What runs shorter than this is no record."""
+
+
+def record_name(name: str, minutes: float) -> str:
+    """The name of the result of a run of so many minutes: a shorter one goes beside the last record."""
+    return name if minutes >= LONG_MINUTES else f"{name}-quick"
+
+
 def write_result(name: str, result: Mapping[str, Any]) -> None:
     """Keep the JSON of the last run for the report."""
     RESULTS.mkdir(parents=True, exist_ok=True)

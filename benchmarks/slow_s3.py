@@ -51,7 +51,9 @@ class SlowS3:
         port = self._server.get_host_and_port()[1]
         spawn = multiprocessing.get_context("spawn")
         here, there = spawn.Pipe()
-        self._network = spawn.Process(target=_network, args=(port, latency_s, bytes_per_s, there), daemon=True)
+        self._carried = spawn.Value("Q", 0)
+        arguments = (port, latency_s, bytes_per_s, there, self._carried)
+        self._network = spawn.Process(target=_network, args=arguments, daemon=True)
         self._network.start()
         self._slow = f"http://127.0.0.1:{here.recv()}"
         self._direct = s3fs.S3FileSystem(**KEYS, endpoint_url=f"http://127.0.0.1:{port}", skip_instance_cache=True)
@@ -65,6 +67,11 @@ class SlowS3:
     def remove(self, name: str) -> None:
         """Removes a folder again: the server has it in memory."""
         self._direct.rm(f"{self.bucket}/{name}", recursive=True)
+
+    @property
+    def carried(self) -> int:
+        """Bytes of all answers so far that came through the slow network."""
+        return int(self._carried.value)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -82,12 +89,17 @@ class SlowS3:
         self._server.stop()
 
 
-def _network(port: int, latency_s: float, bytes_per_s: float, parent: Connection) -> None:
+def _network(port: int, latency_s: float, bytes_per_s: float, parent: Connection, carried: Any) -> None:
     """Passes on connections to `port` until it is terminated."""
 
     async def serve() -> None:
-        def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Any:
-            return _Connection(latency_s, bytes_per_s).serve(port, reader, writer)
+        # the loop alone does not keep a task that waits
+        tasks: set[asyncio.Task[None]] = set()
+
+        def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(_Connection(latency_s, bytes_per_s, carried).serve(port, reader, writer))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
         server = await asyncio.start_server(connection, "127.0.0.1", 0)
         parent.send(server.sockets[0].getsockname()[1])
@@ -99,9 +111,10 @@ def _network(port: int, latency_s: float, bytes_per_s: float, parent: Connection
 class _Connection:
     """One client's connection, and the one to the server behind it."""
 
-    def __init__(self, latency_s: float, bytes_per_s: float) -> None:
+    def __init__(self, latency_s: float, bytes_per_s: float, carried: Any) -> None:
         self._latency_s = latency_s
         self._bytes_per_s = bytes_per_s
+        self._carried = carried
         self._answered = True
         """Whether the bytes that passed last were the server's: then the client's next ones begin a request."""
         self._free = 0.0
@@ -122,6 +135,7 @@ class _Connection:
 
     async def _answer(self, size: int) -> None:
         self._answered = True
+        self._carried.value += size  # nobody else writes it
         # what a sleep took too long is made up for, so that the bandwidth is what it should be
         self._free = max(self._free, time.monotonic() - _LATE_S) + size / self._bytes_per_s
         await asyncio.sleep(self._free - time.monotonic())

@@ -3,8 +3,13 @@
 Deduplication within a watermark: each batch brings new keys, and as many old ones leave the state, of which 2 million
 are live. Versions retained: 10. The query is restarted again and again in the same JVM, with its table handed over and
 without. Sampled are memory, file handles and threads of the JVM, the engine and the maintenance process, local disk,
-files and bytes of the checkpoint's state, and the time of each batch. The slope is a least-squares line through the
-samples from minute 10 on (a third of a shorter run), its interval a bootstrap over blocks of a minute.
+files and bytes of the checkpoint's state, and the time of each batch; once a start the Java heap in use after a
+collection, since the JVM touches all of its heap when it starts and a leak there would not show in its size. The slope
+is a least-squares line through the samples from minute 10 on (a third of a shorter run), its interval a bootstrap over
+blocks of a minute.
+
+The checkpoint is on the local disk, so remote storage and local copies of its files have no part in this: the S3 server
+of the other benchmarks keeps every object in its own memory, and shares the cores with the query.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from rich.table import Table
 
 from benchmarks import figure, machine, session, variants
 from benchmarks.processes import held
-from benchmarks.rounds import RESULTS, progress, write_result
+from benchmarks.rounds import RESULTS, progress, record_name, write_result
 
 BATCHES_LIVE = 100
 RESTART_EVERY_S = 75
@@ -37,6 +42,7 @@ RESAMPLES = 1000
 SERIES = {
     "batch": "batch time, ms",
     "jvm_memory": "JVM resident, MB",
+    "heap": "Java heap in use, MB",
     "engine_memory": "engine resident, MB",
     "maintenance_memory": "maintenance resident, MB",
     "handles": "open files, all processes",
@@ -72,9 +78,10 @@ def query(spark: SparkSession, keys: int) -> DataFrame:
 
 
 class Sampler:
-    """Takes one sample per second and one time per batch."""
+    """Takes one sample per second, one time per batch, and the heap when it is asked to."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
         self._jvm = session.jvm_pid(spark)
         self._folder = folder
         self._began = time.monotonic()
@@ -103,6 +110,10 @@ class Sampler:
                 self._seen.add(known)
                 self._add("batch", batch["durationMs"]["triggerExecution"])
                 self.rows.append((self.elapsed, batch["stateOperators"][0]["numRowsTotal"]))
+
+    def sample_heap(self) -> None:
+        """What the JVM's heap holds after a full collection, which takes so long that no query should run."""
+        self._add("heap", session.heap_after_collection(self._spark) / 1e6)
 
     def _add(self, name: str, value: float) -> None:
         self.samples[name].append((self.elapsed, value))
@@ -134,6 +145,8 @@ def run(minutes: float, keys: int) -> dict[str, Any]:
             if running.exception() is not None:
                 raise SystemExit(str(running.exception()))
             running.stop()
+            # before a table is closed: each start leaves as many open
+            sampler.sample_heap()
             restarts += 1
             if hand_over == "0":
                 session.jvm(spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
@@ -201,10 +214,15 @@ def trend(samples: Sequence[tuple[float, float]]) -> dict[str, Any]:
 HEADS = ("what", "median", "slope an hour", "95 %", "flat")
 
 
+def measured(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and title of each series of a result; those of before the heap was sampled have no such series."""
+    return [(name, title) for name, title in SERIES.items() if name in result["series"]]
+
+
 def rows_of(result: dict[str, Any]) -> list[list[str]]:
     """The series as text."""
     rows = []
-    for name, title in SERIES.items():
+    for name, title in measured(result):
         found = result["series"][name]
         interval = f"{found['low']:.1f} to {found['high']:.1f}"
         flat = "yes" if found["flat"] else "NO"
@@ -228,7 +246,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 def draw(result: dict[str, Any], path: Path) -> None:
     """Every series relative to its median, smoothed over a minute."""
     series = {}
-    for name, title in SERIES.items():
+    for name, title in measured(result):
         found = result["series"][name]
         blocks: dict[int, list[float]] = {}
         for moment, value in found["samples"]:
@@ -248,8 +266,9 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=2_000_000)
     given = parser.parse_args()
     result = run(given.minutes, given.keys)
-    write_result("soak", result)
-    draw(result, RESULTS / "soak.png")
+    name = record_name("soak", given.minutes)
+    write_result(name, result)
+    draw(result, RESULTS / f"{name}.png")
     show(result, Console(width=130))
     if growing := [SERIES[name] for name, found in result["series"].items() if not found["flat"]]:
         raise SystemExit(f"not flat: {'; '.join(growing)}")

@@ -3,7 +3,8 @@
 `python -m tests.faults.machine_child <directory> <case>...`. Some cases need a mount namespace (`unshare -m`), since
 they mount a small file system for the state of their query; others are made by the hook (`machine_hook`). In each case
 the query runs, the machine fails it, is mended, and the query is started again from its checkpoint. Prints one JSON
-object: per case the error of the failed run (null where it went on), and whether all answers are right.
+object: per case the error of the failed run (null where it went on), how many file handles it was refused, and whether
+all answers are right.
 """
 
 from __future__ import annotations
@@ -120,9 +121,14 @@ class Case:
         newest = max((self.state / "0" / "0").glob("*.lam"), key=lambda path: int(path.name.split("_")[0]))
         return time.time() * 1000 - verify(newest.read_bytes(), str(newest)).created_ms
 
-    def whole(self) -> list[str]:
-        """Names of temporary files that a failed publication left."""
-        return [path.name for path in self.state.rglob(".*.tmp")]
+    def left(self) -> list[str]:
+        """Names of temporary files that failed publications left; those that are being written go by themselves."""
+        names = {path.name for path in self.state.rglob(".*.tmp")}
+        deadline = time.monotonic() + 30
+        while names and time.monotonic() < deadline:
+            time.sleep(0.1)
+            names &= {path.name for path in self.state.rglob(".*.tmp")}
+        return sorted(names)
 
 
 def mount(*arguments: str) -> None:
@@ -180,6 +186,11 @@ def hook(fault: str, number: int) -> Callable[[], None]:
     return link.unlink
 
 
+def refused() -> int:
+    """How many file handles the system had not for the processes of lamina, ever."""
+    return sum(name.startswith("refused-") for name in os.listdir(os.environ["LAMINA_MACHINE"]))
+
+
 FAULTS: dict[str, Callable[[SparkSession, Case], Callable[[], None]]] = {
     "full disk": full_disk,
     "read only": read_only,
@@ -197,10 +208,12 @@ def main(folder: Path, names: list[str]) -> None:
     for name in names:
         case = Case(spark, folder / name.replace(" ", "-"), name in MOUNTED)
         first = case.run()
+        before = refused()
         mend = FAULTS[name](spark, case)
         error = case.run()
-        left = case.whole()
+        left = case.left()
         age = case.newest_age_ms()
+        refusals = refused() - before
         mend()
         # so that the restart has nothing but the files
         unload_all(spark)
@@ -213,6 +226,7 @@ def main(folder: Path, names: list[str]) -> None:
             "right": case.right(),
             "temporary_files": left,
             "newest_age_ms": age,
+            "refused": refusals,
             "reloads": case.reloads,
         }
     print("RESULT " + json.dumps(results), flush=True)

@@ -13,11 +13,21 @@ from typing import Any
 
 import pytest
 
-from benchmarks import kill_files, kill_processes
-from benchmarks.kill_points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA, RESTORE
-from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR
+from benchmarks import kill, kill_files, kill_processes
+from benchmarks.kill_campaign import Campaign
+from benchmarks.kill_points import (
+    AT_RANDOM,
+    BETWEEN,
+    COLLECTION,
+    COMPACTION,
+    NO_LINEAGE_CHECK,
+    PUBLICATION,
+    PUBLICATION_BEFORE_DATA,
+    RESTORE,
+)
+from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
 from benchmarks.kill_records import Feed, Judge
-from benchmarks.kill_report import is_caught, targets
+from benchmarks.kill_report import caught_by, is_caught, merged, targets
 from lamina.store.plain import open_store
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
@@ -133,10 +143,112 @@ def test_a_promise_that_was_taken_away_is_noticed_by_what_it_breaks_and_not_by_a
     assert not is_caught({**early, "stuck": "batch 9 was not committed within 150 s"})
 
 
+def test_it_is_said_by_what_a_promise_that_was_taken_away_was_noticed() -> None:
+    assert caught_by(result(foreign=42, lost=1)) == "lost 1, of an attempt that does not count 42"
+    early = result(broken=PUBLICATION_BEFORE_DATA, stuck="LaminaError: [file.missing] 0/0/1.lam")
+    assert caught_by(early) == "file.missing"
+    assert caught_by(result()) == ""
+
+
 def test_kills_of_a_long_campaign_are_counted_in_all_by_victim_and_by_point() -> None:
     kills = [[AT_RANDOM, DRIVER, 3], [AT_RANDOM, ENGINE, 200], [BETWEEN, EXECUTOR, 9], [BETWEEN, ENGINE, 2]]
     kills += [[RESTORE, EXECUTOR, 9]]
     assert [(bar, count) for _, bar, count in targets({"kills": kills})] == [(300, 223), (60, 21), (10, 9)]
+
+
+def exit_of(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]) -> object:
+    """What `python -m benchmarks.kill` ends with after a campaign with such a result; None for a success."""
+    monkeypatch.setattr(kill, "run", lambda *_: found)
+    monkeypatch.setattr(kill, "write_result", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["kill", "--minutes", str(found["minutes"])])
+    try:
+        kill.main()
+    except SystemExit as error:
+        return error.code
+    return None
+
+
+def clean(minutes: float, kills: list[list[Any]], missed: list[list[Any]] | None = None) -> dict[str, Any]:
+    """The result of a campaign that found nothing wrong."""
+    return {
+        **result(broken=None), "minutes": minutes, "kills": kills, "missed": missed or [], "batches": 30,
+        "records": 1800, "orphans": [], "leaked_processes": [], "open_files_left": [], "examples": [],
+    }  # fmt: skip
+
+
+POINTS = (*PUBLICATION, BETWEEN, *COMPACTION, COLLECTION, RESTORE)
+
+
+def long(**changed: int) -> list[list[Any]]:
+    """The kills of an hour that just reach the targets, but for the points that are named."""
+    outer = [[point, EXECUTOR, changed.get(point, 10)] for point in POINTS]
+    return [*outer, [AT_RANDOM, ENGINE, 300 - 10 * len(POINTS)]]
+
+
+def test_a_short_campaign_that_killed_here_and_there_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = [[AT_RANDOM, EXECUTOR, 1], [PUBLICATION[0], ENGINE, 1], [COMPACTION[1], MAINTENANCE, 1]]
+    assert exit_of(monkeypatch, clean(5, kills)) is None
+    # a machine that is so slow that compactions are rare
+    assert exit_of(monkeypatch, clean(5, [*kills[:2], kills[0]], [[COMPACTION[0], ENGINE, 3]])) is None
+
+
+@pytest.mark.parametrize(
+    ("kills", "missed", "told"),
+    [
+        ([], [], "kills: 0 of 3"),
+        ([[PUBLICATION[0], ENGINE, 2]], [], "kills: 2 of 3"),
+        ([[AT_RANDOM, EXECUTOR, 4], [BETWEEN, DRIVER, 2]], [], "no kill at any point of the hook"),
+        ([[RESTORE, ENGINE, 9]], [[COLLECTION, ENGINE, 1], [COMPACTION[0], ENGINE, 3]], "of the maintenance process"),
+        ([[COMPACTION[0], ENGINE, 9]], [[PUBLICATION[2], ENGINE, 4]], "no kill at a point of the engine process"),
+    ],
+)  # fmt: skip
+def test_a_short_campaign_that_killed_hardly_anybody_or_nobody_by_the_hook_fails(
+    monkeypatch: pytest.MonkeyPatch, kills: list[list[Any]], missed: list[list[Any]], told: str
+) -> None:
+    assert told in str(exit_of(monkeypatch, clean(5, kills, missed)))
+
+
+def test_a_long_campaign_that_misses_a_target_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert exit_of(monkeypatch, clean(60, long())) is None
+    few_in_all = [*long()[:-1], [AT_RANDOM, ENGINE, 209]]
+    assert "kills: 299 of 300" in str(exit_of(monkeypatch, clean(60, few_in_all)))
+    few_outer = [[point, ENGINE, count] for point, _, count in long()]
+    assert "of a driver or an executor: 0 of 60" in str(exit_of(monkeypatch, clean(60, few_outer)))
+    few_at_a_point = [*long(**{COLLECTION: 9}), [AT_RANDOM, ENGINE, 1]]
+    assert f"fewest {COLLECTION}: 9 of 10" in str(exit_of(monkeypatch, clean(60, few_at_a_point)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "passed", "kills", "more"),
+    [
+        (5, 4.9, [], True),
+        (5, 5, [], False),
+        (60, 60, long(), False),
+        (60, 89, long()[1:], True),
+        (60, 90, long()[1:], False),
+    ],
+)
+def test_a_long_campaign_that_has_not_reached_its_targets_takes_half_as_long_again(
+    asked: float, passed: float, kills: list[list[Any]], more: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Campaign, "minutes", passed)
+    plan = tuple((point, victim) for point, victim, _ in kills)
+    campaign = Campaign(tmp_path, 1, None, plan)
+    campaign.kills.update({(point, victim): count for point, victim, count in kills})
+    assert kill.goes_on(campaign, asked) == more
+
+
+def test_a_campaign_with_something_wrong_fails_however_many_it_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert exit_of(monkeypatch, {**clean(60, long()), "lost": 1}) == 1
+    assert exit_of(monkeypatch, {**clean(60, long()), "orphans": ["0/0/1.lam"]}) == 1
+
+
+def test_what_was_killed_and_missed_in_several_campaigns_adds_up() -> None:
+    one = {**clean(5, [[AT_RANDOM, ENGINE, 2]], [[RESTORE, DRIVER, 1]]), "starts": 2}
+    both = merged([one, {**one, "kills": [[AT_RANDOM, ENGINE, 1], [BETWEEN, DRIVER, 1]]}])
+    assert both["kills"] == [[AT_RANDOM, ENGINE, 3], [BETWEEN, DRIVER, 1]]
+    assert both["missed"] == [[RESTORE, DRIVER, 2]]
+    assert (both["minutes"], both["campaigns"]) == (10, 2)
 
 
 def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Environment:
 
     def install(self, *what: str) -> None:
         pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *what]
-        subprocess.run(pip, check=True, cwd=self.folder, stdin=subprocess.DEVNULL, timeout=600)
+        subprocess.run(pip, check=True, cwd=self.folder, stdin=subprocess.DEVNULL, timeout=1800)
 
 
 @dataclass
@@ -150,7 +150,7 @@ def run_program(tmp_path: Path) -> Iterator[Program]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
         seen = [line.removeprefix("SEEN ") for line in ended.stdout.splitlines() if line.startswith("SEEN ")]

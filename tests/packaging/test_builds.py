@@ -65,7 +65,7 @@ def test_a_source_distribution_builds_the_same_wheel_in_isolation_without_sbt(
     (archive,) = tmp_path.glob("*.tar.gz")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(archive)]
     environment = {**os.environ, "PIP_CONSTRAINT": str(repository / "constraints.txt")}
-    subprocess.run(pip, cwd=tmp_path, env=environment, check=True, stdin=subprocess.DEVNULL, timeout=600)
+    subprocess.run(pip, cwd=tmp_path, env=environment, check=True, stdin=subprocess.DEVNULL, timeout=1800)
     (built,) = tmp_path.glob("*.whl")
     for minor, jar in jars_in(built, tmp_path / "built").items():
         assert contents(jar) == contents(jars_in(wheel, tmp_path / "ours")[minor])

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lamina.spark.configure import EXTENSION
 from tests.matrix import LANGUAGES, OPERATORS, Cell
+from tests.spark.local_files import local_files
 from tests.spark.streams import Streams
 
 
@@ -49,6 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2,4]")
         .appName("lamina-tests")
         .config("spark.jars", shim_jar())
+        .config(map=local_files())
         .config("spark.sql.extensions", EXTENSION)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "4g")

@@ -17,12 +17,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from lamina.spark.configure import CHECKPOINT_FORMAT_KEY
 from tests.spark.programs import program_session
 from tests.spark.streams import Streams
 from tests.spark.test_restarts import rows
 
 
-def session(jar: str) -> SparkSession:
+def session(jar: str, format_version: int) -> SparkSession:
     settings = {
         "spark.ui.showConsoleProgress": "false",
         "spark.dynamicAllocation.enabled": "true",
@@ -34,6 +35,7 @@ def session(jar: str) -> SparkSession:
         "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         "spark.locality.wait": "100ms",
         "spark.sql.session.timeZone": "UTC",
+        CHECKPOINT_FORMAT_KEY: str(format_version),
         "spark.sql.streaming.metricsEnabled": "true",
     }
     spark = program_session("local-cluster[2,1,1024]", jar, settings)
@@ -74,7 +76,7 @@ def holding(folder: Path) -> Callable[[dict[str, DataFrame]], DataFrame]:
 
 
 def main(argument: dict[str, Any]) -> None:
-    spark = session(argument["jar"])
+    spark = session(argument["jar"], argument["format_version"])
     path = Path(argument["path"])
     (path / "go").mkdir()
     streams = Streams(spark, path)

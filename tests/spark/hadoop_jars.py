@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 TEST_SOURCES = ROOT / "jvm-shim" / "src" / "test" / "scala" / "org" / "apache" / "spark" / "sql" / "lamina" / "wire"
 
+ODD = "org.apache.spark.sql.lamina.wire.OddFileSystem"
+"""The tests' own file system."""
+
 
 def hadoop_aws_jars() -> list[Path]:
     """hadoop-aws of the Hadoop inside pyspark, and what it needs; fetched once, 690 MB."""

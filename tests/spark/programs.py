@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
+from tests.spark.local_files import local_files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -28,7 +29,7 @@ def run_program(name: str, argument: str, **environment: str) -> str:
         start_new_session=True,
     )
     try:
-        output, messages = program.communicate(timeout=600)
+        output, messages = program.communicate(timeout=1800)
     finally:
         try:
             os.killpg(program.pid, signal.SIGKILL)
@@ -42,6 +43,7 @@ def run_program(name: str, argument: str, **environment: str) -> str:
 def program_session(master: str, jar: str, settings: dict[str, str]) -> SparkSession:
     """A program's session with lamina; on a cluster its executors have one core each."""
     shared = {
+        **local_files(),
         "spark.jars": jar,
         "spark.ui.enabled": "false",
         # JVMs that live for seconds

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
+from lamina.spark.configure import CHECKPOINT_FORMAT_KEY
 from tests.spark.programs import program_session
 
 OUTPUT = "k string, n long, total long, before long, noise long, attempt int"
@@ -44,9 +45,12 @@ def session(argument: dict[str, Any]) -> SparkSession:
         "spark.speculation.interval": "100ms",
         "spark.speculation.quantile": "0.5",
         "spark.speculation.multiplier": "1.5",
+        # of the task that stalls, and of no other that is slow
+        "spark.speculation.minTaskRuntime": "15s",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": argument["events"],
+        CHECKPOINT_FORMAT_KEY: str(argument["format_version"]),
         # The commit returns when its file is there, so that both attempts leave one.
         "spark.sql.streaming.stateStore.lamina.durability.level": "store",
     }

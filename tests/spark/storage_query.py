@@ -63,7 +63,7 @@ def main(argument: dict[str, Any]) -> None:
         found = [status.getPath().getName() for status in listed if not status.isDirectory()]
         return found + [name for status in listed if status.isDirectory() for name in below(status.getPath())]
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while argument["await_segment"] and not any(name.endswith(".seg") for name in below(root)):
         if time.monotonic() > deadline:
             raise TimeoutError("the maintenance process wrote no segment")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvi
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 SCHEMA = "t timestamp, k string, v long"
+
+SETTLED = {"spark.sql.streaming.stateStore.lamina.compaction.mode": "full"}
+"""Nothing writes to a checkpoint of this mode once its query has stopped: no merges are made in the background."""
 
 
 @dataclass
@@ -56,6 +60,14 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    """Returns when `there()` is true."""
+    deadline = time.monotonic() + 120
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class Streams:
@@ -115,7 +127,7 @@ class Streams:
                 .start()
             )
             try:
-                if not running.awaitTermination(240):
+                if not running.awaitTermination(1200):
                     raise TimeoutError("the query did not end")
             finally:
                 running.stop()

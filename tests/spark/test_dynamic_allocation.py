@@ -16,8 +16,9 @@ pytestmark = pytest.mark.long
 BATCHES = 3
 
 
-def test_executors_that_come_and_go_between_batches_change_no_answer(tmp_path: Path) -> None:
-    argument = {"jar": shim_jar(), "path": str(tmp_path), "batches": BATCHES}
+@pytest.mark.parametrize("format_version", [2, 1])
+def test_executors_that_come_and_go_between_batches_change_no_answer(tmp_path: Path, format_version: int) -> None:
+    argument = {"jar": shim_jar(), "path": str(tmp_path), "batches": BATCHES, "format_version": format_version}
     seen = json.loads(run_program("dynamic_allocation_query.py", json.dumps(argument)).splitlines()[-1])
 
     for batch in range(BATCHES):

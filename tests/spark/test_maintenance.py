@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.streams import LAMINA, Streams
-from tests.spark.test_restarts import Answers, rows, totals
+from tests.spark.streams import LAMINA, Streams, wait_for
+from tests.spark.test_restarts import Answers, rows, totals, unload_all
 
 BATCHES, COMPACTED, COLLECTED = 12, 5, 10
 """Batches, and those that wait: for a segment of all versions before, which the commit after it refers to; and until
 those versions are gone, when two such commits are retained and the next one has begun."""
 
 
+@pytest.fixture
+def own_interval(spark: SparkSession) -> Iterator[None]:
+    """Spark reads the interval of maintenance when the first store is opened, for all that follow."""
+    unload_all(spark)
+    yield
+    unload_all(spark)
+
+
+@pytest.mark.usefixtures("own_interval")
 def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(streams: Streams) -> None:
     for batch in range(BATCHES):
         streams.feed("s", rows(batch))
@@ -48,11 +57,3 @@ def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(strea
 def files_of(store: Path, version: int) -> list[Path]:
     """The commits of a version that are there."""
     return list(store.glob(f"{version}_*.lam"))
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    """Returns when `there()` is true."""
-    deadline = time.monotonic() + 120
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.streams import LAMINA, Run, Streams
+from tests.spark.streams import LAMINA, Run, Streams, wait_for
 
 
 def rows(batch: int, keys: int = 40) -> list[dict[str, Any]]:
@@ -296,8 +296,22 @@ def tasks_of(spark: SparkSession, run: Run) -> list[list[tuple[int, str]]]:
     return [sorted(attempts) for attempts in tasks.values()]
 
 
+def running_tasks(spark: SparkSession) -> int:
+    """Tasks that executors have not reported the end of, be they wanted or not."""
+    counts = spark.sparkContext._jsc.sc().taskScheduler().runningTasksByExecutors().valuesIterator()
+    total = 0
+    while counts.hasNext():
+        total += int(counts.next())
+    return total
+
+
 def unload_all(spark: SparkSession) -> None:
-    """Closes all providers of the JVM, as Spark's maintenance does some time after a query has stopped."""
+    """Closes all providers of the JVM, as Spark's maintenance does some time after a query has stopped.
+
+    A task that still runs then may open a store, which starts the maintenance anew: Spark 4.3 waits five minutes for
+    threads that nobody ends.
+    """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
+    wait_for(lambda: not running_tasks(spark))
     jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()

@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lamina.spark.jars import jar_path
 from tests.spark.programs import run_program
-from tests.spark.streams import HDFS, LAMINA, ROCKSDB, Query, Streams, configured
+from tests.spark.streams import HDFS, LAMINA, ROCKSDB, SETTLED, Query, Streams, configured
 from tests.spark.test_transform_with_state import with_rows
 
 FORMATS = pytest.mark.parametrize("version", [1, 2], ids=["v1", "v2"])
@@ -152,7 +152,7 @@ def test_every_retained_batch_reads_like_one_of_a_built_in_provider(streams: Str
     for batch in range(5):
         streams.feed("s", rows(batch))
     for provider in (LAMINA, HDFS):
-        streams.run(totals, provider, mode="update")
+        streams.run(totals, provider, mode="update", conf=SETTLED)
     before = digest(streams.checkpoint())
     for batch in range(5):
         ours = read(spark, streams.checkpoint(), LAMINA, batchId=batch)
@@ -167,7 +167,7 @@ def test_a_session_that_has_only_the_jar_and_the_path_reads_both_formats(streams
         streams.feed("s", rows(batch))
     stopped = []
     for version in (1, 2):
-        streams.run(totals, LAMINA, mode="update", format_version=version, checkpoint=f"format-{version}")
+        streams.run(totals, LAMINA, mode="update", format_version=version, checkpoint=f"format-{version}", conf=SETTLED)
         stopped.append(streams.checkpoint(name=f"format-{version}"))
     before = [digest(path) for path in stopped]
     with ExitStack() as stack:
@@ -274,7 +274,7 @@ def test_the_change_feed_says_what_each_batch_changed(streams: Streams, spark: S
     for batch in range(5):
         streams.feed("s", rows(batch))
     for provider in (LAMINA, HDFS):
-        streams.run(totals, provider, mode="update")
+        streams.run(totals, provider, mode="update", conf=SETTLED)
     before = digest(streams.checkpoint())
     options = {"readChangeFeed": "true", "changeStartBatchId": 1, "changeEndBatchId": 3}
     ours = read(spark, streams.checkpoint(), LAMINA, **options)
@@ -290,7 +290,7 @@ def test_each_store_of_a_join_reads_like_one_of_a_built_in_provider(
     for batch in range(3):
         streams.feed("l", rows(batch))
         streams.feed("r", rows(batch + 1))
-    streams.run(near, LAMINA, format_version=version, conf=FOUR_STORES)
+    streams.run(near, LAMINA, format_version=version, conf=FOUR_STORES | SETTLED)
     streams.run(near, HDFS, conf=FOUR_STORES)
     before = digest(streams.checkpoint())
     for options in ({"joinSide": "left"}, {"joinSide": "right"}, *({"storeName": name} for name in STORES)):
@@ -307,7 +307,7 @@ def test_a_version_is_rebuilt_from_the_snapshot_of_an_older_one(
     """The state of batch 4 from batch 1's: the same rows as those of a plain read."""
     for batch in range(5):
         streams.feed("s", rows(batch))
-    streams.run(totals, LAMINA, mode="update", format_version=version)
+    streams.run(totals, LAMINA, mode="update", format_version=version, conf=SETTLED)
     before = digest(streams.checkpoint())
     whole: list[str] = []
     for partition in range(2):
@@ -331,7 +331,7 @@ def test_variables_and_timers_of_transform_with_state_read_like_those_of_a_built
 ) -> None:
     for batch in range(2):
         streams.feed("s", rows(batch))
-    conf = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true"}
+    conf = SETTLED | {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true"}
     for provider in (LAMINA, ROCKSDB):
         streams.run(with_rows, provider, mode="update", format_version=version, conf=conf)
     before = digest(streams.checkpoint())

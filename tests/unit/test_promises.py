@@ -24,11 +24,13 @@ def test_every_test_that_holds_a_promise_exists(repository: Path) -> None:
     assert missing(text, repository) == []
 
 
-def test_each_of_the_ten_promises_is_held_by_a_test(repository: Path) -> None:
+def test_each_of_the_ten_promises_is_held_by_a_test_or_says_that_it_is_not_kept_yet(repository: Path) -> None:
     text = (repository / "docs" / "design" / "promises.md").read_text(encoding="utf-8")
     sections = re.split(r"^## (?=\d+\.)", text, flags=re.MULTILINE)[1:]
     assert [int(section.split(".")[0]) for section in sections] == list(range(1, 11))
-    assert all(NAMED.search(section) for section in sections)
+    held = [number for number, section in enumerate(sections, 1) if "not kept yet" not in section.lower()]
+    assert held == list(range(1, 10))
+    assert all(NAMED.search(sections[number - 1]) for number in held)
 
 
 def test_a_test_that_was_renamed_is_noticed(repository: Path) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lamina._version import __version__
+from lamina.cli.wording import show
 from lamina.errors import LaminaError
 from lamina.spark.jars import jar_path, spark_home, spark_minor
 from lamina.spark.java import java_problem, java_program
@@ -62,7 +63,8 @@ def doctor() -> None:
     for finding in findings():
         fits = fits and finding.fits
         mark, style = ("✓", "green") if finding.fits else ("✗", "red")
-        console.print(Text(f"{mark} ", style=style) + Text(finding.text, style="" if finding.fits else "red"))
+        line = Text(f"{mark} ", style=style) + Text(finding.text, style="" if finding.fits else "red")
+        show(console, [line])
     raise typer.Exit(0 if fits else 1)
 
 

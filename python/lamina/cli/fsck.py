@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lamina.cli.access import HadoopKeys, storage
 from lamina.cli.inspect_survey import Selection
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.targets import Target, Targets, targets
-from lamina.cli.wording import number_text, plain_table, size_text, store_name
+from lamina.cli.wording import number_text, plain_table, show, size_text, store_name
+from lamina.components import SystemClock
 from lamina.store.check import Problem, StoreCheck, StoreChecker
 
 _CONCURRENT_STORES = 8
@@ -35,7 +36,8 @@ def fsck(
     """Checks that every retained version of every store is whole. It only reads.
 
     \b
-    Retained are the versions in Spark's commit log. It checks
+    Retained are the versions in Spark's commit log, and older ones that
+    retention.minVersionAgeMs keeps, as the query was last run. It checks
       of each version   the manifest, the lineage, that the references add up,
                         by merging its files, that it has the rows it says,
       of each file      every checksum.
@@ -60,7 +62,7 @@ def fsck(
         json.dump(_to_json(found, checks, problems), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        Console(highlight=False).print(_shown(found, checks, problems, quick=quick), soft_wrap=False)
+        show(Console(highlight=False), _parts(found, checks, problems, quick=quick))
     if any(problems.values()):
         raise typer.Exit(1)
 
@@ -87,6 +89,7 @@ def _checked(found: Targets, *, contents: bool, progress: Callable[[int, int], N
             target.identity,
             target.named,
             still_named=found.named_now,
+            clock=SystemClock(),
             read=read,
             plan=plan,
             contents=contents,
@@ -101,9 +104,9 @@ def _problems(target: Target, check: StoreCheck) -> list[Problem]:
     return [*(Problem("file.damaged", (), text) for text in target.problems), *check.problems]
 
 
-def _shown(
+def _parts(
     found: Targets, checks: Sequence[StoreCheck], problems: dict[int, list[Problem]], *, quick: bool
-) -> RenderableType:
+) -> list[RenderableType]:
     table = plain_table("store", ">versions", ">damaged", ">files", ">size", ">rows", ">not needed", "")
     parts: list[RenderableType] = [table]
     for target, check in zip(found.stores, checks, strict=True):
@@ -122,7 +125,7 @@ def _shown(
         for problem in problems[id(target)]:
             parts.append(Text(f"{store_name(check.identity)}  {_about(problem)}", style="red"))
     parts.append(_verdict(checks, problems, quick=quick))
-    return Group(*parts)
+    return parts
 
 
 def _about(problem: Problem) -> str:

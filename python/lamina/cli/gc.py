@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lamina.checkpoint import read_claims
@@ -18,10 +18,9 @@ from lamina.cli.access import HadoopKeys, storage
 from lamina.cli.inspect_survey import Selection
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.targets import Target, Targets, targets
-from lamina.cli.wording import duration_text, number_text, plain_table, short_name, size_text, store_name
+from lamina.cli.wording import duration_text, number_text, plain_table, short_name, show, size_text, store_name
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
-from lamina.settings import Settings
 from lamina.store.checkpoint_state import Standing
 from lamina.store.files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
@@ -84,7 +83,7 @@ def gc(
         json.dump(_to_json(found, outcomes, dry_run), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        Console(highlight=False).print(_shown(outcomes, details=details, dry_run=dry_run))
+        show(Console(highlight=False), _parts(outcomes, details=details, dry_run=dry_run))
     if any(outcome.problem for outcome in outcomes):
         raise typer.Exit(1)
 
@@ -108,11 +107,9 @@ def _collect(found: Targets, target: Target, dry_run: bool) -> _Outcome:
         attempt = versions.locate(Version(version, target.named[version]))
         if attempt is None or is_empty(attempt):
             return _Outcome(target, version, Collected((), dry_run, "the store is empty"))
-        recorded = versions.open(attempt, Version(version, attempt)).manifest.retention
+        newest = versions.open(attempt, Version(version, attempt)).manifest
         # what Spark can go back to stays, whatever the query was last run with
-        named = version - min(target.named)
-        retention = Retention.from_json(recorded) if recorded else Retention.of(Settings(), named)
-        retention = retention.at_least(named)
+        retention = Retention.recorded(newest).at_least(version - min(target.named))
         # a run that started since the log was read may stand on an older batch
         standing = Standing.of(found.runs[-1].id, {*read_claims(found.state), *found.runs}) if found.runs else None
         collector = Collector(files, versions, retention, SystemClock())
@@ -122,7 +119,7 @@ def _collect(found: Targets, target: Target, dry_run: bool) -> _Outcome:
         return _Outcome(target, version, None, error.message)
 
 
-def _shown(outcomes: Sequence[_Outcome], *, details: bool, dry_run: bool) -> RenderableType:
+def _parts(outcomes: Sequence[_Outcome], *, details: bool, dry_run: bool) -> list[RenderableType]:
     table = plain_table(
         "store", ">version", ">kept", ">", ">waiting", ">", ">to delete" if dry_run else ">deleted", ">"
     )
@@ -155,7 +152,7 @@ def _shown(outcomes: Sequence[_Outcome], *, details: bool, dry_run: bool) -> Ren
         parts.append(explained)
     if len(verdicts) > _MANY:
         parts.append(Text(f"{_MANY} of {number_text(len(verdicts))} files; --json shows all", style="dim"))
-    return Group(*parts, *notes, _summary(outcomes, dry_run=dry_run))
+    return [*parts, *notes, _summary(outcomes, dry_run=dry_run)]
 
 
 def _why(verdict: Verdict) -> str:

@@ -14,6 +14,7 @@ from lamina.cli.inspect_json import to_json
 from lamina.cli.inspect_survey import CheckpointSurvey, Selection, survey
 from lamina.cli.inspect_tables import tables
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
+from lamina.cli.wording import show
 from lamina.storage import Storage
 
 _WIDE = 120
@@ -57,8 +58,7 @@ def inspect(
         sys.stdout.write("\n")
     else:
         console = Console(highlight=False)
-        for part in tables(found, details=details, wide=console.width >= _WIDE):
-            console.print(part)
+        show(console, tables(found, details=details, wide=console.width >= _WIDE))
     if found.problems:
         raise typer.Exit(1)
 

@@ -130,7 +130,7 @@ def survey(
 
 
 def commit_entries(logs: CheckpointLogs, committed: Sequence[int]) -> list[CommitEntry]:
-    """The commit log. A running query removes its oldest entries meanwhile; the newest must be there."""
+    """The commit log. A running query removes its oldest entries meanwhile; where none is left, it is listed again."""
 
     def one(batch: int) -> CommitEntry | None:
         try:
@@ -141,7 +141,14 @@ def commit_entries(logs: CheckpointLogs, committed: Sequence[int]) -> list[Commi
             return None
 
     with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-        return [entry for entry in pool.map(one, committed) if entry is not None]
+        while True:
+            try:
+                return [entry for entry in pool.map(one, committed) if entry is not None]
+            except LaminaError as error:
+                listed = logs.committed_batches()
+                if error.kind != "file.missing" or listed[-1:] == committed[-1:]:
+                    raise
+                committed = listed
 
 
 def operator_survey(logs: CheckpointLogs, metadata: OperatorMetadata, newest: CommitEntry | None) -> OperatorSurvey:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from lamina.format.manifest import StoreIdentity
 
@@ -25,6 +28,12 @@ def plain_table(*columns: str) -> Table:
         # text may be folded, numbers never
         table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     return table
+
+
+def show(console: Console, parts: Iterable[RenderableType]) -> None:
+    """Prints tables, and sentences that no terminal's width breaks, so that a path in one is copied whole."""
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text))
 
 
 def store_name(identity: StoreIdentity) -> str:

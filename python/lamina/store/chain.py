@@ -11,9 +11,8 @@ since, it has the removal too, as it has every change after its oldest rewrite.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import (
@@ -42,14 +41,6 @@ class Segment:
     @property
     def name(self) -> SegmentName:
         return SegmentName(self.manifest.start, self.manifest.end, self.manifest.segment)
-
-    def to_json(self) -> dict[str, Any]:
-        """The segment as it travels from the maintenance process to the engine."""
-        return {"manifest": self.manifest.to_json(), "size": self.size, "published_ms": self.published_ms}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Segment:
-        return cls(SegmentManifest.from_json(value["manifest"]), int(value["size"]), int(value["published_ms"]))
 
     def reference(self) -> Reference:
         """How a manifest refers to the segment."""

@@ -1,22 +1,24 @@
-"""Checks one store: every version that Spark's commit log names, every file that one of them needs, byte by byte.
+"""Checks one store: every retained version, every file that one of them needs, byte by byte.
 
 Only what a retained version needs can be damage. The check runs beside the query: a file that was collected between the
-listing and the reading is none, which shows by Spark's log naming the versions that needed it no more.
+listing and the reading is none, which shows by the versions that needed it being retained no more (`retained`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.manifest import StoreIdentity
+from lamina.format.manifest import Reference, StoreIdentity
 from lamina.format.paths import parse_name
-from lamina.storage import Storage, is_temporary
+from lamina.storage import Listed, Storage, is_temporary
 from lamina.store import chain, counts
 from lamina.store.files import Opened, StoreFiles
 from lamina.store.model import Version
+from lamina.store.retained import Retained
 from lamina.store.retention import kind_of
 from lamina.store.versions import Versions, file_name, is_empty
 
@@ -39,7 +41,7 @@ class StoreCheck:
     """What was found in one store.
 
     Args:
-        whole, damaged: the versions in Spark's commit log, by whether all that they need is whole.
+        whole, damaged: the retained versions, by whether all that they need is whole.
         files, bytes: that were verified.
         rows: live rows of the newest version, counted; None where nothing was counted.
         orphans: files that none of the versions needs, by class: number and bytes.
@@ -81,6 +83,7 @@ class StoreChecker:
         state: rooted at the directory `state` of the checkpoint.
         named: the versions in Spark's commit log, with the attempt that it names (None under checkpoint format v1).
         still_named: the versions that the log names now.
+        clock: by which versions are retained by their age.
         read: called with the number of bytes read, and with the number of those that will be.
         contents: whether files are read whole and rows counted, or only manifests and sizes looked at.
     """
@@ -92,6 +95,7 @@ class StoreChecker:
         named: Mapping[int, str | None],
         *,
         still_named: Callable[[], Collection[int]],
+        clock: Clock,
         read: Callable[[int], None],
         plan: Callable[[int], None],
         contents: bool,
@@ -100,7 +104,7 @@ class StoreChecker:
         self._files = StoreFiles(state, identity)
         self._versions = Versions(self._files)
         self._named = named
-        self._still_named = still_named
+        self._retained = Retained(self._files, self._versions, named, still_named, clock)
         self._read = read
         self._plan = plan
         self._contents = contents
@@ -114,13 +118,14 @@ class StoreChecker:
             LaminaError: `storage.*`; what is wrong with files is in the answer.
         """
         listing = {entry.name: entry for entry in self._files.list()}
-        opened = self._opened()
+        opened = self._opened(listing)
         self._check_lineage(opened)
         needed = self._needed(opened, {name: entry.size for name, entry in listing.items()})
         self._plan(sum(size for name, size in needed.items() if name not in self._broken))
         verified = size_verified = 0
+        users = _users(opened)
         for name, size in needed.items():
-            if name not in self._broken and self._verify(name, size, opened):
+            if name not in self._broken and self._verify(name, size, users[name]):
                 verified += 1
                 size_verified += size
         rows = self._count(opened) if self._contents and not self._broken else None
@@ -131,7 +136,7 @@ class StoreChecker:
             if name not in needed and name not in self._broken and (parse_name(name) or is_temporary(name)):
                 number, total = orphans.get(kind_of(name), (0, 0))
                 orphans[kind_of(name)] = (number + 1, total + entry.size)
-        whole = set(self._named) - damaged - collected
+        whole = self._retained.versions - damaged - collected
         return StoreCheck(
             self._identity,
             tuple(sorted(whole)),
@@ -144,8 +149,27 @@ class StoreChecker:
             tuple(problems),
         )
 
-    def _opened(self) -> dict[int, Opened]:
+    def _opened(self, listing: Mapping[str, Listed]) -> dict[int, Opened]:
         """The manifest of each version that has a file and can be read, newest first."""
+        found = self._opened_of_log()
+        if not found:
+            return found
+        self._retained.follow(found[max(found)].manifest, listing)
+        unread: dict[int, LaminaError] = {}
+        for version, attempt in self._retained.below.items():
+            try:
+                found[version] = _shortened(self._files.open_commit(attempt))
+            except LaminaError as error:
+                unread[version] = error
+        for version in self._retained.forget_collected(found, listing):
+            found.pop(version, None)
+            unread.pop(version, None)
+        for version, why in unread.items():
+            self._note(file_name(self._retained.below[version]), why, version)
+        return found
+
+    def _opened_of_log(self) -> dict[int, Opened]:
+        """As `_opened`, of the versions in Spark's log."""
         found: dict[int, Opened] = {}
         lineage: dict[int, str] = {}
         for version in sorted(self._named, reverse=True):
@@ -169,7 +193,8 @@ class StoreChecker:
     def _check_lineage(self, opened: Mapping[int, Opened]) -> None:
         """Each version must stand on the one that Spark committed before it."""
         for version, newer in opened.items():
-            older = opened.get(version - 1)
+            number = self._retained.before.get(version, version - 1)
+            older = opened.get(number)
             if older is None or newer.manifest.attempt == older.manifest.attempt:
                 continue
             stands_on = newer.manifest.lineage[0][0] if newer.manifest.lineage else None
@@ -179,7 +204,7 @@ class StoreChecker:
                     Problem(
                         LINEAGE,
                         (version,),
-                        f"{self._files.location(newer.name)} stands on {stands_on}, and version {version - 1}, which "
+                        f"{self._files.location(newer.name)} stands on {stands_on}, and version {number}, which "
                         f"Spark committed before it, is {older.manifest.attempt}",
                     )
                 )
@@ -209,25 +234,18 @@ class StoreChecker:
                     self._note(name, LaminaError.from_kind("file.damaged", text), version)
         return needed
 
-    def _verify(self, name: str, size: int, opened: Mapping[int, Opened]) -> bool:
-        users = [
-            (version, reference)
-            for version, found in opened.items()
-            for reference in found.references()
-            if reference.path == name and reference.root is None
-        ]
-        versions = {version for version, _ in users} | {v for v, found in opened.items() if found.name == name}
+    def _verify(self, name: str, size: int, users: Sequence[tuple[int, Reference | None]]) -> bool:
         try:
             with self._reading(size) as read:
                 if not self._contents:
                     return True
                 manifest, _ = self._files.verify(name, read)
         except LaminaError as error:
-            self._note(name, error, *versions)
+            self._note(name, error, *(version for version, _ in users))
             return False
         sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
         for version, reference in users:
-            if (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
+            if reference and (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
                 text = f"{self._files.location(name)} does not have the section that version {version} refers to"
                 self._note(name, LaminaError.from_kind("file.damaged", text), version)
         return name not in self._broken
@@ -244,7 +262,7 @@ class StoreChecker:
             except _CannotCount as failed:
                 error, versions = failed.error, failed.versions
                 # the oldest versions may have been collected meanwhile, with files that are counted by; the rest stays
-                gone = set(left).difference(self._still_named()) if error.kind == "file.missing" else set()
+                gone = set(left) - self._retained.now() if error.kind == "file.missing" else set()
                 self._note(left[max(gone or versions)].name, error, *(gone or versions))
                 if not gone:
                     return None
@@ -303,13 +321,29 @@ class StoreChecker:
         """Problems with versions that are still retained, and the versions that are not any more."""
         problems = list(self._checked)
         collected: set[int] = set()
-        now = set(self._still_named()) if self._broken else set(self._named)
+        now = self._retained.now() if self._broken else self._retained.versions
         for found in self._broken.values():
             kept = found.versions & now
             if kept or not found.versions:
                 problems.append(Problem(found.error.kind, tuple(sorted(kept)), found.error.message))
             collected |= found.versions - now
         return problems, collected
+
+
+def _users(opened: Mapping[int, Opened]) -> dict[str, list[tuple[int, Reference | None]]]:
+    """The versions that need each file, with the reference to it where it is not only the version's own file."""
+    users: dict[str, list[tuple[int, Reference | None]]] = {}
+    for version, found in opened.items():
+        users.setdefault(found.name, []).append((version, None))
+        for reference in found.references():
+            if reference.root is None:
+                users.setdefault(reference.path or "", []).append((version, reference))
+    return users
+
+
+def _shortened(opened: Opened) -> Opened:
+    """A manifest without its lineage but for what it stands on: of very many versions, lineages take the memory."""
+    return Opened(replace(opened.manifest, lineage=opened.manifest.lineage[:1]), opened.size)
 
 
 def _rows(counts: Mapping[int, int]) -> str:

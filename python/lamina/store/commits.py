@@ -147,7 +147,7 @@ class Commits:
         except LaminaError as error:
             if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
                 return None, False
-            raise advised(error) from None
+            raise advised(error) from error.__cause__
         return opened, True
 
     def _chain_on(self, base: Opened | None) -> Sequence[Reference]:

@@ -56,6 +56,11 @@ class Opened:
         name = self.name
         return tuple(reference.placed(name, self.size) for reference in self.manifest.references)
 
+    def footprint(self) -> list[str]:
+        """The files in the store's directory that the version needs, its own first."""
+        names = {reference.path or "" for reference in self.references() if reference.root is None}
+        return [self.name, *sorted(names - {self.name})]
+
 
 class StoreFiles:
     """The directory of one store.

@@ -36,7 +36,7 @@ class Loader:
         try:
             opened = self._versions.open_present(attempt, version)
         except LaminaError as error:
-            raise restore.advised(error) from None
+            raise restore.advised(error) from error.__cause__
         if have is not None:
             steps = self._steps(opened, have)
             # no entry may be handed out on top of the caller's rows before all of them are known to be whole

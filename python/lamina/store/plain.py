@@ -221,25 +221,20 @@ class PlainStore:
         begin = self._heap.begin(
             self._version, task_attempt=self._tasks, load_empty=False, force_snapshot=snapshot, have=True
         )
-        changes = self._net_changes()
-        after = dict(self._rows)
-        for position, (op, value) in changes.items():
-            applied = _applied(after.get(position), op, value)
-            if applied is None:
-                after.pop(position, None)
-            else:
-                after[position] = applied
+        changed = self._changed_rows()
+        changes = {position: self._changes[position] for position in changed}
+        part = part_of(begin)
+        after = _changed(dict(self._rows), changed) if begin.snapshot or part is not None else {}
         sections = {INCREMENT: _batches((*position, *change) for position, change in changes.items())}
         rows = {INCREMENT: len(changes)}
         if begin.snapshot:
             sections[SNAPSHOT] = _batches((*position, PUT, value) for position, value in after.items())
             rows[SNAPSHOT] = len(after)
-        part = part_of(begin)
         if part is not None:
             rewritten = in_part(after, part)
             sections[REWRITE] = _batches((*position, PUT, value) for position, value in rewritten.items())
             rows[REWRITE] = len(rewritten)
-        counts = _counts(after, self._families.values())
+        counts = self._counts_after(changed)
         version = Version(self._version.version + 1, begin.attempt)
         request = CommitRequest(
             begin.attempt,
@@ -255,9 +250,14 @@ class PlainStore:
         )
         self._heap.commit(request, sections)
         self._heap.confirm(version)
-        self._rows, self._counts, self._version = after, counts, version
-        self._changes = {}
-        self._committed_families = dict(self._families)
+        try:
+            _changed(self._rows, changed)
+            self._counts, self._version, self._changes = counts, version, {}
+            self._committed_families = dict(self._families)
+        except BaseException:
+            # interrupted half-way; the files have all of it
+            self._load(version)
+            raise
         return version
 
     def abort(self) -> None:
@@ -314,13 +314,21 @@ class PlainStore:
             self._require_writing()
         return self._heap.collect(self._version, dry_run=dry_run)
 
-    def _net_changes(self) -> dict[tuple[int, bytes], tuple[int, bytes]]:
-        """The changes that change something."""
-        return {
-            position: (op, value)
-            for position, (op, value) in self._changes.items()
-            if _applied(self._rows.get(position), op, value) != self._rows.get(position)
-        }
+    def _changed_rows(self) -> dict[tuple[int, bytes], bytes | None]:
+        """What the changes that change something make of their rows; None where one is removed."""
+        seen = {position: self._seen(position) for position in self._changes}
+        return {position: value for position, value in seen.items() if value != self._rows.get(position)}
+
+    def _counts_after(self, changed: Mapping[tuple[int, bytes], bytes | None]) -> dict[int, Count]:
+        """Rows and bytes of each column family once its rows are changed so."""
+        known = {family.id: self._counts.get(family.id, Count(0, 0)) for family in self._families.values()}
+        found = {family: [count.rows, count.bytes] for family, count in known.items()}
+        for (family, key), value in changed.items():
+            for row, sign in ((self._rows.get((family, key)), -1), (value, 1)):
+                if row is not None:
+                    found[family][0] += sign
+                    found[family][1] += sign * (len(key) + len(row))
+        return {family: Count(*sums) for family, sums in found.items()}
 
 
 def part_of(begin: Begin) -> Part | None:
@@ -403,12 +411,16 @@ def _batches(entries: Iterable[tuple[int, bytes, int, bytes]]) -> list[pa.Record
     ]
 
 
-def _counts(rows: Mapping[tuple[int, bytes], bytes], families: Iterable[ColumnFamily]) -> dict[int, Count]:
-    found = {family.id: (0, 0) for family in families}
-    for (family, key), value in rows.items():
-        number, size = found[family]
-        found[family] = (number + 1, size + len(key) + len(value))
-    return {family: Count(number, size) for family, (number, size) in found.items()}
+def _changed(
+    rows: dict[tuple[int, bytes], bytes], changed: Mapping[tuple[int, bytes], bytes | None]
+) -> dict[tuple[int, bytes], bytes]:
+    """`rows` itself, with the new values in it; None removes a row."""
+    for position, value in changed.items():
+        if value is None:
+            rows.pop(position, None)
+        else:
+            rows[position] = value
+    return rows
 
 
 def _check_counts(rows: Mapping[tuple[int, bytes], bytes], counts: Mapping[int, Count], version: Version) -> None:

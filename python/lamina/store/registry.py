@@ -110,6 +110,4 @@ def footprint(files: StoreFiles, attempt: str) -> list[str]:
     Raises:
         LaminaError: `file.*`.
     """
-    opened = files.open_commit(attempt)
-    names = {reference.path or "" for reference in opened.references() if reference.root is None}
-    return [file_name(attempt), *sorted(names - {opened.name})]
+    return files.open_commit(attempt).footprint()

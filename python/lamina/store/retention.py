@@ -13,7 +13,8 @@ Rules (DESIGN section 8):
 5. A file that is none of ours stays. The first store of each checkpoint also collects what cut-off publications left in
    `_lamina` (`leftovers`).
 6. What a commit refers to stays as long as the commit stays by rule 2 or by its age: a version may be committed in
-   Spark's log long before anybody builds on it, and a reader may have opened it.
+   Spark's log long before anybody builds on it, and a reader may have opened it. Where such a commit cannot be read,
+   nothing is deleted.
 
 Rule 4 in detail: the version made by a lineage's manifest M leaves the retained set when the manifest of version n +
 min_versions is published, n being the version after M's in the lineage, and not before n has been there for
@@ -78,6 +79,16 @@ class Retention:
     @classmethod
     def from_json(cls, value: Mapping[str, int]) -> Retention:
         return cls(int(value["min_versions"]), int(value["min_version_age_ms"]), int(value["min_age_ms"]))
+
+    @classmethod
+    def recorded(cls, newest: CommitManifest) -> Retention:
+        """What the manifest of the newest version records."""
+        return cls.from_json(newest.retention) if newest.retention else cls.of(Settings(), 0)
+
+    def retains(self, after: int, published_ms: int, newest: int, now_ms: int) -> bool:
+        """Whether it retains the version that version `after`, published at that time, followed in the lineage."""
+        aged = self.min_version_age_ms and published_ms + self.min_version_age_ms > now_ms
+        return after > newest - self.min_versions or bool(aged)
 
 
 class Collector:
@@ -187,7 +198,7 @@ class Collector:
         for name, verdict in list(verdicts.items()):
             # of the lineage's own versions the registry knows what they need, and until when
             if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
-                needed = self._needed_by(name, verdict.action)
+                needed = self._needed_by(name)
                 looked()
                 for other in needed:
                     if other != name and other in verdicts and verdicts[other].action != KEEP:
@@ -218,7 +229,7 @@ class Collector:
         young = age < self._retention.min_age_ms or file.entry.modified_ms <= 0
         return verdict(WAIT if young else DELETE, age, reason)
 
-    def _needed_by(self, name: str, action: str) -> list[str]:
+    def _needed_by(self, name: str) -> list[str]:
         """What a commit off the lineage, which itself is kept or waits, refers to."""
         if name not in self._others:
             parsed = parse_name(name)
@@ -226,11 +237,10 @@ class Collector:
             try:
                 self._others[name] = footprint(self._files, str(parsed.attempt))
             except LaminaError as error:
-                # gone meanwhile, or broken and on its way out; what cannot be read otherwise may need anything
-                broken = error.kind in ("file.damaged", "file.identity") and not isinstance(error.__cause__, OSError)
-                if error.kind == "file.missing" or (broken and action == WAIT):
-                    return []
-                raise
+                # whoever opened it before it broke may read anything that it referred to
+                if error.kind != "file.missing":
+                    raise
+                return []
         return self._others[name]
 
 
@@ -258,14 +268,13 @@ class _Lineage:
         self.retained = len(entries)
         self.ends = False
         age = retention.min_version_age_ms
-        oldest = confirmed - retention.min_versions
-        aged = (self._published(entries[-1][1]) or now) + age
-        self.passes_retention = entries[-1][1] <= oldest and (not age or aged <= now)
+        last = entries[-1][1]
+        self.passes_retention = not retention.retains(last, self._published(last) or now, confirmed, now)
         for index in range(1, len(entries)):
             attempt, version = entries[index]
             after = entries[index - 1][1]
-            aged = (self._published(after) or now) + age
-            if after > oldest or (age and aged > now):
+            followed_ms = self._published(after) or now
+            if retention.retains(after, followed_ms, confirmed, now):
                 continue
             self.retained = min(self.retained, index)
             self.passes_retention = True
@@ -273,7 +282,7 @@ class _Lineage:
             if moment is None:
                 # the versions since changed nothing and have no file that tells the time: count from when it was seen
                 moment = self.first_unneeded[attempt] = first_unneeded.get(attempt, now)
-            self.left[version] = max(moment, aged) if age else moment
+            self.left[version] = max(moment, followed_ms + age) if age else moment
             if self.left[version] <= now - retention.min_age_ms:
                 self.ends = True
                 entries = entries[: index + 1]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lamina
-from benchmarks import memory, micro, report, restore, soak
+from benchmarks import compaction, memory, micro, report, restore
+from benchmarks.compaction_child import beside
 from benchmarks.restore_child import files_read
 from benchmarks.settings import NO_COMPACTION, NO_FILES, durability
 from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB
+from lamina.format.manifest import Reference, StoreIdentity
 from lamina.settings import PREFIX, Settings
+from lamina.store.model import KEEP, WAIT, Verdict
 
 MIB = 1 << 20
 INCREMENTS = 20
@@ -190,14 +192,41 @@ def test_files_of_the_built_in_stores_are_their_newest_snapshot_and_what_came_af
     assert restore.between([3, 2]) == "2-3"
 
 
-def samples(an_hour: float) -> list[tuple[float, float]]:
-    """One of 100 each second of 50 minutes, with noise and so much more an hour."""
-    noise = random.Random(1)
-    return [(float(second), 100 + an_hour * second / 3600 + noise.gauss(0, 10)) for second in range(600, 3600)]
+def compacted(**counted: int) -> dict[str, Any]:
+    """The result of a compaction benchmark, as far as its bars need it."""
+    found = {
+        "chain_bytes": 200, "live_bytes": 100, "stored_bytes": 450, "retained_increment_bytes": 250, "files_last": 9,
+        "files_over_bar": 0, "entries_rewritten": 2.9, **counted,
+    }  # fmt: skip
+    ratio = {"median": 1.0, "low": 0.9, "high": 1.1}
+    return {
+        "versions": 500, "modes": {compaction.BACKGROUND: found}, "memory": [],
+        **dict.fromkeys(compaction.COMMITS, ratio),
+    }  # fmt: skip
 
 
-def test_a_series_that_grows_is_told_from_one_that_is_noisy() -> None:
-    assert soak.trend(samples(0))["flat"]
-    assert soak.trend(samples(-5))["flat"]
-    assert not soak.trend(samples(5))["flat"]
-    assert soak.trend(samples(5))["slope_an_hour"] == pytest.approx(5, abs=1.5)
+def test_files_that_only_older_retained_versions_refer_to_are_held_against_none() -> None:
+    def bar(**counted: int) -> list[tuple[str, str, str, bool]]:
+        return [row for row in compaction.bars(compacted(**counted)) if row[0] == compaction.BESIDE]
+
+    assert bar(stored_files=139, stored_files_beside=30) == [(compaction.BESIDE, "0", "30 of 139", False)]
+    assert bar(stored_files=109, stored_files_beside=0) == [(compaction.BESIDE, "0", "0 of 109", True)]
+
+
+def test_files_beside_are_those_that_neither_the_newest_version_nor_a_commit_of_a_retained_one_accounts_for() -> None:
+    def commit(version: int) -> str:
+        return f"{version}_L1.{version}.1.o.-.{'0' * 32}.lam"
+
+    def segment(start: int, end: int) -> str:
+        return f"{start}-{end}_{'0' * 32}.seg"
+
+    def reference(path: str | None) -> Reference:
+        return Reference(None, path, 0, 1, 1, "", "run", 0, 1, 1, StoreIdentity("", 0, 0, "default"))
+
+    newest = [reference(None), reference(commit(8)), reference(segment(0, 8))]
+    kept = [commit(10), commit(9), commit(8), commit(4), segment(0, 8), segment(0, 4)]
+    verdicts = [Verdict(name, "", 1, 0, KEEP, "") for name in kept]
+    verdicts.append(Verdict(segment(2, 4), "", 1, 0, WAIT, ""))
+    # of versions 9 and 10, which are retained, the first needs what 4 wrote and the shorter segment
+    assert beside(verdicts, newest, oldest_retained=9) == 2
+    assert beside(verdicts, newest, oldest_retained=4) == 1

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from lamina.components import RandomIds, SystemClock
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
-from lamina.settings import Settings
+from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
 
@@ -26,28 +28,32 @@ class QueryOnDisk:
 
     Args:
         format_version: Spark's checkpoint format, 1 or 2.
+        min_versions: Spark's `minVersionsToRetain`.
+        settings: of lamina; two underscores stand for a dot.
     """
 
-    def __init__(self, directory: Path, format_version: int = 2) -> None:
+    def __init__(self, directory: Path, format_version: int = 2, *, min_versions: int = 100, **settings: Any) -> None:
         self.directory = directory
         self.format_version = format_version
+        self.min_versions = min_versions
         self.attempts: list[list[str]] = []
         self._stores: list[HeapStore] = []
         (directory / "offsets").mkdir(parents=True)
         (directory / "commits").mkdir()
         shutil.copy(GOLDEN / "metadata", directory / "metadata")
         shutil.copytree(GOLDEN / "state", directory / "state")
-        self.restart("run-1")
+        self.restart("run-1", **settings)
 
-    def restart(self, run_id: str) -> None:
-        """A new run of the query."""
+    def restart(self, run_id: str, **settings: Any) -> None:
+        """A new run of the query, with these settings only."""
+        parsed = Settings.parse({PREFIX + key.replace("__", "."): str(value) for key, value in settings.items()})
         url = f"{self.directory}/state"
         state = CheckpointState.open(Storage(url), run_id=run_id, read_only=False, clock=SystemClock(), ids=RandomIds())
         self._stores = [
             HeapStore(
                 state,
                 StoreId(url, 0, partition, "default"),
-                StoreConf(Settings.parse({}), self.format_version, "4.3.0", 100),
+                StoreConf(parsed, self.format_version, "4.3.0", self.min_versions),
                 clock=SystemClock(),
                 ids=RandomIds(),
             )
@@ -74,7 +80,9 @@ class QueryOnDisk:
         if self.format_version == 2:
             entry["stateUniqueIds"] = {"0": [[attempt] for attempt in attempts]}
         path = self.directory / "commits" / str(self.version)
-        path.write_text(f"v{self.format_version}\n{json.dumps(entry)}")
+        written = path.with_name(f".{path.name}.tmp")
+        written.write_text(f"v{self.format_version}\n{json.dumps(entry)}")
+        written.rename(path)
         self.attempts.append(list(attempts))
 
     def run(self, batches: int, rows: int = 10) -> None:
@@ -82,6 +90,20 @@ class QueryOnDisk:
         for _ in range(batches):
             self.plan()
             self.finish(self.execute(rows))
+
+    def forget(self, kept: int) -> None:
+        """Spark removes all but the newest entries of its logs."""
+        for log in ("offsets", "commits"):
+            for path in (self.directory / log).iterdir():
+                if int(path.name) < self.version - kept:
+                    path.unlink()
+
+    def age(self, seconds: int) -> None:
+        """Every file of the state becomes older; their order in time stays."""
+        for path in (self.directory / "state").rglob("*"):
+            if path.is_file():
+                stat = path.stat()
+                os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
 
     def file(self, attempt: str, partition: int = 0) -> Path:
         """The file of an attempt."""
@@ -91,9 +113,9 @@ class QueryOnDisk:
         known = self.format_version == 2 and self.version > 0
         base = Version(self.version, self.attempts[-1][partition] if known else None)
         begin = store.begin(base, task_attempt=task_attempt, load_empty=False, force_snapshot=False, have=True)
-        keys = [f"{self.version}-{row}".encode() for row in range(rows)]
-        columns = [[0] * rows, [PUT] * rows, keys, [b"value"] * rows]
-        batch = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+        sections = {"increment": [_puts([self.version], rows)]}
+        if begin.snapshot:
+            sections["snapshot"] = [_puts(range(self.version + 1), rows)]
         live = rows * (self.version + 1)
         store.commit(
             CommitRequest(
@@ -106,6 +128,13 @@ class QueryOnDisk:
                 next_column_family=1,
                 task_attempt=task_attempt,
             ),
-            {"increment": [batch]},
+            sections,
         )
         return begin.attempt
+
+
+def _puts(batches: Iterable[int], rows: int) -> pa.RecordBatch:
+    """The rows of `batches`, if each had as many."""
+    keys = [f"{batch}-{row}".encode() for batch in batches for row in range(rows)]
+    columns = [[0] * len(keys), [PUT] * len(keys), keys, [b"value"] * len(keys)]
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)

@@ -75,7 +75,6 @@ def test_the_python_of_executors_is_looked_at(
 ) -> None:
     python = write(program / "python3", f"echo '{answer}'")
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    monkeypatch.setenv("COLUMNS", "1000")
     outcome = lamina("doctor")
     assert outcome.code == 1
     assert sentence in outcome.out
@@ -93,7 +92,6 @@ def test_another_spark_is_named_with_the_command_that_installs_the_right_one(
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "spark-core_2.13-4.0.1.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "1000")
     outcome = lamina("doctor")
     assert outcome.code == 1
     assert f"{tmp_path} is Spark 4.0, but lamina" in outcome.out

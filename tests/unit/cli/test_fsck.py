@@ -13,6 +13,7 @@ import pytest
 from lamina.cli.fsck import _checked
 from lamina.cli.inspect_survey import Selection
 from lamina.cli.targets import targets
+from lamina.components import SystemClock
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Backend, Storage
 from lamina.store.check import StoreCheck, StoreChecker
@@ -74,6 +75,7 @@ def check(state: Storage, query: QueryOnDisk, still: set[int] | None = None) -> 
         StoreIdentity(uuid, 0, 0, "default"),
         named,
         still_named=lambda: named if still is None else still,
+        clock=SystemClock(),
         read=lambda count: None,
         plan=lambda count: None,
         contents=True,
@@ -97,7 +99,9 @@ def test_fsck_changes_nothing_whatever_it_finds(lamina: Lamina, query: QueryOnDi
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_missing_file_damages_the_versions_that_need_it(lamina: Lamina, query: QueryOnDisk, quick: bool) -> None:
+def test_a_missing_file_damages_the_versions_that_need_it(
+    lamina: Lamina, query: QueryOnDisk, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query.run(4)
     missing = query.file(query.attempts[2][1], 1)
     missing.unlink()
@@ -107,9 +111,11 @@ def test_a_missing_file_damages_the_versions_that_need_it(lamina: Lamina, query:
     assert (second["whole"], second["damaged"]) == ([1, 2], [3, 4])
     assert str(missing) in second["problems"][0]["message"]
     assert second["problems"][0]["kind"] == "file.missing"
+    monkeypatch.setenv("COLUMNS", "40")
     outcome = lamina("fsck", query.directory)
     assert outcome.code == 1
-    assert "versions 3-4" in " ".join(outcome.out.split())
+    assert str(missing) in outcome.out
+    assert "versions 3-4" in outcome.out
 
 
 def test_a_file_that_the_system_cannot_read_is_reported_and_the_others_are_checked(tmp_path: Path) -> None:
@@ -157,15 +163,16 @@ def test_a_version_with_other_rows_than_it_says_is_found(lamina: Lamina, tmp_pat
     assert "30 rows" in problem["message"]
 
 
+@pytest.mark.parametrize("format_version", [1, 2])
 @pytest.mark.parametrize("oldest", [1, 2])
 def test_a_version_in_the_middle_with_other_rows_than_it_says_is_found(
-    lamina: Lamina, query: QueryOnDisk, oldest: int
+    lamina: Lamina, tmp_path: Path, format_version: int, oldest: int
 ) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", format_version, min_versions=3 - oldest)
     # the writer takes it that every batch before had as many rows: 10, 40 where there are 30, 45
     for rows in (10, 20, 15):
         query.run(1, rows)
-    if oldest == 2:
-        (query.directory / "commits/0").unlink()
+    query.forget(4 - oldest)
     found = checked(lamina, query, code=1)
     for store in found["stores"]:
         assert [(problem["kind"], problem["versions"]) for problem in store["problems"]] == [("state.counts", [2])]
@@ -205,7 +212,7 @@ def test_files_that_no_version_needs_are_counted_and_are_no_damage(lamina: Lamin
 
 
 def test_a_file_that_is_collected_between_listing_and_reading_is_no_damage(tmp_path: Path) -> None:
-    query = QueryOnDisk(tmp_path / "checkpoint")
+    query = QueryOnDisk(tmp_path / "checkpoint", min_versions=1)
     query.run(4)
     state = Storage(f"{query.directory}/state")
     first = query.file(query.attempts[0][0])
@@ -224,6 +231,24 @@ def test_a_file_that_is_collected_between_listing_and_reading_is_no_damage(tmp_p
     assert found.collected == (1, 2, 3, 4)
     # while Spark's log still names the versions, the same is damage
     assert check(Storage(state.url, backend=backend), query).damaged == (1, 2, 3, 4)
+
+
+def test_a_query_that_leaves_all_of_a_listing_of_its_log_behind_is_listed_again(query: QueryOnDisk) -> None:
+    query.run(2)
+
+    class GoingOn(FaultyBackend):
+        """The query goes on as soon as its log was listed."""
+
+        def list(self, directory: str) -> Any:
+            found = super().list(directory)
+            if directory == "commits" and query.version == 2:
+                query.run(4)
+                query.forget(3)
+            return found
+
+    checkpoint = Storage(str(query.directory))
+    found = targets(Storage(checkpoint.url, backend=GoingOn(checkpoint._backend)), Selection())
+    assert [sorted(target.named) for target in found.stores] == [[4, 5, 6], [4, 5, 6]]
 
 
 def test_stores_are_checked_at_the_same_time(query: QueryOnDisk) -> None:

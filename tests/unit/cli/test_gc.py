@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ HOUR_S = 3600
 
 def files(query: QueryOnDisk) -> dict[str, Path]:
     return {path.name: path for path in (query.directory / "state/0/0").iterdir() if path.suffix in (".lam", ".seg")}
-
-
-def age(query: QueryOnDisk, seconds: int = HOUR_S) -> None:
-    """Every file becomes older; their order in time stays."""
-    for path in (query.directory / "state").rglob("*"):
-        if path.is_file():
-            stat = path.stat()
-            os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
 
 
 def collected(lamina: Lamina, query: QueryOnDisk, *options: str, code: int = 0) -> dict[str, dict[str, Any]]:
@@ -59,7 +50,7 @@ def test_an_attempt_that_lost_goes_after_the_minimum_age_and_the_rest_stays(
     assert young[name]["action"] == "wait"
     assert young[name]["reason"].startswith("no retained version needs it")
     assert set(files(query)) == before
-    age(query)
+    query.age(HOUR_S)
     dry = collected(lamina, query, "--dry-run")
     assert dry[name]["action"] == "delete"
     assert dry[name]["age_ms"] >= HOUR_S * 1000
@@ -72,12 +63,74 @@ def test_an_attempt_that_lost_goes_after_the_minimum_age_and_the_rest_stays(
     assert lamina("fsck", query.directory).code == 0
 
 
+@pytest.mark.parametrize("format_version", [1, 2])
+@pytest.mark.parametrize(
+    ("min_versions", "settings", "kept", "waiting"),
+    [
+        # a version every half an hour, of which Spark's log has the newest two
+        (1, {}, [9, 10], []),
+        (4, {}, [6, 7, 8, 9, 10], []),
+        (1, {"retention__minAgeMs": 50 * 60_000}, [9, 10], [8]),
+        (1, {"retention__minVersionAgeMs": 100 * 60_000}, [7, 8, 9, 10], []),
+        (1, {"retention__minVersionAgeMs": 100 * 60_000, "retention__minAgeMs": 50 * 60_000}, [7, 8, 9, 10], [5, 6]),
+    ],
+)
+def test_the_query_is_collected_by_what_it_was_last_run_with(
+    lamina: Lamina,
+    tmp_path: Path,
+    format_version: int,
+    min_versions: int,
+    settings: dict[str, int],
+    kept: list[int],
+    waiting: list[int],
+) -> None:
+    whole = {"compaction__mode": "full", "compaction__fullInterval": 1}
+    query = QueryOnDisk(tmp_path / "checkpoint", format_version, min_versions=min_versions, **whole, **settings)
+    for _ in range(10):
+        query.run(1)
+        query.age(29 * 60)
+    query.forget(2)
+    found = collected(lamina, query)
+    actions = [found[query.file(attempts[0]).name]["action"] for attempts in query.attempts]
+    assert actions == ["keep" if n in kept else "wait" if n in waiting else "delete" for n in range(1, 11)]
+    assert set(files(query)) == {query.file(query.attempts[n - 1][0]).name for n in (*waiting, *kept)}
+    assert lamina("fsck", query.directory).code == 0
+
+
+def test_every_version_in_sparks_log_stays_whatever_the_query_was_last_run_with(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", min_versions=1, compaction__mode="full", compaction__fullInterval=1)
+    query.run(6)
+    query.forget(4)
+    query.age(HOUR_S)
+    collected(lamina, query)
+    assert set(files(query)) == {query.file(attempts[0]).name for attempts in query.attempts[2:]}
+
+
+@pytest.mark.parametrize("log", ["commits/0", "commits/1", "commits/2", "state/0/_metadata/metadata"])
+def test_beside_an_unknown_version_of_one_of_sparks_logs_nothing_goes(
+    lamina: Lamina, lost: tuple[QueryOnDisk, str], log: str
+) -> None:
+    query, name = lost
+    query.age(HOUR_S)
+    before = set(files(query))
+    path = query.directory / log
+    known = path.read_text()
+    path.write_text("v9" + known[2:])
+    outcome = lamina("gc", query.directory)
+    assert outcome.code == 1
+    assert f"{path}: has version v9" in outcome.err
+    assert set(files(query)) == before
+    path.write_text(known)
+    assert collected(lamina, query)[name]["action"] == "delete"
+    assert set(files(query)) == before - {name}
+
+
 def test_each_file_is_explained(lamina: Lamina, lost: tuple[QueryOnDisk, str]) -> None:
     query, name = lost
     query.plan()
     above = query.execute()
     (query.directory / "state/0/0/notes.txt").write_text("mine")
-    age(query)
+    query.age(HOUR_S)
     found = collected(lamina, query, "--dry-run")
     assert found[query.file(above[0]).name]["reason"].startswith("newer than version 3")
     assert found["notes.txt"]["reason"] == "not a file of lamina"
@@ -97,7 +150,7 @@ def test_nothing_above_the_newest_version_in_sparks_log_goes_however_old_it_is(
     query.plan()
     query.execute()
     query.execute(task_attempt=1)
-    age(query, 100 * HOUR_S)
+    query.age(100 * HOUR_S)
     before = set(files(query))
     assert all(file["action"] == "keep" for file in collected(lamina, query).values())
     assert set(files(query)) == before
@@ -106,7 +159,7 @@ def test_nothing_above_the_newest_version_in_sparks_log_goes_however_old_it_is(
 def test_before_the_first_commit_nothing_goes(lamina: Lamina, query: QueryOnDisk) -> None:
     query.plan()
     query.execute()
-    age(query, 100 * HOUR_S)
+    query.age(100 * HOUR_S)
     before = set(files(query))
     outcome = lamina("gc", query.directory)
     assert outcome.code == 0
@@ -116,7 +169,7 @@ def test_before_the_first_commit_nothing_goes(lamina: Lamina, query: QueryOnDisk
 
 def test_a_run_that_starts_meanwhile_stops_it(lost: tuple[QueryOnDisk, str]) -> None:
     query, name = lost
-    age(query)
+    query.age(HOUR_S)
     found = targets(Storage(str(query.directory)), Selection(partition=0))
     query.restart("run-2")
     outcome = _collect(found, found.stores[0], dry_run=False)
@@ -127,7 +180,7 @@ def test_a_run_that_starts_meanwhile_stops_it(lost: tuple[QueryOnDisk, str]) -> 
 
 def test_stores_are_collected_at_the_same_time(lost: tuple[QueryOnDisk, str]) -> None:
     query, name = lost
-    age(query)
+    query.age(HOUR_S)
     found = needing_both(targets(Storage(str(query.directory)), Selection()))
     outcomes = _collected(found, False, lambda done, total: None)
     assert [outcome.problem for outcome in outcomes] == [None, None]
@@ -136,13 +189,14 @@ def test_stores_are_collected_at_the_same_time(lost: tuple[QueryOnDisk, str]) ->
 
 
 def test_a_store_whose_lineage_is_damaged_is_left_alone_and_named(
-    lamina: Lamina, lost: tuple[QueryOnDisk, str]
+    lamina: Lamina, lost: tuple[QueryOnDisk, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, name = lost
-    age(query)
+    query.age(HOUR_S)
     damaged = query.file(query.attempts[1][0])
     damaged.write_bytes(damaged.read_bytes()[:-1])
+    monkeypatch.setenv("COLUMNS", "40")
     outcome = lamina("gc", query.directory)
     assert outcome.code == 1
-    assert str(damaged) in "".join(outcome.out.split())
+    assert str(damaged) in outcome.out
     assert name in files(query)

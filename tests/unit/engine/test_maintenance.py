@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -18,10 +19,11 @@ from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument
 from lamina.engine.reports import segment_from_json
+from lamina.format.container import verify
 from lamina.format.entries import PUT
 from lamina.format.manifest import RUN
 from lamina.storage import Storage
-from lamina.store import StoreId, Version
+from lamina.store import Segment, StoreId, Version
 from lamina.store.versions import file_name
 from lamina.testing import ManualClock, SequenceIds
 from tests.unit.store.writing import Query
@@ -132,6 +134,16 @@ def test_what_is_kept_of_a_store_goes_with_a_newer_run_or_after_an_hour_without_
     clock.advance(3_600_001)
     maintainer.work(job(tmp_path, 2, versions[2]))
     assert [store.partition for store in maintainer._kept] == [2]
+
+
+def test_a_segment_comes_out_of_its_report_as_it_is_in_its_file(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    clock = ManualClock(SystemClock().now_ms())
+    report = Maintainer(clock, RandomIds()).work(job(tmp_path, 0, version, collect=False))
+    segment = segment_from_json(json.loads(json.dumps(report["segment"])))
+    data = (tmp_path / "0" / "0" / str(segment.name)).read_bytes()
+    assert segment == Segment(verify(data, str(segment.name)), len(data), clock.now_ms())
 
 
 def test_a_segment_that_no_commit_refers_to_yet_is_not_merged_again(tmp_path: Path) -> None:

@@ -83,10 +83,10 @@ def test_slow_answers_are_waited_for(server: S3Server, storage: Storage) -> None
 
 
 def test_an_answer_that_takes_longer_than_the_time_out_is_asked_for_again(server: S3Server) -> None:
-    storage = server.storage(hadoop={"fs.s3a.connection.timeout": "2s"})
-    server.proxy.inject(Trouble("PUT", delay=10.0))
+    storage = server.storage(hadoop={"fs.s3a.connection.timeout": "5s"})
+    server.proxy.inject(Trouble("PUT", delay=20.0))
     storage.publish("f", b"hello")
-    assert server.proxy.count("PUT") == 2
+    assert server.proxy.count("PUT") >= 2
     assert bytes(storage.read("f")) == b"hello"
 
 

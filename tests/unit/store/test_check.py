@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lamina.components import SystemClock
 from lamina.format.entries import PUT
 from lamina.format.manifest import Count
 from lamina.storage import Storage
@@ -67,8 +68,9 @@ def check(
     storage: Storage, store: HeapStore, named: Mapping[int, str | None], read: Any = lambda _: None
 ) -> StoreCheck:
     checker = StoreChecker(
-        storage, store.identity, named, still_named=lambda: named, read=read, plan=lambda _: None, contents=True
-    )
+        storage, store.identity, named, still_named=lambda: named, clock=SystemClock(), read=read, plan=lambda _: None,
+        contents=True,
+    )  # fmt: skip
     return checker.check()
 
 
@@ -80,7 +82,7 @@ def named(query: Query, versions: Mapping[int, Version]) -> dict[int, str | None
 @pytest.mark.parametrize("format_version", [1, 2])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_counts_of_whole_versions_are_right(mode: str, format_version: int) -> None:
-    query = Query(format_version=format_version, **MODES[mode])
+    query = Query(format_version=format_version, min_versions=len(RETAINED) - 1, **MODES[mode])
     store = query.open()
     versions = written(query, store)
     found = check(query.storage, store, named(query, versions))
@@ -95,7 +97,7 @@ def test_a_manifest_that_counts_wrongly_is_found_in_any_retained_version(
     mode: str, wrong: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lie(monkeypatch, wrong)
-    query = Query(**MODES[mode])
+    query = Query(min_versions=len(RETAINED) - 1, **MODES[mode])
     store = query.open()
     versions = written(query, store)
     found = check(query.storage, store, named(query, versions))
@@ -123,6 +125,7 @@ def test_as_many_bytes_are_read_as_were_planned(damaged: bool) -> None:
             store.identity,
             attempts,
             still_named=lambda: attempts,
+            clock=query.clock,
             read=read.append,
             plan=planned.append,
             contents=contents,
@@ -165,7 +168,7 @@ def test_counting_all_versions_reads_each_file_at_most_twice_more() -> None:
 
 
 def test_files_that_are_collected_while_rows_are_counted_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query(compaction__maxChain=100)
+    query = Query(compaction__maxChain=100, min_versions=20)
     store = query.open()
     versions = [EMPTY]
     for number in range(1, 31):
@@ -197,7 +200,7 @@ def test_files_that_are_collected_while_rows_are_counted_are_no_damage(monkeypat
     monkeypatch.setattr(counts, "counted", collected_first)
     progress: Counter[str] = Counter()
     check = StoreChecker(
-        query.storage, store.identity, named, still_named=lambda: still, contents=True,
+        query.storage, store.identity, named, still_named=lambda: still, clock=query.clock, contents=True,
         read=lambda count: progress.update(read=count), plan=lambda count: progress.update(planned=count),
     ).check()  # fmt: skip
     assert check.collected == tuple(range(1, 10))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from lamina.format.container import verify
 from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
-from lamina.store import Compacted, HeapStore, Segment, Version, chain
+from lamina.store import Compacted, HeapStore, Version, chain
 from lamina.store.compaction import entries, pick
 from lamina.testing import Fault, ManualClock
 from lamina.testing.expect import fails_with
@@ -41,19 +41,31 @@ def references(store: HeapStore, version: Version) -> list[tuple[int, int]]:
 
 
 def merged(
-    lengths: Iterable[int], *, rewritten: list[int] | None = None, rows: int = 0, live: int = 1
+    lengths: Iterable[int],
+    *,
+    rewritten: list[int] | None = None,
+    rows: int = 0,
+    live: int = 1,
+    passing: Callable[[Sequence[Reference]], int] = lambda _: 0,
 ) -> Iterator[list[Reference]]:
-    """The references of each version whose increments have these lengths, merged as the policy says, before merging."""
+    """The references of each version whose increments have these lengths, merged as the policy says, before merging.
+
+    So many versions as `passing` says pass while references are merged; the one after those names the segment.
+    """
     found: list[Reference] = []
+    working: tuple[int, Sequence[Reference]] | None = None
     for version, length in enumerate(lengths, start=1):
-        found.insert(0, reference(version - 1, version, length, rows))
-        yield list(found)
-        picked = pick(found, live)
-        if picked:
+        if working and working[0] <= version:
+            picked, working = working[1], None
+            first = found.index(picked[0])
             total = sum(one.length for one in picked)
-            found[: len(picked)] = [reference(picked[-1].start, version, total, rows)]
+            found[first : first + len(picked)] = [reference(picked[-1].start, picked[0].end, total, rows)]
             if rewritten is not None:
                 rewritten.append(total)
+        found.insert(0, reference(version - 1, version, length, rows))
+        yield list(found)
+        if working is None and (picked := pick(found, live)):
+            working = version + 1 + passing(picked), picked
 
 
 def test_a_version_consists_of_few_files_whatever_the_sizes_of_its_increments() -> None:
@@ -64,6 +76,15 @@ def test_a_version_consists_of_few_files_whatever_the_sizes_of_its_increments() 
             assert len(references) <= 2 + math.log2(version)
             longest = max(longest, len(references))
         assert longest > 8
+
+
+def test_a_version_consists_of_few_files_although_one_more_comes_while_a_long_merge_goes_on() -> None:
+    def passing(picked: Sequence[Reference]) -> int:
+        return 1 if picked[0].end - picked[-1].start >= 32 else 0
+
+    for lengths in ([100] * 1024, list(range(1, 1025))):
+        for version, references in enumerate(merged(lengths, passing=passing), start=1):
+            assert len(references) <= 2 + math.log2(version)
 
 
 def test_entries_are_rewritten_less_often_than_the_logarithm_of_the_versions() -> None:
@@ -95,6 +116,14 @@ def test_small_increments_after_a_preload_are_not_merged_again_with_every_commit
         rewritten: list[int] = []
         list(merged([preload] * 4 + [small] * 40, rewritten=rewritten, rows=rows, live=10 * rows))
         assert sum(rewritten) <= 40 * small * 0.6 * math.log2(44)
+
+
+def test_a_large_segment_is_not_merged_again_and_again_with_the_small_increments_after_it() -> None:
+    small = 20 << 10
+    for large, times in ((3, 7), (4, 10), (5, 20)):
+        rewritten: list[int] = []
+        list(merged([100 << 20] * large + [small] * 1000, rewritten=rewritten))
+        assert sum(rewritten) <= times * 1000 * small
 
 
 def test_a_chain_most_of_whose_rows_are_dead_is_merged_although_it_is_large_and_short() -> None:
@@ -177,13 +206,6 @@ def test_a_segment_of_an_attempt_that_lost_is_not_referred_to() -> None:
     after = query.commit(store, won, {b"after": (PUT, b"1")})
     assert references(store, after) == [(4, 5), (3, 4), (2, 3), (1, 2), (0, 1)]
     query.assert_restores(query.open(), after)
-
-
-def test_a_segment_travels_between_processes_as_json() -> None:
-    query = Query()
-    store = query.open()
-    segment = compact(store, query.run_batches(store, EMPTY, 4)[-1]).segment
-    assert Segment.from_json(segment.to_json()) == segment
 
 
 def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:

@@ -20,7 +20,7 @@ from lamina.store import Collected, HeapStore, Version
 from lamina.store.versions import file_name
 from lamina.testing import Effect, Fault, FaultyBackend, ManualClock
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, names
+from tests.unit.store.writing import Query, damage, names
 
 EMPTY = Version(0)
 MIN_AGE_MS = 600_000
@@ -747,8 +747,9 @@ def test_a_retained_version_that_is_damaged_stops_a_collection(query: Query) -> 
         query.open().collect(versions[-1], dry_run=False)
 
 
-def test_a_waiting_commit_that_the_system_cannot_read_now_stops_a_collection(query: Query) -> None:
-    """It may be read again soon, and its readers need what it refers to; one that is damaged has no readers."""
+@pytest.mark.parametrize("how", ["the system cannot read it now", "it is damaged"])
+def test_a_waiting_commit_that_cannot_be_read_stops_collections_until_it_is_old(query: Query, how: str) -> None:
+    """Whoever opened it before may read what it refers to."""
     store, zombie = query.open(), query.open()
     versions = batches(query, store, EMPTY, 6)
     begun = query.begin(zombie, versions[-1])
@@ -762,14 +763,18 @@ def test_a_waiting_commit_that_the_system_cannot_read_now_stops_a_collection(que
     assert isinstance(backend, Aged)
     backend.times[f"0/0/{file(lost)}"] = query.clock.now_ms()
     assert segment not in deleted(store.collect(base, dry_run=True))
-    query.faults.inject(Fault("read_tail", file(lost), errno=errno.EIO))
-    with fails_with("file.damaged"):
-        query.open().collect(base, dry_run=True)
-    assert segment in names(query.storage)
-    damaged = bytearray(bytes(query.storage.read(f"0/0/{file(lost)}")))
-    damaged[-20] ^= 0xFF
-    query.storage.publish(f"0/0/{file(lost)}", bytes(damaged))
-    assert segment in deleted(query.open().collect(base, dry_run=True))
+    if how == "it is damaged":
+        path = f"0/0/{file(lost)}"
+        damage(query.storage, path, len(bytes(query.storage.read(path))) - 20)
+    else:
+        query.faults.inject(Fault("read_tail", file(lost), errno=errno.EIO))
+    before = names(query.storage)
+    with fails_with("file.damaged") as caught:
+        query.open().collect(base, dry_run=False)
+    assert file(lost) in caught.error.message
+    assert names(query.storage) == before
+    wait(query, MIN_AGE_MS)
+    assert {file(lost), segment} <= deleted(query.open().collect(base, dry_run=False))
 
 
 def test_a_clock_that_went_back_makes_nothing_old(query: Query) -> None:

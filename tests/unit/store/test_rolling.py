@@ -316,6 +316,7 @@ def test_fsck_counts_the_rows_of_a_cycle_and_finds_what_a_rewrite_left_out(monke
             store.identity,
             named,
             still_named=lambda: named,
+            clock=query.clock,
             read=lambda _: None,
             plan=lambda _: None,
             contents=True,

@@ -267,23 +267,17 @@ final class LiveTable(pool: PagePool) {
     var header: LoadHeader = null
     var applied = false
     var miscount = Option.empty[String]
+    val entries = new RestoredEntries(table)
     val onHeader = (received: LoadHeader) => {
       if (received.fromHave && !takesAll(received.families)) throw new LiveTable.OtherShape
       header = received
+      entries.start(onTop = header.fromHave)
       if (header.fromHave) table.begin() else clear(Position.Start)
       addFamilies(header.families)
       if (!header.fromHave) header.rows.foreach { case (family, rows) => if (rows > 0) table.reserve(family, rows) }
     }
     try {
-      source.load(version, attempt, have)(onHeader) {
-        (id, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
-          val family = table.familyOrNull(id)
-          // Of a column family that was dropped since, older files still have entries, which lead to nothing.
-          if (family == null) ()
-          else if (header.fromHave) {
-            apply(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-          } else family.filling.add(op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-      }
+      source.load(version, attempt, have)(onHeader)(entries)
       if (!header.fromHave) table.endFill()
       miscount = header.rows.collectFirst {
         case (family, rows) if rowsOf(family) != rows =>
@@ -314,22 +308,6 @@ final class LiveTable(pool: PagePool) {
   }
 
   private def rowsOf(family: Int): Long = Option(table.familyOrNull(family)).fold(0L)(_.rows)
-
-  private def apply(
-      family: FamilyTable,
-      op: Byte,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
-      valueLength: Int
-  ): Unit = op match {
-    case Ops.Put => family.put(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    case Ops.Append => family.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    case Ops.Delete => family.remove(keyBase, keyOffset, keyLength)
-    case other => throw new LaminaError(LaminaError.FileVersion, s"unknown operation $other in an increment")
-  }
 
   private def stepBack(): Unit = {
     try table.stepBack()

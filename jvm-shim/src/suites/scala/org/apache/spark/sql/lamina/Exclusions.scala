@@ -2,11 +2,13 @@ package org.apache.spark.sql.lamina
 
 import org.scalatest.funsuite.AnyFunSuiteLike
 
-/** Ignores the excluded tests of a suite of Spark's, however the suite registers them. */
+import org.apache.spark.sql.execution.streaming.state.{HDFSBackedStateStoreProvider, RocksDBStateStoreProvider}
+
+/** Ignores the excluded and the repeated tests of a suite of Spark's, however the suite registers them. */
 trait WithoutExcluded extends AnyFunSuiteLike {
   override def tags: Map[String, Set[String]] = {
-    val known = super.tags
-    val excluded = testNames.filter(Exclusions.has(getClass, _))
+    val (known, all) = (super.tags, testNames)
+    val excluded = all.filter(name => Exclusions.has(getClass, name) || Repeats.has(name, all))
     known ++ excluded.map(name => name -> (known.getOrElse(name, Set.empty) + "org.scalatest.Ignore"))
   }
 }
@@ -58,5 +60,26 @@ object Exclusions {
   /** Whether a test is excluded. */
   def has(suite: Class[_], name: String): Boolean = excluded.exists { case (suites, test, _) =>
     suite.getSimpleName.endsWith(suites) && name.startsWith(test)
+  }
+}
+
+/**
+ * Tests that differ from another one of their suite only in what they set for a provider of Spark's: on lamina, which
+ * stands in for both providers and reads no setting of RocksDB's, the second is the first once more. They run where the
+ * environment has LAMINA_SUITES_REPEATS, as in `make test-nightly`.
+ */
+object Repeats {
+  private val Run = sys.env.contains("LAMINA_SUITES_REPEATS")
+
+  /** What a repeated test has in its name, and the other one in its place. */
+  private val twins = Seq(
+    "(with changelog checkpointing)" -> "(without changelog checkpointing)",
+    "(with changelog checkpointing = true)" -> "(with changelog checkpointing = false)",
+    s"(with ${classOf[HDFSBackedStateStoreProvider].getName})" -> s"(with ${classOf[RocksDBStateStoreProvider].getName})"
+  )
+
+  /** Whether a test repeats one of `all`. */
+  def has(name: String, all: Set[String]): Boolean = !Run && twins.exists { case (repeated, twin) =>
+    name.contains(repeated) && all.contains(name.replace(repeated, twin))
   }
 }

@@ -67,18 +67,19 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
 
   protected def newId(): StateStoreId = StateStoreId(newCheckpoint().resolve("state").toString, 0, 0)
 
-  /** A provider of format v2 that keeps no table when it is closed. */
+  /** A provider of format v2; its table stays for `handOverMs` when it is closed. */
   protected def provide(
       id: StateStoreId,
       ordered: Boolean = false,
-      streaming: Boolean = true
+      streaming: Boolean = true,
+      handOverMs: Long = 0L
   ): LaminaStateStoreProvider = {
     val conf = new SQLConf
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
     Seq(
       "engine.python" -> python.toString,
       "heap.maxBytes" -> "256m",
-      "heap.handOverMs" -> "0",
+      "heap.handOverMs" -> s"$handOverMs",
       "storage.cache.maxBytes" -> "0"
     ).foreach { case (name, value) => conf.setConfString(StoreSettings.Prefix + name, value) }
     val hadoop = new Configuration

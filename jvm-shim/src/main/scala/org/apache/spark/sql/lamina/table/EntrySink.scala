@@ -16,6 +16,18 @@ trait EntrySink {
       valueOffset: Long,
       valueLength: Int
   ): Unit
+
+  /** Announces the key of an entry; at most `MostAhead` keys in the order of their entries, before the first of these. */
+  def ahead(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit = ()
+
+  /** The entries of all keys that were announced follow. */
+  def fetch(): Unit = ()
+}
+
+object EntrySink {
+
+  /** The keys themselves, the slots and the rows that are read for them fit into a processor's first cache. */
+  val MostAhead = 64
 }
 
 /** Operations of entries, as in the file format. */

@@ -24,8 +24,12 @@ private[lamina] final class FamilyFill private[table] (
   private val replaced = new mutable.ArrayBuffer[Long]
   private val removed = new mutable.ArrayBuffer[Long]
 
-  /** The next entry. */
+  /** The word at which the search for a key begins. */
+  def slot(hash: Long): Long = index.first(hash)
+
+  /** The next entry, with the hash of its key. */
   def add(
+      hash: Long,
       op: Byte,
       keyBase: AnyRef,
       keyOffset: Long,
@@ -34,7 +38,6 @@ private[lamina] final class FamilyFill private[table] (
       valueOffset: Long,
       valueLength: Int
   ): Unit = {
-    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     index.ensure(hash)
     val word = index.find(hash, keyBase, keyOffset, keyLength)
     if (word == 0L) {

@@ -32,10 +32,9 @@ private[table] final class HashIndex(pool: PagePool) {
   def find(hash: Long, base: AnyRef, offset: Long, length: Int): Long = {
     val s = segmentOf(hash)
     segment = s
-    val tag = hash & TagMask
-    val wanted = tag << TagShift
+    val wanted = (hash & TagMask) << TagShift
     val end = s.address + s.capacity * 8L
-    var at = s.address + ((tag * s.capacity) >>> TagBits) * 8L
+    var at = firstSlot(s, hash)
     var insert = 0L
     while (true) {
       val word = Platform.getLong(null, at)
@@ -57,6 +56,11 @@ private[table] final class HashIndex(pool: PagePool) {
     }
     0L
   }
+
+  /** The word of the slot at which `find` begins. */
+  def first(hash: Long): Long = Platform.getLong(null, firstSlot(segmentOf(hash), hash))
+
+  private def firstSlot(s: Segment, hash: Long): Long = s.address + (((hash & TagMask) * s.capacity) >>> TagBits) * 8L
 
   /** Sets the row of the key that `find` found last. */
   def update(row: Long, removed: Boolean): Unit = {
@@ -239,6 +243,10 @@ private[table] object HashIndex {
   val MaxDepth = 28
 
   def rowOf(word: Long): Long = ((word & ~TagPart) >>> 1) << 3
+
+  /** Whether a word may name the row of a key with this hash. */
+  def mayBe(word: Long, hash: Long): Boolean =
+    (word & TagPart) == (hash & TagMask) << TagShift && word != 0L && word != Tombstone
 
   def isRemoved(word: Long): Boolean = (word & 1L) != 0L
 

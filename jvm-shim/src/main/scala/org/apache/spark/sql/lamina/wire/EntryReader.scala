@@ -40,8 +40,10 @@ private[wire] final class EntryReader extends Reusable {
   /** Reads one stream up to its end and gives every entry to `sink`; returns how many there were. */
   def read(from: ByteSource, sink: EntrySink): Long =
     readStream(from, withVersion = false) { (columns, rows) =>
+      var announced = 0
       var row = 0
       while (row < rows) {
+        if (row == announced) announced = announce(columns, row, math.min(rows, row + EntrySink.MostAhead), sink)
         val key = columns.key.start(row)
         val value = columns.value.start(row)
         sink.entry(
@@ -57,6 +59,17 @@ private[wire] final class EntryReader extends Reusable {
         row += 1
       }
     }
+
+  private def announce(columns: Columns, from: Int, until: Int, sink: EntrySink): Int = {
+    var row = from
+    while (row < until) {
+      val key = columns.key.start(row)
+      sink.ahead(columns.family(row), null, columns.key.data + key, columns.key.length(row, key))
+      row += 1
+    }
+    sink.fetch()
+    until
+  }
 
   /** As `read`, for a stream with one more column `version`. */
   def readFeed(from: ByteSource, sink: FeedSink): Long =

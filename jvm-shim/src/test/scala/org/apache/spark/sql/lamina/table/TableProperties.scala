@@ -189,8 +189,18 @@ object TableProperties extends Properties("table") {
     Prop(one == digest(_ => shuffled, "a")) && Prop(one != digest(_ => shuffled, "b"))
   }
 
-  property("filling newest first gives what the changes give oldest first") =
-    forAll(Gen.listOfN(12, Gen.listOfN(15, step))) { versions =>
+  /** Sends entries as a load does: announced as many at a time as it pleases who sends them, some not at all. */
+  private def send(entries: Seq[(Int, Byte, String, String)], to: RestoredEntries): Unit =
+    entries.grouped(7).zipWithIndex.foreach { case (group, number) =>
+      if (number % 3 > 0) {
+        group.take(5).foreach { case (f, _, k, _) => to.ahead(f, bytes(k), Base, k.length) }
+        if (number % 3 > 1) to.fetch()
+      }
+      group.foreach { case (f, op, k, v) => to.entry(f, op, bytes(k), Base, k.length, bytes(v), Base, v.length) }
+    }
+
+  property("a version restored newest first, and what follows it oldest first, are what the changes give") =
+    forAll(Gen.listOfN(12, Gen.listOfN(15, step)), Gen.choose(0, 12)) { (versions, restored) =>
       val source = new TableModel()
       val target = new TableModel()
       try {
@@ -205,17 +215,29 @@ object TableProperties extends Properties("table") {
             entries += ((f, op, text(kb, ko, kl), text(vb, vo, vl)))
           }
           source.commit()
-          entries.result()
+          (entries.result(), source.base)
         }
+        def check(state: Map[(Int, String), String]): Unit = {
+          target.base = state
+          target.state = state
+          target.check()
+          target.checkRange(None, None, base = false)
+        }
+        val (whole, after) = increments.splitAt(restored)
         target.table.reserve(Plain, 500)
-        increments.reverse.flatten.foreach { case (f, op, k, v) =>
-          target.table.family(f).filling.add(op, bytes(k), Base, k.length, bytes(v), Base, v.length)
-        }
+        val entries = new RestoredEntries(target.table)
+        entries.start(onTop = false)
+        send(whole.reverse.flatMap(_._1), entries)
         target.table.endFill()
-        target.base = source.base
-        target.state = source.base
-        target.check()
-        target.checkRange(None, None, base = false)
+        check(whole.lastOption.fold(Map.empty[(Int, String), String])(_._2))
+        after.foreach { case (changes, state) =>
+          val onTop = new RestoredEntries(target.table)
+          target.table.begin()
+          onTop.start(onTop = true)
+          send(changes, onTop)
+          target.table.commit()
+          check(state)
+        }
         Prop(target.snapshot() == source.base)
       } finally {
         source.close()

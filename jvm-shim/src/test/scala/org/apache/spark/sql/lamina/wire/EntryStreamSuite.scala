@@ -6,6 +6,7 @@ import org.json4s.JsonAST.{JArray, JInt, JString}
 import org.json4s.JsonDSL._
 
 import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.EntrySink
 import org.apache.spark.unsafe.Platform
 
 /** What this side writes is what pyarrow reads, and the other way round, for entries of every size. */
@@ -114,6 +115,27 @@ class EntryStreamSuite extends EngineFixture {
     assert(loaded(engine, "extra") == entries)
   }
 
+  test("each key is announced once before its entry, in their order, few at a time") {
+    val engine = Engine.get(peer.settings())
+    val entries = (0 until 1000).map(_ => entry(1 + random.nextInt(50), 100))
+    commit(engine, entries)
+    var fetched = 0
+    val announced, read = scala.collection.mutable.ArrayBuffer.empty[(Int, Seq[Byte])]
+    engine.load(header ~ ("op" -> "load"))(_ => ())(new EntrySink {
+      override def ahead(family: Int, keyBase: AnyRef, key: Long, keyLength: Int): Unit =
+        announced += family -> Entry.bytes(key, keyLength)
+
+      override def fetch(): Unit = fetched = announced.size
+
+      override def entry(f: Int, o: Byte, kb: AnyRef, key: Long, keyLength: Int, vb: AnyRef, v: Long, vl: Int): Unit = {
+        read += f -> Entry.bytes(key, keyLength)
+        assert(announced(read.size - 1) == read.last && announced.size - read.size < EntrySink.MostAhead)
+        assert(fetched == announced.size)
+      }
+    })
+    assert(read == entries.map(one => one.family -> one.key) && announced == read)
+  }
+
   test("a feed takes as long as its reader: the deadline is for each piece of it") {
     val engine = Engine.get(peer.settings(requestTimeoutMs = 3000))
     val large = (0 until 8).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](512 << 10)))
@@ -169,10 +191,16 @@ class EntryStreamSuite extends EngineFixture {
       val source = java.nio.ByteBuffer.wrap(bytes)
       reader.read(
         to => while (to.hasRemaining) if (source.hasRemaining) to.put(source.get()) else throw new java.io.EOFException,
-        (_, _, _, key, keyLength, _, value, valueLength) => {
-          Entry.bytes(key, keyLength)
-          Entry.bytes(value, valueLength)
-          ()
+        new EntrySink {
+          override def ahead(family: Int, keyBase: AnyRef, key: Long, keyLength: Int): Unit =
+            Entry.bytes(key, keyLength)
+
+          override def entry(f: Int, o: Byte, kb: AnyRef, key: Long, kl: Int, vb: AnyRef, value: Long, vl: Int)
+              : Unit = {
+            Entry.bytes(key, kl)
+            Entry.bytes(value, vl)
+            ()
+          }
         }
       )
     }

@@ -1,0 +1,130 @@
+"""Hadoop's files through a JVM without Spark: the conformance suites, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fsspec.registry import _registry
+
+from benchmarks.scala import java, pyspark_jars
+from lamina.storage import Jvm, Storage
+from lamina.storage.jvm import JvmBackend
+from lamina.testing.expect import fails_with
+from lamina.testing.storage_conformance import StorageConformance
+from lamina.testing.store_conformance import StoreConformance
+from tests.spark.conftest import shim_jar
+from tests.spark.hadoop_jars import ODD, odd_file_system_jar
+
+ODD_HDFS = "org.apache.spark.sql.lamina.wire.OddHdfs"
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Jvm]:
+    """A JVM that serves Hadoop files, without Spark around it."""
+    token = secrets.token_hex(32)
+    classes = os.pathsep.join([f"{pyspark_jars()}/*", shim_jar(), str(odd_file_system_jar())])
+    process = subprocess.Popen(
+        [java(), "-Xmx512m", "-cp", classes, "org.apache.spark.sql.lamina.wire.HadoopFilesServer", token],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Jvm(process.stdout.readline().strip(), token)
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stdout.close()
+
+
+class TestHadoopFiles(StorageConformance):
+    """The conformance suite through the JVM's Hadoop."""
+
+    file_system = ODD
+
+    @pytest.fixture(autouse=True)
+    def _storage(self, jvm: Jvm) -> Iterator[None]:
+        with tempfile.TemporaryDirectory() as directory:
+            self.storage = Storage(f"odd:{directory}/{uuid.uuid4()}", {"fs.odd.impl": self.file_system}, jvm=jvm)
+            yield
+
+    def setup_method(self) -> None:
+        """The storage is made by the fixture, which has the JVM."""
+
+
+class TestHadoopFilesWithHdfssRename(TestHadoopFiles):
+    """Where the target is there the rename itself refuses."""
+
+    file_system = ODD_HDFS
+
+
+def test_an_object_that_another_jvm_publishes_after_the_look_is_not_replaced(jvm: Jvm, tmp_path: Path) -> None:
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD_HDFS, "fs.odd.rival": "theirs"}, jvm=jvm)
+    assert not storage.publish_if_absent("d/f", b"mine")
+    assert bytes(storage.read("d/f")) == b"theirs"
+    assert [entry.name for entry in storage.list("d")] == ["f"]
+
+
+def test_files_go_through_hadoop_where_pythons_package_is_missing(
+    jvm: Jvm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(_registry, "s3", raising=False)
+    storage = Storage(f"s3a://bucket{tmp_path}", {"fs.s3a.impl": ODD}, jvm=jvm)
+    storage.publish("d/f", b"x")
+    assert (tmp_path / "d" / "f").read_bytes() == b"x"
+    assert bytes(storage.read("d/f")) == b"x"
+    with fails_with("storage.scheme") as caught:
+        Storage(f"s3a://bucket{tmp_path}")
+    assert "pip install s3fs" in caught.error.message
+
+
+class TestStoresOnHadoopFiles(StoreConformance):
+    """The conformance suite of stores, whose files go through the JVM's Hadoop."""
+
+    @pytest.fixture(autouse=True)
+    def _checkpoint(self, jvm: Jvm, tmp_path: Path) -> None:
+        self.jvm, self.directory = jvm, tmp_path
+        super().setup_method()
+
+    def setup_method(self) -> None:
+        """Left to the fixture, which has the JVM."""
+
+    def new_storage(self) -> Storage:
+        return Storage(f"odd:{self.directory}/{uuid.uuid4()}", {"fs.odd.impl": ODD}, jvm=self.jvm)
+
+
+def test_a_scheme_that_neither_python_nor_hadoop_knows_is_named(jvm: Jvm) -> None:
+    with fails_with("storage.scheme") as caught:
+        Storage("unheardof://a/b", jvm=jvm)
+    assert "neither Python nor Hadoop" in caught.error.message
+    assert "unheardof" in caught.error.message
+
+
+def test_hdfs_is_left_to_hadoop_where_there_is_a_jvm(jvm: Jvm) -> None:
+    """Nobody listens there; but it is Hadoop that says so, not a library that Python lacks."""
+    storage = Storage("hdfs://127.0.0.1:1/a", {"ipc.client.connect.max.retries": "0"}, jvm=jvm)
+    with fails_with("storage.failed") as caught:
+        storage.read("f")
+    assert "java.net.ConnectException" in caught.error.message
+
+
+def test_a_caller_without_the_token_is_turned_away(jvm: Jvm) -> None:
+    with pytest.raises(ConnectionError):
+        JvmBackend(Jvm(jvm.socket, "0" * 64), "odd:/tmp", {"fs.odd.impl": ODD})
+
+
+def test_queries_with_other_keys_get_other_file_systems(jvm: Jvm, tmp_path: Path) -> None:
+    Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD}, jvm=jvm).publish("f", b"x")
+    with fails_with("storage.failed", "storage.scheme"):
+        Storage(f"odd:{tmp_path}", {"fs.odd.impl": "no.such.Class"}, jvm=jvm).read("f")

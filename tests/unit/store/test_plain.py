@@ -1,0 +1,68 @@
+"""A store from plain Python: what a commit tells of the rows, and one that is interrupted when its file is there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lamina
+from lamina.format.manifest import Count
+from lamina.store import plain
+
+
+def test_a_commit_counts_rows_and_bytes_as_all_rows_together_do(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    store = lamina.open_store(str(tmp_path))
+    for _ in range(30):
+        for _ in range(draw.randrange(20)):
+            key = b"key %d" % draw.randrange(25)
+            change = draw.choice(["put", "remove", "append"])
+            if change == "put":
+                store.put(key, b"v" * draw.randrange(9))
+            elif change == "append":
+                store.append(key, b"e" * draw.randrange(9), "lists")
+            else:
+                store.remove(key)
+                store.remove(key, "lists" if draw.random() < 0.2 else "none")
+        store.commit()
+        expected = {family.id: Count(0, 0) for family in store._families.values()}
+        for (family, key), value in store._rows.items():
+            was = expected[family]
+            expected[family] = Count(was.rows + 1, was.bytes + len(key) + len(value))
+        assert store._counts == expected
+        assert lamina.open_store(str(tmp_path), read_only=True)._counts == expected
+        if draw.random() < 0.2:
+            store.restore(draw.choice(store.versions()))
+
+
+def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = lamina.open_store(str(tmp_path))
+    store.put(b"a", b"1")
+    store.append(b"l", b"x", "lists")
+    store.commit()
+    changed = plain._changed
+
+    def half(rows: dict[Any, bytes], changes: Mapping[Any, bytes | None]) -> None:
+        changed(rows, dict(list(changes.items())[:2]))
+        raise KeyboardInterrupt
+
+    store.append(b"l", b"y", "lists")
+    store.put(b"b", b"2")
+    store.remove(b"a")
+    monkeypatch.setattr(plain, "_changed", half)
+    with pytest.raises(KeyboardInterrupt):
+        store.commit()
+    monkeypatch.undo()
+    assert store.version.version == 2
+    assert dict(store.scan()) == {b"b": b"2"}
+    store.append(b"l", b"z", "lists")
+    store.commit()
+    again = lamina.open_store(str(tmp_path), read_only=True)
+    assert again.get(b"l", "lists") == [b"x", b"y", b"z"]
+    assert dict(again.scan()) == {b"b": b"2"}
