@@ -15,6 +15,9 @@ INSTALL := $(PIP) install --quiet -c constraints.txt
 # How many tests run at once, where they are apart from each other by file.
 WORKERS ?= 2
 PYTEST_APART = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
+# Tests that share a busy machine with Spark or with package registries: what failed runs once more, alone. A defect fails
+# again; what does not is in the output of the first run.
+ONLY_FAILED = --last-failed --last-failed-no-failures none
 # How long `make test-faults` kills processes of a running query.
 KILL_MINUTES ?= 5
 # How long `make test-soak` runs one query.
@@ -34,6 +37,9 @@ PYTHON := $(shell for low in 11 10; do for p in python3 python3.13 python3.12 py
 endif
 
 PYSPARK = $$($(PY) -c 'import pyspark; print(pyspark.__version__)')
+# $(1): which tests, by marker; $(2): what their report is called after
+TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" --junitxml=build/test-reports/pyspark-$(PYSPARK)$(2).xml || \
+	$(PY) -m pytest tests/spark -m "$(1)" $(ONLY_FAILED) --junitxml=build/test-reports/pyspark-$(PYSPARK)$(2)-again.xml
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
@@ -82,11 +88,11 @@ test-spark: test-pyspark test-long test-suites  ## Tests with Spark (at most 45 
 
 test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 	$(PY) hatch_build.py
-	$(PYTEST_APART) tests/spark -m "not long" --junitxml=build/test-reports/pyspark-$(PYSPARK).xml
+	$(call TEST_WITH_SPARK,not long,)
 
 test-long: $(VENV)/.dev  ## PySpark tests that take minutes each: clusters, Spark Connect, many restarts and stores
 	$(PY) hatch_build.py
-	$(PYTEST_APART) tests/spark -m long --junitxml=build/test-reports/pyspark-$(PYSPARK)-long.xml
+	$(call TEST_WITH_SPARK,long,-long)
 
 test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll
@@ -123,7 +129,7 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) -m benchmarks.kill --minutes 15 --broken "no lineage check"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
-	$(PY) -m pytest tests/packaging
+	$(PY) -m pytest tests/packaging || $(PY) -m pytest tests/packaging $(ONLY_FAILED)
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
 	$(INSTALL) matplotlib

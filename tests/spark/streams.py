@@ -64,7 +64,7 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
 
 def wait_for(there: Callable[[], bool]) -> None:
     """Returns when `there()` is true."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not there():
         assert time.monotonic() < deadline
         time.sleep(0.1)

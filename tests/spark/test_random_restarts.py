@@ -104,7 +104,7 @@ def test_fifty_restarts_at_random_points_give_the_answer_of_a_batch_query(
                 .start()
             )
             try:
-                assert answers.reached.wait(120), query.exception()
+                assert answers.reached.wait(600), query.exception()
                 # From the planning of a batch, through its tasks and its commit, into the next one.
                 query.awaitTermination(draw.uniform(0.0, 0.2))
                 event = draw.choice(["stop", "stop", "unload", "kill the engine"])
