@@ -10,8 +10,8 @@ import org.apache.spark.unsafe.Platform
  * 0 = never used, 1 = tombstone
  * }}}
  * The top bits of a key's hash choose a segment by a directory that doubles (extendible hashing), the tag is the low bits. A
- * slot's place in its segment follows from the tag alone, so a segment grows by a quarter in one pass over its slots without
- * reading a key. Only splitting a full segment reads the keys of its rows. No step touches more than one segment.
+ * slot's place in its segment follows from the tag alone, so a segment grows, by about a fifth, in one pass over its slots
+ * without reading a key. Only splitting a full segment reads the keys of its rows. No step touches more than one segment.
  *
  * A removed slot still finds its row (the key is absent, but may be put again or the removal undone).
  */
@@ -19,8 +19,8 @@ private[table] final class HashIndex(pool: PagePool) {
   import HashIndex._
 
   private var depth = 0
+  private var segmentBytes = 0L
   private var directory: Array[Segment] = Array(newSegment(MinCapacity, 0))
-  private var segmentBytes = MinCapacity * 8L
 
   /** Set by `find`: where the key was found, or where it may be inserted. */
   private var slot = 0L
@@ -98,12 +98,11 @@ private[table] final class HashIndex(pool: PagePool) {
     if (depth == 0 && directory(0).used == 0 && rows > MinCapacity / 2) {
       var d = 0
       while ((rows >>> d) > MaxCapacity / 3) d += 1
-      val each = math.max(MinCapacity.toLong, (rows >>> d) * 10 / 6).toInt
+      val each = capacityFor(rows >>> d)
       val segments = newSegments(1 << d, each, d)
       close()
       depth = d
       directory = segments
-      segmentBytes = directory.length * each * 8L
     }
   }
 
@@ -121,13 +120,12 @@ private[table] final class HashIndex(pool: PagePool) {
       if (s.address != 0L) free(s)
       i += 1
     }
-    segmentBytes = 0L
   }
 
   private def segmentOf(hash: Long): Segment =
     if (depth == 0) directory(0) else directory((hash >>> (64 - depth)).toInt)
 
-  /** As many empty segments; none stays where there is no room for all. */
+  /** As many empty segments, of at least this capacity; none stays where there is no room for all. */
   private def newSegments(count: Int, capacity: Int, depth: Int): Array[Segment] = {
     val made = new Array[Segment](count)
     try {
@@ -140,20 +138,27 @@ private[table] final class HashIndex(pool: PagePool) {
     }
   }
 
+  private def newSegment(capacity: Int, depth: Int): Segment = {
+    val bytes = pool.sizeFor(capacity * 8L)
+    val address = pool.allocate(bytes)
+    Platform.setMemory(address, 0.toByte, bytes)
+    segmentBytes += bytes
+    new Segment(address, (bytes / 8).toInt, depth)
+  }
+
   private def free(s: Segment): Unit = {
-    pool.free(s.address, s.capacity * 8L)
+    freeSlots(s.address, s.capacity)
     s.address = 0L
   }
 
-  private def newSegment(capacity: Int, depth: Int): Segment = {
-    val address = pool.allocate(capacity * 8L)
-    Platform.setMemory(address, 0.toByte, capacity * 8L)
-    new Segment(address, capacity, depth)
+  private def freeSlots(address: Long, capacity: Int): Unit = {
+    pool.free(address, capacity * 8L)
+    segmentBytes -= capacity * 8L
   }
 
   private def grow(s: Segment, hash: Long): Unit = {
     val live = s.used - s.tombstones
-    val wanted = math.max(MinCapacity.toLong, (live + 1) * 10L / 6 + 1).toInt
+    val wanted = capacityFor(live + 1)
     if (wanted <= MaxCapacity) rebuild(s, wanted) else split(s, hash)
   }
 
@@ -167,17 +172,16 @@ private[table] final class HashIndex(pool: PagePool) {
       if (word != 0L && word != Tombstone) place(target, word)
       i += 1
     }
-    segmentBytes += (capacity - oldCapacity) * 8L
     s.address = target.address
-    s.capacity = capacity
+    s.capacity = target.capacity
     s.used = target.used
     s.tombstones = 0
-    pool.free(old, oldCapacity * 8L)
+    freeSlots(old, oldCapacity)
   }
 
   private def split(s: Segment, hash: Long): Unit = {
     if (s.depth == MaxDepth) throw new IllegalStateException("hash index is full")
-    val half = math.max(MinCapacity.toLong, (s.used - s.tombstones) / 2 * 10L / 6).toInt
+    val half = capacityFor((s.used - s.tombstones) / 2)
     val halves = newSegments(2, half, s.depth + 1)
     try spread(s, halves)
     catch { case error: Throwable => halves.foreach(free); throw error }
@@ -193,7 +197,6 @@ private[table] final class HashIndex(pool: PagePool) {
       directory(first + i) = if (i < span / 2) low else high
       i += 1
     }
-    segmentBytes += (low.capacity.toLong + high.capacity - s.capacity) * 8L
     free(s)
   }
 
@@ -212,11 +215,7 @@ private[table] final class HashIndex(pool: PagePool) {
   }
 
   private def placeGrowing(s: Segment, word: Long): Unit = {
-    if ((s.used + 1) * 4L > s.capacity * 3L) {
-      val before = segmentBytes
-      rebuild(s, s.capacity + s.capacity / 4 + 1)
-      segmentBytes = before
-    }
+    if ((s.used + 1) * 4L > s.capacity * 3L) rebuild(s, s.capacity + s.capacity / 4 + 1)
     place(s, word)
   }
 
@@ -239,8 +238,13 @@ private[table] object HashIndex {
   val TagPart: Long = TagMask << TagShift
   val Tombstone = 1L
   val MinCapacity = 32
-  val MaxCapacity: Int = 1 << 14
+
+  /** Three segments in a page. */
+  val MaxCapacity: Int = (PagePool.PageBytes / 3 / 8).toInt
   val MaxDepth = 28
+
+  /** Slots for so many rows, at least: with what the pool rounds up, two thirds of them or fewer are used. */
+  private def capacityFor(rows: Long): Int = math.max(MinCapacity.toLong, rows * 10 / 7 + 1).toInt
 
   def rowOf(word: Long): Long = ((word & ~TagPart) >>> 1) << 3
 

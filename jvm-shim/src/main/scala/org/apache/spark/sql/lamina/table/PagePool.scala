@@ -1,14 +1,11 @@
 package org.apache.spark.sql.lamina.table
 
-import java.util.ArrayDeque
-
-import scala.collection.mutable
+import java.util.{ArrayDeque, TreeMap}
 
 import org.apache.spark.sql.lamina.errors.LaminaError
-import org.apache.spark.unsafe.Platform
 
-/** A page of rows: aligned to [[PagePool.PageBytes]], so that a row's page is found by masking its address. */
-private[table] final class Page(val address: Long, val bytes: Long, private[table] val chunk: PagePool.Chunk) {
+/** Pages of rows that are next to each other, mostly one: aligned, so that a row's page is found by masking its address. */
+private[table] final class Page(val address: Long, val bytes: Long) {
   var used: Long = PagePool.PageHeader
   var dead: Long = 0L
 
@@ -22,15 +19,17 @@ private[table] final class Page(val address: Long, val bytes: Long, private[tabl
 private[table] object PagePool {
   val PageBytes: Long = 256L << 10
   val PageHeader: Long = 16L
-  val PagesPerChunk = 16
+
+  /**
+   * With the page that alignment takes, above 32 MiB: the largest size that the GNU C library may serve from an arena, where
+   * what is given back stays with the process for good if something else lies above it.
+   */
+  val PagesPerChunk = 128
 
   /** The longest wait for quarantines to be over, under the lock of the table that needs memory. */
   val MaxRestMs = 5000L
 
-  /** One allocation that holds aligned pages. */
-  final class Chunk(val allocation: Long, val bytes: Long) {
-    var free: Int = 0
-  }
+  private def pagesFor(bytes: Long): Int = ((bytes + PageBytes - 1) / PageBytes).toInt
 }
 
 /**
@@ -46,59 +45,50 @@ private[table] object PagePool {
 final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) {
   import PagePool._
 
-  private val free = new ArrayDeque[Page]()
   private val waiting = new ArrayDeque[(Long, Page)]()
-  private val chunks = mutable.HashSet.empty[Chunk]
+
+  /** By address: the lowest are used first, so that the others become empty. */
+  private val chunks = new TreeMap[Long, Chunk]()
+  private val cells = new Cells
   private var reserved = 0L
   private var pressure: () => Unit = () => ()
 
   /** Called, without this pool's lock, before an allocation fails at the cap: may free memory. */
   def onPressure(action: () => Unit): Unit = synchronized { pressure = action }
 
-  /** Bytes reserved now: pages (free and waiting ones too), indexes, logs. */
+  /** Bytes of pages that are in use, or were and are still in memory: those of rows, indexes and logs. */
   def reservedBytes: Long = synchronized(reserved)
 
-  /** Memory that is not a page: index segments, undo logs, ordered keys. */
-  private[table] def allocate(bytes: Long): Long = {
-    reserve(bytes)
-    try Platform.allocateMemory(bytes)
-    catch {
-      case e: OutOfMemoryError =>
-        release(bytes)
-        throw capError(bytes, e)
+  /** Memory for other things than rows: index segments, undo logs, ordered keys. */
+  private[table] def allocate(bytes: Long): Long =
+    if (bytes > Cells.MaxBytes) run(pagesFor(bytes))
+    else {
+      var cell = synchronized(cells.take(bytes))
+      while (cell == 0L) {
+        val page = run(1)
+        cell = synchronized {
+          cells.add(page, bytes)
+          cells.take(bytes)
+        }
+      }
+      cell
     }
+
+  private[table] def free(address: Long, bytes: Long): Unit = synchronized {
+    if (bytes > Cells.MaxBytes) give(address, pagesFor(bytes))
+    else if (cells.give(address, bytes)) give(address & ~(PageBytes - 1), 1)
   }
 
-  private[table] def free(address: Long, bytes: Long): Unit = {
-    Platform.freeMemory(address)
-    release(bytes)
-  }
+  /** As many bytes as `allocate` sets aside for so many. */
+  private[table] def sizeFor(bytes: Long): Long =
+    if (bytes > Cells.MaxBytes) pagesFor(bytes) * PageBytes else Cells.sizeFor(bytes)
 
-  private[table] def page(): Page = {
-    var page = takeFree()
-    while (page == null) {
-      val refusal =
-        try { addChunk(); None }
-        catch { case error: LaminaError => Some(error) }
-      // what was given up meanwhile may be pages, if not a whole chunk
-      page = takeFree()
-      if (page == null) refusal.foreach(error => throw error)
-    }
-    new Page(page.address, page.bytes, page.chunk)
-  }
-
-  private def takeFree(): Page = synchronized {
-    sweep()
-    val page = free.poll()
-    if (page != null) page.chunk.free -= 1
-    page
-  }
+  private[table] def page(): Page = new Page(run(1), PageBytes)
 
   /** A page for one row that is too big for a normal one. */
   private[table] def largePage(bytes: Long): Page = {
-    val size = bytes + PageHeader
-    val allocation = allocate(size + PageBytes)
-    new Page(align(allocation), size, new Chunk(allocation, size + PageBytes))
+    val count = pagesFor(bytes + PageHeader)
+    new Page(run(count), count * PageBytes)
   }
 
   /** Milliseconds, monotonic: now, and when the quarantine of what is given up now will be over. */
@@ -114,73 +104,91 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
   /** Re-uses or frees pages whose quarantine is over. */
   def sweep(): Unit = synchronized {
     val now = clock()
-    while (!waiting.isEmpty && waiting.peekFirst()._1 <= now) recycle(waiting.pollFirst()._2)
-    if (free.size > 2 * PagesPerChunk) trim(spare = 1)
-  }
-
-  private def recycle(page: Page): Unit = {
-    if (page.bytes > PageBytes || page.chunk.bytes < PageBytes * PagesPerChunk) {
-      free(page.chunk.allocation, page.chunk.bytes)
-    } else {
-      free.push(page)
-      page.chunk.free += 1
+    while (!waiting.isEmpty && waiting.peekFirst()._1 <= now) {
+      val page = waiting.pollFirst()._2
+      give(page.address, (page.bytes / PageBytes).toInt)
     }
   }
 
-  /** Gives whole free chunks back, keeping `spare` for the next pages. */
-  private def trim(spare: Int): Unit = {
-    val empty = chunks.filter(_.free == PagesPerChunk).drop(spare)
-    if (empty.nonEmpty) {
-      free.removeIf(page => empty.contains(page.chunk))
-      empty.foreach { chunk =>
-        chunks -= chunk
-        free(chunk.allocation, chunk.bytes)
+  /** Frees all that is not in use. */
+  private[table] def trim(): Unit = synchronized {
+    sweep()
+    chunks.values.removeIf { chunk =>
+      if (chunk.isEmpty) free(chunk)
+      chunk.isEmpty
+    }
+  }
+
+  /** Pages next to each other; the address of the first. What gives way to pressure is waited for before this fails. */
+  private def run(count: Int): Long = {
+    var run = tryRun(count)
+    if (run == 0L) {
+      // Not under this pool's lock: what frees memory takes locks of its own.
+      synchronized(pressure)()
+      // what has just been given up may be read until its quarantine is over
+      val rest = untilSweptMs
+      if (rest > 0) Thread.sleep(math.min(rest, MaxRestMs))
+      trim()
+      run = tryRun(count)
+      if (run == 0L) throw capError(count * PageBytes, null)
+    }
+    run
+  }
+
+  /** Pages that are in memory already, else others; 0 at the cap. */
+  private def tryRun(count: Int): Long = synchronized {
+    sweep()
+    var (best, first, more) = (null: Chunk, 0, Int.MaxValue)
+    val all = chunks.values.iterator
+    while (more > 0 && all.hasNext) {
+      val chunk = all.next()
+      val found = chunk.find(count)
+      val growth = math.max(0, found + count - chunk.touched)
+      if (found >= 0 && growth < more) {
+        best = chunk
+        first = found
+        more = growth
       }
     }
-  }
-
-  private def addChunk(): Unit = {
-    val bytes = (PagesPerChunk + 1) * PageBytes
-    val chunk = new Chunk(allocate(bytes), bytes)
-    val first = align(chunk.allocation)
-    synchronized {
-      chunks += chunk
-      var i = PagesPerChunk - 1
-      while (i >= 0) {
-        free.push(new Page(first + i * PageBytes, PageBytes, chunk))
-        i -= 1
-      }
-      chunk.free = PagesPerChunk
+    if (reserved + (if (best == null) count else more) * PageBytes > maxBytes) 0L
+    else {
+      if (best == null) best = newChunk(count)
+      val before = best.touched
+      val run = best.take(first, count)
+      reserved += (best.touched - before) * PageBytes
+      run
     }
   }
 
-  private def align(address: Long): Long = (address + PageBytes - 1) & ~(PageBytes - 1)
+  private def newChunk(count: Int): Chunk = {
+    val chunk =
+      try new Chunk(math.max(count, PagesPerChunk))
+      catch { case e: OutOfMemoryError => throw capError(count * PageBytes, e) }
+    chunks.put(chunk.address, chunk)
+    chunk
+  }
 
-  private def reserve(bytes: Long): Unit = if (!tryReserve(bytes)) {
-    // Not under this pool's lock: what frees memory takes locks of its own.
-    synchronized(pressure)()
-    // what has just been given up may be read until its quarantine is over
-    val rest = untilSweptMs
-    if (rest > 0) Thread.sleep(math.min(rest, MaxRestMs))
-    synchronized {
-      sweep()
-      trim(spare = 0)
+  /** Takes pages back. One chunk that is not in use is kept, for the next. */
+  private def give(run: Long, count: Int): Unit = {
+    val chunk = chunks.floorEntry(run).getValue
+    chunk.give(run, count)
+    if (
+      chunk.isEmpty && (chunk.pages > PagesPerChunk || chunks.values.stream.anyMatch(c => c.isEmpty && (c ne chunk)))
+    ) {
+      chunks.remove(chunk.address)
+      free(chunk)
     }
-    if (!tryReserve(bytes)) throw capError(bytes, null)
+  }
+
+  private def free(chunk: Chunk): Unit = {
+    chunk.free()
+    reserved -= chunk.touched * PageBytes
   }
 
   /** Milliseconds until the quarantine of all pages that wait now is over. */
   private def untilSweptMs: Long = synchronized {
     if (waiting.isEmpty) 0L else math.max(0L, waiting.peekLast()._1 - clock())
   }
-
-  private def tryReserve(bytes: Long): Boolean = synchronized {
-    val fits = reserved + bytes <= maxBytes
-    if (fits) reserved += bytes
-    fits
-  }
-
-  private def release(bytes: Long): Unit = synchronized { reserved -= bytes }
 
   private def capError(bytes: Long, cause: Throwable): LaminaError = new LaminaError(
     LaminaError.MemoryCap,

@@ -259,6 +259,8 @@ private[wire] object EngineProcess extends Logging {
     val inherited = Option(builder.environment.get("PYTHONPATH")).toSeq.flatMap(_.split(File.pathSeparator))
     val pythonPath = (settings.pythonPath ++ inherited).filter(_.nonEmpty).map(absolute).distinct
     builder.environment.put("PYTHONPATH", pythonPath.mkString(File.pathSeparator))
+    // what threads of the engine give back would stay in arenas of the GNU C library, one a thread
+    builder.environment.putIfAbsent("MALLOC_ARENA_MAX", "2")
     builder
   }
 

@@ -7,7 +7,6 @@ import org.apache.spark.unsafe.Platform
 
 /** What happens at the cap: nothing leaks where something does not fit, and what can give way does. */
 class MemoryCapSuite extends AnyFunSuite {
-  private val chunk = (PagePool.PagesPerChunk + 1) * PagePool.PageBytes
   private val base = Platform.BYTE_ARRAY_OFFSET.toLong
 
   private def pool(bytes: Long, quarantineMs: Long = 0L): PagePool =
@@ -41,25 +40,25 @@ class MemoryCapSuite extends AnyFunSuite {
     assert(error.kind == LaminaError.MemoryCap)
     assert(fill(table, rows = 100, valueBytes = 10) == "none", "it can be used on")
     table.close()
-    small.sweep()
-    assert(small.reservedBytes % chunk == 0)
+    small.trim()
+    assert(small.reservedBytes == 0)
   }
 
   Seq(false, true).foreach { ordered =>
     test(s"an index that cannot grow or split leaks nothing, ${if (ordered) "ordered" else "by hash"}") {
-      for (room <- 100000 to 1500000 by 39989) {
-        val tight = pool(chunk + room)
+      for (pages <- 2 to 62 by 3) {
+        val tight = pool(pages * PagePool.PageBytes)
         val table = newTable(tight, ordered)
         assert(fill(table, rows = 1000000, valueBytes = 0) == LaminaError.MemoryCap)
         table.close()
-        tight.sweep()
-        assert(tight.reservedBytes % chunk == 0, s"with room for $room bytes of index")
+        tight.trim()
+        assert(tight.reservedBytes == 0, s"with $pages pages")
       }
     }
   }
 
   test("what gives way to memory pressure is there for who asked, when its quarantine is over") {
-    val shared = pool(2 * chunk + (2L << 20), quarantineMs = 200L)
+    val shared = pool(10L << 20, quarantineMs = 200L)
     val (parked, wanting) = (newTable(shared), newTable(shared))
     assert(fill(parked, rows = 6000, valueBytes = 1000) == "none")
     shared.onPressure(() => parked.close())
@@ -68,7 +67,7 @@ class MemoryCapSuite extends AnyFunSuite {
   }
 
   test("pages of a table that gave way are used where no whole chunk is free") {
-    val shared = pool(2 * chunk + (2L << 20))
+    val shared = pool(9L << 20)
     val (parked, wanting) = (newTable(shared), newTable(shared))
     Seq(parked, wanting).foreach(_.begin())
     (0 until 3500).foreach(n => Seq(parked, wanting).foreach(put(_, n, 1000)))

@@ -79,8 +79,8 @@ object TableProperties extends Properties("table") {
       model.abort()
       model.check()
     } finally model.close()
-    Prop(model.pool.reservedBytes <= 3L * (PagePool.PagesPerChunk + 1) * PagePool.PageBytes) :|
-      s"${model.pool.reservedBytes} bytes stay reserved after close"
+    model.pool.trim()
+    Prop(model.pool.reservedBytes == 0L) :| s"${model.pool.reservedBytes} bytes stay in use after close"
   }
 
   property("a random history gives what a map gives") = forAll(Gen.listOfN(200, step)) { steps =>

@@ -1,0 +1,50 @@
+package org.apache.spark.sql.lamina.table
+
+import java.util.BitSet
+
+import org.apache.spark.unsafe.Platform
+
+/**
+ * One allocation of pages, handed out in runs that are next to each other.
+ *
+ * A page takes memory from its first use until the chunk is freed. Not thread-safe.
+ */
+private[table] final class Chunk(val pages: Int) {
+  import PagePool.PageBytes
+
+  private val allocation = Platform.allocateMemory((pages + 1) * PageBytes)
+  private val used = new BitSet(pages)
+
+  /** Pages that were in use once: all before the first that never was. */
+  var touched = 0
+
+  /** The address of the first page. */
+  val address: Long = (allocation + PageBytes - 1) & ~(PageBytes - 1)
+
+  def isEmpty: Boolean = used.isEmpty
+
+  /** The first free run of so many pages; -1 where there is none. */
+  def find(count: Int): Int = {
+    var start = used.nextClearBit(0)
+    while (start + count <= pages) {
+      val end = used.nextSetBit(start)
+      if (end < 0 || end - start >= count) return start
+      start = used.nextClearBit(end)
+    }
+    -1
+  }
+
+  /** Puts a run into use; its address. */
+  def take(first: Int, count: Int): Long = {
+    used.set(first, first + count)
+    touched = math.max(touched, first + count)
+    address + first * PageBytes
+  }
+
+  def give(run: Long, count: Int): Unit = {
+    val first = ((run - address) / PageBytes).toInt
+    used.clear(first, first + count)
+  }
+
+  def free(): Unit = Platform.freeMemory(allocation)
+}
