@@ -14,6 +14,7 @@ from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.container import verify
 from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName
+from lamina.storage import is_temporary
 
 
 def committed(checkpoint: Path) -> int:
@@ -79,10 +80,11 @@ def _is_store(path: Path) -> bool:
 
 
 def orphans(checkpoint: Path, needed: set[Path], before: float) -> list[str]:
-    """Files last written before `before` (seconds since 1970) that nothing needs."""
+    """Files last written before `before` (seconds since 1970) that nothing needs, those cut off in `_lamina` too."""
+    shared = (path for path in (checkpoint / "state" / "_lamina").rglob("*") if is_temporary(path.name))
     return [
         str(path.relative_to(checkpoint))
-        for path in state_files(checkpoint)
+        for path in [*state_files(checkpoint), *shared]
         if path not in needed and path.stat().st_mtime < before
     ]
 

@@ -13,14 +13,16 @@ def soak_section(result: dict[str, Any]) -> str:
     """Slopes over the run."""
     parts = ["## An hour of one query\n", header(result)]
     parts.append(
-        "Deduplication within a watermark: each batch brings new keys, and as many old ones leave the state; "
+        "Deduplication within a watermark, two batches a second: each brings new keys, and as many old ones leave the "
+        "state; "
         f"{result['live_keys']:,} live keys, {result['batches']} batches in {result['minutes']:g} minutes, "
         f"{result['restarts']} starts, of which every other one finds its table handed over; 10 versions retained. "
         f"A line through all samples from minute {result['from_minute']:g} on, with the 95 % interval of a bootstrap "
         "over blocks of a minute. *Flat*: the interval holds a slope of zero or less, or the slope is below 2 % of "
         "the median an hour.\n"
     )
-    told = "The checkpoint is on the local disk: remote storage and local copies of its files have no part in this.\n"
+    told = "The checkpoint is on the local disk: remote storage and local copies of its files have no part in this. "
+    told += "The claims of runs do not count among the files: each start leaves one, for good.\n"
     if "heap" in result["series"]:
         told = f"The Java heap is what is in use after a full collection, once a start. {told}"
     parts.append(told)

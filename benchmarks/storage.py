@@ -87,13 +87,12 @@ def show(result: dict[str, Any], console: Console) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20 commits of 5,000 rows")
+    parser.add_argument("--quick", action="store_true", help="20 commits")
     parser.add_argument("--rows", type=int)
     parser.add_argument("--commits", type=int)
     parser.add_argument("--directory", help="on the disk to measure; default: the directory of temporary files")
     given = parser.parse_args()
-    rows = given.rows or (5_000 if given.quick else 50_000)
-    result = run(rows, given.commits or (20 if given.quick else 100), given.directory)
+    result = run(given.rows or 2_000, given.commits or (20 if given.quick else 100), given.directory)
     write_result("storage-quick" if given.quick else "storage", result)
     show(result, Console(width=110))
 

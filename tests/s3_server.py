@@ -63,11 +63,23 @@ class Trouble:
         return self.times > 0 and self.operation in ("*", request.operation) and self.path in request.path
 
 
+EVERYDAY = (
+    Trouble("*", status=503),
+    Trouble("*", delay=0.3),
+    Trouble("*", lose=True),
+    Trouble("*", status=500, code="InternalError"),
+    Trouble("*", cut_answer=True),
+)
+"""Troubles that one request in many meets on a busy day."""
+
+
 @dataclass
 class FaultyProxy:
-    """Passes HTTP requests on to a server at `port` of this machine."""
+    """Passes HTTP requests on to a server at `port` of this machine; each `every`-th one meets an everyday trouble."""
 
     port: int
+    every: int = 0
+    met: int = 0
     requests: list[Request] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -93,6 +105,9 @@ class FaultyProxy:
             found = next((trouble for trouble in self.troubles if trouble.meets(request)), None)
             if found is not None:
                 found.times -= 1
+            elif self.every and (len(self.requests) + 1) % self.every == 0:
+                self.met += 1
+                found = EVERYDAY[self.met % len(EVERYDAY)]
             return found
 
     def count(self, operation: str, path: str = "") -> int:

@@ -230,7 +230,7 @@ class Settings:
         _boolean(),
         False,
         "Whether local files are flushed to the disk before they count as written. Object stores need none.",
-        "`true` survives a power failure of the machine and adds 4 to 7 ms or more to a commit.",
+        "`true` survives a power failure of the machine and adds what two flushes of its disk take to a commit.",
     )
     storage_cache_max_bytes: int | None = _key(
         "storage.cache.maxBytes",

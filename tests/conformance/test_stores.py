@@ -10,7 +10,8 @@ from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
 from lamina.testing.store_conformance import StoreConformance
-from tests.s3_server import OnS3Server
+from tests.conformance.format_2 import InFormat2
+from tests.s3_server import EVERYDAY, OnS3Server
 
 
 class OnLocalFiles(StoreConformance):
@@ -39,6 +40,21 @@ class TestHeapOnLocalFilesWithFsync(OnLocalFiles):
 
 class TestHeapOnS3(OnS3Server, StoreConformance):
     pass
+
+
+class TestHeapOnTroubledS3(TestHeapOnS3):
+    """Each operation of a store meets errors, slow and lost answers somewhere, and none of them shows."""
+
+    @classmethod
+    def setup_class(cls) -> None:
+        super().setup_class()
+        cls.server.proxy.every = 10
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        met = cls.server.proxy.met
+        super().teardown_class()
+        assert met > 5 * len(EVERYDAY)
 
 
 class TestHeapOnMemory(OnMemory):
@@ -84,3 +100,27 @@ class TestHeapUncompressed(OnMemory):
 
 class TestHeapWithLz4(OnMemory):
     settings: ClassVar[dict[str, Any]] = {"compression_codec": "lz4"}
+
+
+class TestHeapInFormat2(InFormat2, OnLocalFiles):
+    pass
+
+
+class TestHeapOnS3InFormat2(OnS3Server, InFormat2):
+    pass
+
+
+class TestHeapOnMemoryInFormat2(InFormat2, OnMemory):
+    pass
+
+
+class TestHeapWithFullCompactionInFormat2(InFormat2, OnMemory):
+    settings: ClassVar[dict[str, Any]] = TestHeapWithFullCompaction.settings
+
+
+class TestHeapRollingInFormat2(InFormat2, OnMemory):
+    settings: ClassVar[dict[str, Any]] = TestHeapRolling.settings
+
+
+class TestHeapWithShortChainsInFormat2(InFormat2, OnMemory):
+    settings: ClassVar[dict[str, Any]] = TestHeapWithShortChains.settings

@@ -10,19 +10,17 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import pyarrow as pa
 import pytest
 
 from lamina.checkpoint import read_identity, read_runs
 from lamina.errors import LaminaError
-from lamina.format import container, manifest, paths
+from lamina.format import manifest, paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.container import FORMAT_VERSION, verify
-from lamina.format.manifest import CommitManifest, StoreIdentity
+from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CHECKPOINT, RUNS, CommitName, parse_name
 from lamina.storage import Storage
 from lamina.store.model import Version
@@ -264,75 +262,6 @@ def test_a_file_of_another_checkpoint_in_the_place_of_the_identity_is_detected()
         with fails_with("file.identity" if path == CHECKPOINT else "file.damaged") as caught:
             checkpoint.open()
         assert ("0/0/" if path == CHECKPOINT else CHECKPOINT) in caught.error.message, path
-
-
-class Borrowing:
-    """A store whose newest version stands on a file of another checkpoint's store, where that is or copied.
-
-    What the store itself wrote there is gone, and had other values.
-    """
-
-    def __init__(self, directory: Path, *, copied: bool) -> None:
-        lender = open_store(str(directory / "lender"), 1, 2, "left")
-        self.borrower = str(directory / "borrower")
-        borrower = open_store(self.borrower)
-        for store, value in ((lender, b"lent"), (borrower, b"mine")):
-            for number in range(3):
-                store.put(b"key %d" % number, value)
-            store.commit()
-        borrower.put(b"key 2", b"both")
-        borrower.commit()
-        self.expected = {b"key 0": b"lent", b"key 1": b"lent", b"key 2": b"both"}
-        own = directory / "borrower" / "state" / "0" / "0"
-        self.newest = next(own.glob("2_*.lam"))
-        next(own.glob("1_*.lam")).unlink()
-        self.file = next((directory / "lender").rglob("1_*.lam"))
-        lent = verify(self.file.read_bytes(), self.file.name)
-        assert isinstance(lent, CommitManifest)
-        reference = lent.references[0].placed(self.file.name, self.file.stat().st_size)
-        self.reference = reference if copied else replace(reference, root=self.file.parent.as_uri())
-        if copied:
-            self.file = Path(shutil.copy(self.file, own))
-
-    def stand_on(self, origin: StoreIdentity) -> None:
-        """Names `origin` as the store that wrote the file."""
-        data = self.newest.read_bytes()
-        end = container.Footer.parse(data, len(data), "")
-        found = verify(data, "")
-        assert isinstance(found, CommitManifest)
-        references = (found.references[0], replace(self.reference, origin=origin))
-        text = manifest.to_bytes(replace(found, references=references).to_json())
-        stored = pa.Codec("zstd").compress(text, asbytes=True)
-        size = end.manifest_offset + len(stored) + container.FOOTER.size
-        footer = container.footer(end.manifest_offset, stored, len(text), size)
-        self.newest.write_bytes(data[: end.manifest_offset] + stored + footer)
-
-
-@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
-def test_a_file_of_another_store_is_used_where_a_reference_names_that_store_as_its_origin(
-    tmp_path: Path, copied: bool
-) -> None:
-    borrowing = Borrowing(tmp_path, copied=copied)
-    borrowing.stand_on(borrowing.reference.origin)
-    store = open_store(borrowing.borrower)
-    assert state_of(store) == borrowing.expected
-    store.put(b"further", b"1")
-    store.commit()
-    assert state_of(open_store(borrowing.borrower)) == {**borrowing.expected, b"further": b"1"}
-
-
-@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
-@pytest.mark.parametrize(
-    "other", [{"operator": 0}, {"partition": 0}, {"name": "default"}, {"checkpoint": "another"}], ids=str
-)
-def test_a_file_that_is_not_of_the_origin_that_a_reference_names_is_detected(
-    tmp_path: Path, copied: bool, other: dict[str, Any]
-) -> None:
-    borrowing = Borrowing(tmp_path, copied=copied)
-    borrowing.stand_on(replace(borrowing.reference.origin, **other))
-    with fails_with("file.identity") as caught:
-        open_store(borrowing.borrower)
-    assert str(borrowing.file) in caught.error.message
 
 
 @pytest.mark.parametrize(

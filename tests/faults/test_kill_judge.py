@@ -28,6 +28,7 @@ from benchmarks.kill_points import (
 from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
 from benchmarks.kill_records import Feed, Judge
 from benchmarks.kill_report import caught_by, is_caught, merged, targets
+from lamina.storage.temporary import temporary_name
 from lamina.store.plain import open_store
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
@@ -276,9 +277,9 @@ def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path) -> Non
     footprints = kill_files.Footprints(checkpoint, 1)
     footprints.look()
     assert kill_files.orphans(checkpoint, footprints.needed, 4e9) == []
-    for name in ("9-9_x.seg", ".1.lam.7-7.tmp"):
-        (checkpoint / "state" / "0" / "0" / name).write_bytes(b"")
-    assert len(kill_files.orphans(checkpoint, footprints.needed, 4e9)) == 2
+    for name in ("0/0/9-9_x.seg", "0/0/.1.lam.7-7.tmp", f"_lamina/runs/{temporary_name('1_run', 7, 7)}"):
+        (checkpoint / "state" / name).write_bytes(b"")
+    assert len(kill_files.orphans(checkpoint, footprints.needed, 4e9)) == 3
     assert kill_files.orphans(checkpoint, footprints.needed, 0) == []
 
 

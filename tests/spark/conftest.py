@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from lamina.spark.configure import EXTENSION
 from tests.matrix import LANGUAGES, OPERATORS, Cell
-from tests.spark.local_files import local_files
+from tests.spark.jvms import ONE_COMPILER, local_files
 from tests.spark.streams import Streams
 
 
@@ -54,8 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.extensions", EXTENSION)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "4g")
-        # short queries: the second compiler would take much of the processor time, and none of them needs it
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config(map=ONE_COMPILER)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lamina
 from tests.spark import test_operators as operators
 from tests.spark import test_transform_with_state as transforms
+from tests.spark.jvms import ONE_COMPILER
 from tests.spark.streams import HDFS, ROCKSDB, Query, Streams
 
 
@@ -49,8 +50,7 @@ def feed(streams: Streams, name: str, run: int) -> None:
 
 def main(root: Path) -> None:
     settings = {
-        # a JVM that lives for seconds
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        **ONE_COMPILER,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.log.level": "FATAL",

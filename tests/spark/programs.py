@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
-from tests.spark.local_files import local_files
+from tests.spark.jvms import ONE_COMPILER, local_files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -44,11 +44,9 @@ def program_session(master: str, jar: str, settings: dict[str, str]) -> SparkSes
     """A program's session with lamina; on a cluster its executors have one core each."""
     shared = {
         **local_files(),
+        **ONE_COMPILER,
         "spark.jars": jar,
         "spark.ui.enabled": "false",
-        # JVMs that live for seconds
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.executor.memory": "1g",

@@ -1,6 +1,6 @@
 """A query in a process of its own, with jars and Hadoop keys of its own: `python storage_query.py <JSON>`.
 
-Prints one JSON object: the result of each batch, and what the operator's metrics sum up to.
+Prints one JSON object: the result of each batch, the checkpoint's files, and what the metrics say of local copies.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def main(argument: dict[str, Any]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the maintenance process wrote no segment")
         time.sleep(0.1)
-    print(json.dumps({"answers": answers, "files": sorted(below(root))}))
+    progress = query.lastProgress
+    copied = 0 if progress is None else progress["stateOperators"][0]["customMetrics"]["laminaCopiedBytes"]
+    print(json.dumps({"answers": answers, "files": sorted(below(root)), "copied": copied}))
     spark.stop()
 
 

@@ -14,17 +14,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
+from tests.spark.jvms import ONE_COMPILER
 from tests.spark.streams import LAMINA, Streams
 from tests.spark.test_storages import run as run_elsewhere
 
 BATCHES = 50
 FEW_BATCHES = 15
 
-# a driver that lives for seconds
-ELSEWHERE = {
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-}
+ELSEWHERE = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "1", **ONE_COMPILER}
 
 
 def rows(batch: int) -> list[dict[str, Any]]:

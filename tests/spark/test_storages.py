@@ -80,6 +80,7 @@ def test_a_query_on_s3a_keeps_its_state_beside_sparks_own_logs_and_restarts(tmp_
         # and the restart read its state from the local copies
         read = [r for r in server.proxy.requests if r.method == "GET" and r.path.endswith((".lam", ".seg"))]
         assert read == []
+        assert 0 < result["copied"] <= sum(path.stat().st_size for path in (tmp_path / "cache").iterdir())
         for name in list((tmp_path / "cache").iterdir()):
             name.unlink()
         feed(folder, range(5, 6))
@@ -101,5 +102,6 @@ def test_a_query_on_a_file_system_that_only_hadoop_has_keeps_its_state_and_resta
     feed(folder, range(9, 11))
     result = run(folder, checkpoint, jars, conf)
     check(result, range(9, 11))
+    assert result["copied"] == 0
     # a merge may be under way
     assert not [name for name in result["files"] if name.endswith(".tmp") and ".seg." not in name]

@@ -15,7 +15,7 @@ object MemoryBenchmark {
 
   /**
    * One look at the memory: rows, bytes a row beyond key and value, and the parts in bytes a row; `waiting` is what the
-   * pool holds beside the table's own: free pages and those in quarantine.
+   * pool holds beside the table's own: free pages, free cells in pages, and pages in quarantine.
    */
   private final case class Sample(
       rows: Long, overhead: Double, pages: Double, dead: Double, index: Double, undo: Double, waiting: Double) {

@@ -201,6 +201,12 @@ class OpenStores:
                 )
             return self._cache
 
+    @property
+    def copied_bytes(self) -> int:
+        """What the local copies take, of all stores on this machine."""
+        with self._lock:
+            return 0 if self._cache is None else self._cache.held_bytes
+
     def stats(self) -> dict[str, Any]:
         """Figures of the local copies; None before a store was opened."""
         with self._lock:

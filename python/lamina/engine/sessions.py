@@ -41,10 +41,13 @@ def version_of(value: Mapping[str, Any], version: str = "version", attempt: str 
 class OpenStore:
     """One handle: a store as one provider of the JVM opened it."""
 
-    def __init__(self, argument: OpenArgument, store: HeapStore, maintenance: MaintenanceQueue) -> None:
+    def __init__(
+        self, argument: OpenArgument, store: HeapStore, maintenance: MaintenanceQueue, stores: OpenStores
+    ) -> None:
         self.argument = argument
         self.store = store
         self._maintenance = maintenance
+        self._stores = stores
         self._confirmed: Version | None = None
 
     def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +86,7 @@ class OpenStore:
             "raw_bytes": committed.raw_bytes,
             "write_ms": committed.write_ms,
             "maintained": self._maintenance.news(self.argument.store),
+            "copied_bytes": self._stores.copied_bytes,
         }
 
     def resolve(self, argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +143,7 @@ class Sessions:
         argument = replace(argument, settings={**argument.settings, **shared}, claimed=claimed)
         with self._lock:
             handle = next(self._numbers)
-            self._open[handle] = OpenStore(argument, store, self._maintenance)
+            self._open[handle] = OpenStore(argument, store, self._maintenance, self._stores)
         return {
             "handle": handle,
             "checkpoint": checkpoint.uuid,

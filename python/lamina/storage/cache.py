@@ -72,6 +72,7 @@ class LocalCache:
         self._figures = dict.fromkeys(("hits", "hit_bytes", "misses", "kept", "evicted", "damaged", "failed"), 0)
         self._wanted = max_bytes
         self._bound: int | None = None
+        self._held = 0
         self._opening = threading.Lock()
 
     @property
@@ -101,10 +102,15 @@ class LocalCache:
             self._count("failed")
             return 0
 
+    @property
+    def held_bytes(self) -> int:
+        """What all copies take, of whatever process, when this one last added or removed any."""
+        return self._held
+
     def stats(self) -> dict[str, Any]:
-        """Directory, bound, and figures of this process since its start; `hit_bytes` were read from copies."""
+        """Directory, bound, bytes, and figures of this process since its start; `hit_bytes` were read from copies."""
         with self._lock:
-            return {"directory": self.directory, "max_bytes": self._bound, **self._figures}
+            return {"directory": self.directory, "max_bytes": self._bound, "bytes": self._held, **self._figures}
 
     def use(self, url: str, read: Callable[[CacheFile], pa.Buffer]) -> tuple[pa.Buffer, int] | None:
         """What `read` gives of the copy of `url`, and the object's size; None where there is none, or a damaged one."""
@@ -220,9 +226,9 @@ class LocalCache:
         # nobody wrote it, or somebody emptied the directory: a look at the files tells
         return int(_TOTAL.unpack(data)[0]) if len(data) == _TOTAL.size else self.max_bytes + 1
 
-    @staticmethod
-    def _write_total(descriptor: int, total: int) -> None:
+    def _write_total(self, descriptor: int, total: int) -> None:
         os.pwrite(descriptor, _TOTAL.pack(total), 0)
+        self._held = total
 
     def _count(self, figure: str, by: int = 1) -> None:
         with self._lock:

@@ -239,7 +239,8 @@ class StoreChecker:
             with self._reading(size) as read:
                 if not self._contents:
                     return True
-                manifest, _ = self._files.verify(name, read)
+                origin = next((reference.origin for _, reference in users if reference), None)
+                manifest, _ = self._files.verify(name, read, origin)
         except LaminaError as error:
             self._note(name, error, *(version for version, _ in users))
             return False

@@ -213,6 +213,23 @@ def test_files_that_only_older_retained_versions_refer_to_are_held_against_none(
     assert bar(stored_files=109, stored_files_beside=0) == [(compaction.BESIDE, "0", "0 of 109", True)]
 
 
+def test_bars_are_held_against_the_worst_round() -> None:
+    def answer(files: list[int], stored: int, beside: int) -> dict[str, Any]:
+        same = dict.fromkeys(
+            ("commit_bytes", "segment_bytes", "segments", "increment_bytes", "segment_rows", "live_bytes"), 10
+        )
+        times = dict.fromkeys(("commit_ms_median", "commit_ms_p99", "restore_s"), 1.0)
+        return {
+            **same, **times, "files_per_version": files, "stored_bytes": stored, "retained_increment_bytes": 5,
+            "stored_files": 100 + beside, "stored_files_beside": beside, "chain_bytes": stored,
+        }  # fmt: skip
+
+    rounds = [answer([1, 9, 2], 20, 1), answer([1, 2, 4], 35, 0), answer([1, 2, 3], 25, 3)]
+    found = compaction._summary(rounds, compaction.Load(1, 1, 3, 1))
+    assert (found["files_last"], found["files_over_bar"], found["files_curve"]) == (4, 1, [1, 9, 2])
+    assert (found["stored_bytes"], found["stored_files"], found["stored_files_beside"]) == (35, 103, 3)
+
+
 def test_files_beside_are_those_that_neither_the_newest_version_nor_a_commit_of_a_retained_one_accounts_for() -> None:
     def commit(version: int) -> str:
         return f"{version}_L1.{version}.1.o.-.{'0' * 32}.lam"

@@ -52,7 +52,7 @@ def test_a_whole_checkpoint_is_whole(lamina: Lamina, query: QueryOnDisk) -> None
     assert "every retained version is whole" in outcome.out
 
 
-def test_every_flipped_byte_of_a_file_is_found_and_the_file_is_named(lamina: Lamina, tmp_path: Path) -> None:
+def test_a_flipped_byte_anywhere_in_a_file_is_found_and_the_file_is_named(lamina: Lamina, tmp_path: Path) -> None:
     query = QueryOnDisk(tmp_path / "checkpoint")
     query.run(2)
     path = query.file(query.attempts[0][0])

@@ -7,53 +7,19 @@ import signal
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import lamina
 from lamina.format.paths import is_immutable
-from lamina.storage import LocalCache, Storage, cache
-from lamina.storage.cache import CachingBackend
-from lamina.testing import Fault, FaultyBackend
+from lamina.storage import Storage
+from lamina.testing import Fault
 from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
-from tests.s3_server import S3Server
+from tests.unit.storage.counted import Counted, part, pattern
 
 BLOCK = 256 << 10
-
-
-class Counted:
-    """A storage in memory that counts its calls, behind a cache of its own directory."""
-
-    def __init__(self, directory: Path, max_bytes: int = 64 << 20, url: str | None = None) -> None:
-        self.url = url or f"memory://cache/{uuid.uuid4()}"
-        self.inner = FaultyBackend(Storage(self.url)._backend)
-        self.cache = LocalCache(str(directory), max_bytes, lambda path: not path.startswith("mutable"))
-        self.storage = Storage(self.url, backend=CachingBackend(self.inner, self.cache, self.url))
-
-    def reads(self) -> int:
-        """Reads of the storage behind the cache."""
-        return sum(operation.startswith("read") for operation, _ in self.inner.calls)
-
-    def copies(self) -> list[Path]:
-        """Files of the cache that are copies."""
-        return [path for path in Path(self.cache.directory).iterdir() if len(path.name) == 64]
-
-    def copied_bytes(self) -> int:
-        with self.cache._locked():
-            return sum(path.stat().st_size for path in self.copies())
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-def pattern(size: int, seed: int = 0) -> bytes:
-    return bytes((seed + number * 7) % 251 for number in range(min(size, 1000))) * (size // 1000 + 1)
 
 
 def test_what_was_published_is_read_without_the_storage(directory: Path) -> None:
@@ -86,108 +52,6 @@ def test_a_part_of_an_object_is_no_copy(directory: Path) -> None:
     counted.storage.read_range("f", 0, 5)
     counted.storage.read_tail("f", 5)
     assert counted.copies() == []
-
-
-MIB = 1 << 20
-
-
-def part(storage: Storage, path: str, offset: int, length: int, size: int) -> bytes:
-    return b"".join(storage.read_pieces(path, offset, length, size))
-
-
-@pytest.mark.parametrize(("offset", "length"), [(0, 1000), (5 * MIB, MIB), (8 * MIB - 7, 7), (0, 8 * MIB)])
-def test_an_object_of_which_a_part_was_asked_for_stays_whole(directory: Path, offset: int, length: int) -> None:
-    counted = Counted(directory)
-    data = pattern(8 * MIB)[: 8 * MIB]
-    Storage(counted.url).publish("f", data)
-    assert part(counted.storage, "f", offset, length, len(data)) == data[offset : offset + length]
-    restarted = Counted(directory, url=counted.url)
-    assert part(restarted.storage, "f", 3 * MIB, 11, len(data)) == data[3 * MIB : 3 * MIB + 11]
-    assert bytes(restarted.storage.read("f")) == data
-    assert restarted.reads() == 0
-
-
-def test_what_only_the_copy_needs_is_read_in_pieces(directory: Path) -> None:
-    """The part, three pieces before it and one behind it: no more than one of them is in memory beside the part."""
-    counted = Counted(directory)
-    Storage(counted.url).publish("f", bytes(15 * MIB))
-    part(counted.storage, "f", 11 * MIB, 2 * MIB, 15 * MIB)
-    assert counted.reads() == 1 + 3 + 1
-
-
-def test_an_increment_does_not_wait_for_the_much_larger_state_beside_it(directory: Path) -> None:
-    counted = Counted(directory)
-    data = pattern(40 * MIB)[: 40 * MIB]
-    Storage(counted.url).publish("f", data)
-    assert part(counted.storage, "f", 16, MIB, len(data)) == data[16 : 16 + MIB]
-    assert counted.reads() == 1
-    assert counted.copies() == []
-    assert part(counted.storage, "f", MIB, 39 * MIB, len(data)) == data[MIB:]
-    counted.inner.calls.clear()
-    assert part(counted.storage, "f", 16, MIB, len(data)) == data[16 : 16 + MIB]
-    assert counted.reads() == 0
-
-
-@pytest.mark.parametrize("size", [11 * MIB, 9 * MIB])
-def test_a_part_is_read_alone_where_the_object_is_larger_than_the_bound_or_of_another_size(
-    directory: Path, size: int
-) -> None:
-    counted = Counted(directory, max_bytes=10 * MIB)
-    Storage(counted.url).publish("f", bytes(8 * MIB))
-    assert part(counted.storage, "f", MIB, MIB, size) == bytes(MIB)
-    assert counted.copies() == []
-    assert size < 10 * MIB or counted.reads() == 1
-
-
-def test_a_part_that_was_read_counts_though_the_rest_cannot_be_read(directory: Path) -> None:
-    counted = Counted(directory)
-    Storage(counted.url).publish("f", pattern(11 * MIB))
-    # two reads go before the part, and two come after it
-    for skip in (0, 1, 3, 4):
-        counted.inner.inject(Fault("read_range", skip=skip))
-        assert part(counted.storage, "f", 5 * MIB, MIB, 11 * MIB) == pattern(11 * MIB)[5 * MIB : 6 * MIB]
-        assert counted.copies() == []
-    assert [path for path in directory.iterdir() if path.name.endswith(".tmp")] == []
-    counted.inner.inject(Fault("read_range", skip=2))
-    with fails_with("storage.failed"):
-        part(counted.storage, "f", 5 * MIB, MIB, 11 * MIB)
-
-
-def test_a_large_part_comes_in_pieces_and_stays_whole_unless_its_reader_leaves(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "PIECE_BYTES", MIB)
-    counted = Counted(directory)
-    data = pattern(6 * MIB)
-    Storage(counted.url).publish("f", data)
-    pieces = counted.storage.read_pieces("f", MIB, 4 * MIB, len(data))
-    assert bytes(next(pieces)) == data[MIB : 2 * MIB]
-    pieces.close()
-    assert list(directory.glob(".*")) == counted.copies() == []
-    assert [len(piece) for piece in counted.storage.read_pieces("f", MIB, 4 * MIB, len(data))] == [MIB] * 4
-    counted.inner.calls.clear()
-    assert part(counted.storage, "f", 0, len(data), len(data)) == data
-    assert counted.reads() == 0
-
-
-def test_of_those_that_read_parts_of_one_object_at_once_one_copies_it(directory: Path) -> None:
-    counted = Counted(directory)
-    Storage(counted.url).publish("f", bytes(8 * MIB))
-    barrier = threading.Barrier(8)
-
-    def read(number: int) -> None:
-        barrier.wait()
-        part(counted.storage, "f", number, 1, 8 * MIB)
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert counted.reads() <= 8 + 3
-    counted.inner.calls.clear()
-    part(counted.storage, "f", 99, 1, 8 * MIB)
-    assert counted.reads() == 0
 
 
 def test_objects_that_change_are_never_copied(directory: Path) -> None:
@@ -370,17 +234,6 @@ print(sorted(path.name for path in Path(counted.cache.directory).iterdir()))
     assert run(program) == "['lock']\n"
 
 
-def run(program: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=120,
-    ).stdout
-
-
 WRITER = """
 import sys
 from pathlib import Path
@@ -393,6 +246,17 @@ while True:
     counted.storage.publish(f"f{number}", iter([bytes(1000)] * 10))
     print(counted.copied_bytes(), flush=True)
 """
+
+
+def run(program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
 
 
 def test_processes_that_share_a_directory_keep_one_bound_and_outlive_kills(directory: Path) -> None:
@@ -466,67 +330,3 @@ def test_readers_and_evictions_side_by_side_read_what_was_written(directory: Pat
     assert wrong == []
     assert counted.cache.stats()["damaged"] == 0
     assert counted.copied_bytes() <= 30_000
-
-
-def test_a_restart_on_the_same_machine_reads_no_byte_of_the_state_from_s3(directory: Path) -> None:
-    settings = {"storage_cache_directory": str(directory), "storage_cache_max_bytes": "1g"}
-    with S3Server() as server:
-        path = f"s3a://{server.bucket}/query"
-        store = lamina.open_store(path, hadoop=server.hadoop, **settings)
-        for version in range(6):
-            for number in range(50):
-                store.put(b"key %d" % number, b"value %d of %d" % (number, version))
-            store.commit()
-        server.proxy.forget()
-        restarted = lamina.open_store(path, hadoop=server.hadoop, **settings)
-        assert restarted.get(b"key 7") == b"value 7 of 5"
-        state = [
-            request
-            for request in server.proxy.requests
-            if request.method == "GET" and request.path.endswith((".lam", ".seg"))
-        ]
-        assert state == []
-        server.proxy.forget()
-        elsewhere = lamina.open_store(
-            path, hadoop=server.hadoop, storage_cache_directory=str(directory / "other"), storage_cache_max_bytes="1g"
-        )
-        assert elsewhere.get(b"key 7") == b"value 7 of 5"
-        assert sum(request.sent for request in server.proxy.requests if request.path.endswith(".lam")) > 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "files"),
-    [
-        ({"compaction_mode": "full", "compaction_full_interval": 3}, {".lam"}),
-        ({"compaction_mode": "rolling", "compaction_rolling_parts": 2}, {".lam"}),
-        ({"compaction_mode": "background"}, {".lam", ".seg"}),
-    ],
-    ids=["full", "rolling", "background"],
-)
-def test_a_restart_reads_no_byte_of_what_an_earlier_start_on_this_machine_read(
-    directory: Path, settings: dict[str, object], files: set[str]
-) -> None:
-    """Increments of a mebibyte beside snapshots and rewrites of several, and segments: none is too large to stay."""
-    here = {"storage_cache_directory": str(directory), "storage_cache_max_bytes": "1g", "read_only": True}
-    with S3Server() as server:
-        path = f"s3a://{server.bucket}/query"
-        elsewhere = lamina.open_store(path, hadoop=server.hadoop, storage_cache_max_bytes="0", **settings)
-        for version in range(6):
-            for number in range(version % 2, 12, 2):
-                elsewhere.put(b"%d" % number, os.urandom(200_000))
-            elsewhere.commit()
-            elsewhere.compact()
-        server.proxy.forget()
-        started = lamina.open_store(path, hadoop=server.hadoop, **here)
-        assert dict(started.scan()) == dict(elsewhere.scan())
-        assert state_read(server) == files
-        server.proxy.forget()
-        restarted = lamina.open_store(path, hadoop=server.hadoop, **here)
-        assert dict(restarted.scan()) == dict(elsewhere.scan())
-        assert state_read(server) == set()
-
-
-def state_read(server: S3Server) -> set[str]:
-    """The kinds of files of the state that were read."""
-    kinds = {Path(request.path).suffix for request in server.proxy.requests if request.method == "GET"}
-    return kinds & {".lam", ".seg"}

@@ -107,6 +107,33 @@ def test_a_manifest_that_counts_wrongly_is_found_in_any_retained_version(
     assert len(found.problems) == len(wrong)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_flipped_byte_of_any_file_that_a_version_needs_is_found(mode: str) -> None:
+    """Increments, snapshots, rewrites and segments, at their ends and in between."""
+    query = Query(min_versions=len(RETAINED) - 1, **MODES[mode])
+    store = query.open()
+    attempts = named(query, written(query, store))
+    unneeded = sum(number for number, _ in check(query.storage, store, attempts).orphans.values())
+    files = [entry for entry in query.storage.list("0/0") if entry.name.endswith((".lam", ".seg"))]
+    assert mode != "background" or any(entry.name.endswith(".seg") for entry in files)
+    drawn = random.Random(1)
+    for entry in files:
+        path = f"0/0/{entry.name}"
+        content = bytes(query.storage.read(path))
+        found = []
+        for position in (0, entry.size - 1, *(drawn.randrange(entry.size) for _ in range(3))):
+            damage(query.storage, path, position)
+            found.append(check(query.storage, store, attempts))
+            query.storage.publish(path, content)
+        if any(one.problems for one in found):
+            assert all(one.damaged for one in found)
+            assert all(any(entry.name in problem.message for problem in one.problems) for one in found)
+        else:
+            unneeded -= 1
+    assert unneeded == 0, "only what no version needs may be damaged without notice"
+    assert check(query.storage, store, attempts).problems == ()
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_as_many_bytes_are_read_as_were_planned(damaged: bool) -> None:
     """A bar ends at its end."""

@@ -69,6 +69,9 @@ final class EngineStore(
 
   private var current: EngineHandle = _
 
+  /** What the local copies of all stores took when the last commit was durable. */
+  @volatile var copiedBytes = 0L
+
   private lazy val storageKeys = StoreSettings.storageKeys(hadoopConf, id.checkpointRootLocation)
 
   /** The store's handle in the running engine. A writer's handle serves readers too. */

@@ -199,7 +199,7 @@ class LaminaStateStoreProvider
   private[lamina] def measure(live: LiveTable): StateStoreMetrics = {
     val memory = live.table.memory
     val rows = live.at.families.all.filterNot(_.internal).map(family => live.table.rows(family.id)).sum
-    StateStoreMetrics(rows, memory.total, Metrics.memory(memory) + (Metrics.BufferBytes -> opens.bufferShare))
+    StateStoreMetrics(rows, memory.total, Metrics.memory(memory) ++ opens.shares)
   }
 
   private def report(live: LiveTable, counters: Counters): StateStoreMetrics = {

@@ -342,6 +342,8 @@ final class LiveTable(pool: PagePool) {
     StatePool.tables.decrementAndGet()
     clear(Position.Start)
     siblings.clear()
+    // maybe nobody asks for memory any more
+    Timer.after(pool.quarantineMs + 1)(pool.sweep())
     notifyAll()
   }
 }

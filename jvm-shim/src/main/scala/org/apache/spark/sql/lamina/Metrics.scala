@@ -17,6 +17,7 @@ object Metrics {
   val UndoBytes = held("laminaUndoBytes", "bytes of the undo logs")
   val OrderedBytes = held("laminaOrderedBytes", "bytes of the ordered indexes")
   val BufferBytes = held("laminaBufferBytes", "bytes of the buffers to the engine")
+  val CopiedBytes = held("laminaCopiedBytes", "bytes of local disk that copies of remote files take")
 
   // What a store did since its last report.
 

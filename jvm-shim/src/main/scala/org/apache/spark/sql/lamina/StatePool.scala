@@ -34,6 +34,7 @@ object StatePool {
       )
       created.onPressure(() => TableLease.releaseMemory())
       fixed = wanted
+      if (pool != null) pool.trim()
       pool = created
     }
     pool

@@ -377,8 +377,10 @@ final class StoreOpener(
     if (table != null && table.synchronized(owns(table))) Reclaimer.submit(table)
   }
 
-  /** Bytes of the wire's buffers that are this store's share. */
-  def bufferShare: Long = engine.bufferBytes / math.max(1, StatePool.tables.get)
+  /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
+  def shares: Map[StateStoreCustomMetric, Long] =
+    Map(Metrics.BufferBytes -> engine.bufferBytes, Metrics.CopiedBytes -> engine.copiedBytes)
+      .transform((_, bytes) => bytes / math.max(1, StatePool.tables.get))
 
   /**
    * Called by maintenance threads, also while opens are in use: those go on, and the last one to end parks the table

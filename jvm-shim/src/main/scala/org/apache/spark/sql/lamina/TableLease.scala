@@ -1,11 +1,10 @@
 package org.apache.spark.sql.lamina
 
-import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
+import java.util.concurrent.TimeUnit
 
 import scala.collection.mutable
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.lamina.wire.DaemonThreads
 
 /**
  * Which store a table belongs to, whatever provider or run has it: the checkpoint's uuid and the store within it.
@@ -33,8 +32,6 @@ object TableLease extends Logging {
   private val InUse = Parked(Long.MaxValue)
 
   private val tables = mutable.HashMap.empty[StoreKey, mutable.LinkedHashMap[LiveTable, Parked]]
-  private lazy val timer: ScheduledExecutorService =
-    Executors.newSingleThreadScheduledExecutor(DaemonThreads("lamina-table-lease"))
 
   /** Makes a table of a streaming query known. */
   def register(key: StoreKey, live: LiveTable): Unit = synchronized {
@@ -80,7 +77,7 @@ object TableLease extends Logging {
       synchronized {
         tables.getOrElseUpdate(key, mutable.LinkedHashMap.empty).update(live, Parked(nowMs() + forMs))
       }
-      timer.schedule((() => expire()): Runnable, forMs + 1, TimeUnit.MILLISECONDS)
+      Timer.after(forMs + 1)(expire())
     }
 
   /** Closes the parked tables whose time is over. */

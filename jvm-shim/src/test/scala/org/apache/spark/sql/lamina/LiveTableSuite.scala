@@ -59,8 +59,8 @@ class LiveTableSuite extends AnyFunSuite {
     }
   }
 
-  private final class Fixture {
-    val pool = new PagePool(64L << 20, 0L, () => System.nanoTime() / 1000000)
+  private final class Fixture(quarantineMs: Long = 0L) {
+    val pool = new PagePool(64L << 20, quarantineMs, () => System.nanoTime() / 1000000)
     val live = new LiveTable(pool)
     val versions = new Versions
 
@@ -97,6 +97,21 @@ class LiveTableSuite extends AnyFunSuite {
       live.synchronized(live.moveTo(version, Option(attempt), versions))
 
     def rollBack(attempt: String): Unit = live.synchronized(live.rollBack(attempt))
+  }
+
+  test("what a closed table held goes back when its quarantine is over, though nobody asks for memory any more") {
+    val fixture = new Fixture(quarantineMs = 300L)
+    val value = "x" * 60000
+    fixture.commit("a", (0 until 800).map(number => s"key $number" -> value): _*)
+    val held = fixture.pool.reservedBytes
+    assert(held > (45L << 20))
+    fixture.live.synchronized(fixture.live.close())
+    assert(fixture.pool.reservedBytes == held, "rows that were handed out are still there")
+    val deadline = System.nanoTime() + 60000000000L
+    while (fixture.pool.reservedBytes > (32L << 20)) {
+      assert(System.nanoTime() < deadline, s"${fixture.pool.reservedBytes} bytes are kept")
+      Thread.sleep(50)
+    }
   }
 
   test("the version that the table has is opened without asking the engine") {

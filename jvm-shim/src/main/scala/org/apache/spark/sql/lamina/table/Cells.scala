@@ -6,7 +6,7 @@ import scala.collection.mutable
 
 /**
  * Memory of less than a page: index segments, undo logs, ordered keys. A page is divided into cells of one size, a whole
- * fraction of it, so that nothing is left over; the cells that lie lowest are used first, so that pages become empty.
+ * fraction of it, so that next to nothing is left over; the cells that lie lowest are used first, so that pages become empty.
  *
  * Not thread-safe.
  */
@@ -45,9 +45,12 @@ private[table] final class Cells {
   def give(cell: Long, bytes: Long): Boolean = {
     val kind = kindOf(bytes)
     val page = pages(cell & ~(PagePool.PageBytes - 1))
-    page.used.clear(((cell - page.address) / sizeOf(kind)).toInt)
+    val index = ((cell - page.address) / sizeOf(kind)).toInt
+    if (page.cells != Divisors(kind) || !page.used.get(index))
+      throw new IllegalStateException("a cell that is not in use")
+    page.used.clear(index)
     page.free += 1
-    val empty = page.free == Divisors(kind)
+    val empty = page.free == page.cells
     if (empty) {
       open(kind).remove(page.address)
       pages.remove(page.address)
@@ -79,7 +82,7 @@ private[table] object Cells {
   /** Bytes of the cell that holds so many. */
   def sizeFor(bytes: Long): Long = sizeOf(kindOf(bytes))
 
-  private final class CellPage(val address: Long, cells: Int) {
+  private final class CellPage(val address: Long, val cells: Int) {
     val used = new BitSet(cells)
     var free: Int = cells
   }

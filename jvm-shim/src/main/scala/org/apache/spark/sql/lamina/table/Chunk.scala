@@ -12,8 +12,9 @@ import org.apache.spark.unsafe.Platform
 private[table] final class Chunk(val pages: Int) {
   import PagePool.PageBytes
 
-  private val allocation = Platform.allocateMemory((pages + 1) * PageBytes)
   private val used = new BitSet(pages)
+  private val allocation = Platform.allocateMemory((pages + 1) * PageBytes)
+  private var free = pages
 
   /** Pages that were in use once: all before the first that never was. */
   var touched = 0
@@ -21,7 +22,8 @@ private[table] final class Chunk(val pages: Int) {
   /** The address of the first page. */
   val address: Long = (allocation + PageBytes - 1) & ~(PageBytes - 1)
 
-  def isEmpty: Boolean = used.isEmpty
+  def isEmpty: Boolean = free == pages
+  def isFull: Boolean = free == 0
 
   /** The first free run of so many pages; -1 where there is none. */
   def find(count: Int): Int = {
@@ -37,14 +39,18 @@ private[table] final class Chunk(val pages: Int) {
   /** Puts a run into use; its address. */
   def take(first: Int, count: Int): Long = {
     used.set(first, first + count)
+    free -= count
     touched = math.max(touched, first + count)
     address + first * PageBytes
   }
 
   def give(run: Long, count: Int): Unit = {
     val first = ((run - address) / PageBytes).toInt
+    val end = used.nextClearBit(first)
+    if (end < first + count) throw new IllegalStateException("a page that is not in use")
     used.clear(first, first + count)
+    free += count
   }
 
-  def free(): Unit = Platform.freeMemory(allocation)
+  def close(): Unit = Platform.freeMemory(allocation)
 }

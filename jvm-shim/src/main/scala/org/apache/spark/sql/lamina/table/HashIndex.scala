@@ -243,8 +243,8 @@ private[table] object HashIndex {
   val MaxCapacity: Int = (PagePool.PageBytes / 3 / 8).toInt
   val MaxDepth = 28
 
-  /** Slots for so many rows, at least: with what the pool rounds up, two thirds of them or fewer are used. */
-  private def capacityFor(rows: Long): Int = math.max(MinCapacity.toLong, rows * 10 / 7 + 1).toInt
+  /** Slots for so many rows, of which they are two thirds; the pool rounds them up. */
+  private def capacityFor(rows: Long): Int = math.max(MinCapacity.toLong, rows * 3 / 2 + 1).toInt
 
   def rowOf(word: Long): Long = ((word & ~TagPart) >>> 1) << 3
 

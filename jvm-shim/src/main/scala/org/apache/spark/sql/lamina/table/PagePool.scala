@@ -42,15 +42,16 @@ private[table] object PagePool {
  * @param quarantineMs milliseconds
  * @param clock milliseconds, monotonic
  */
-final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) {
+final class PagePool(val maxBytes: Long, val quarantineMs: Long, clock: () => Long) {
   import PagePool._
 
   private val waiting = new ArrayDeque[(Long, Page)]()
 
-  /** By address: the lowest are used first, so that the others become empty. */
-  private val chunks = new TreeMap[Long, Chunk]()
+  /** By address: the lowest are used first, so that the others become empty. `open` are those with a free page. */
+  private val chunks, open = new TreeMap[Long, Chunk]()
   private val cells = new Cells
   private var reserved = 0L
+  private var refused: OutOfMemoryError = _
   private var pressure: () => Unit = () => ()
 
   /** Called, without this pool's lock, before an allocation fails at the cap: may free memory. */
@@ -63,15 +64,15 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
   private[table] def allocate(bytes: Long): Long =
     if (bytes > Cells.MaxBytes) run(pagesFor(bytes))
     else {
-      var cell = synchronized(cells.take(bytes))
-      while (cell == 0L) {
+      val cell = synchronized(cells.take(bytes))
+      if (cell != 0L) cell
+      else {
         val page = run(1)
-        cell = synchronized {
+        synchronized {
           cells.add(page, bytes)
           cells.take(bytes)
         }
       }
-      cell
     }
 
   private[table] def free(address: Long, bytes: Long): Unit = synchronized {
@@ -111,12 +112,9 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
   }
 
   /** Frees all that is not in use. */
-  private[table] def trim(): Unit = synchronized {
+  private[lamina] def trim(): Unit = synchronized {
     sweep()
-    chunks.values.removeIf { chunk =>
-      if (chunk.isEmpty) free(chunk)
-      chunk.isEmpty
-    }
+    open.values.stream.filter(_.isEmpty).toList.forEach(drop(_))
   }
 
   /** Pages next to each other; the address of the first. What gives way to pressure is waited for before this fails. */
@@ -130,18 +128,18 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
       if (rest > 0) Thread.sleep(math.min(rest, MaxRestMs))
       trim()
       run = tryRun(count)
-      if (run == 0L) throw capError(count * PageBytes, null)
+      if (run == 0L) throw capError(count * PageBytes)
     }
     run
   }
 
-  /** Pages that are in memory already, else others; 0 at the cap. */
+  /** Pages that are in memory already, else others; 0 at the cap, or where the system has no memory. */
   private def tryRun(count: Int): Long = synchronized {
     sweep()
     var (best, first, more) = (null: Chunk, 0, Int.MaxValue)
-    val all = chunks.values.iterator
-    while (more > 0 && all.hasNext) {
-      val chunk = all.next()
+    val candidates = open.values.iterator
+    while (more > 0 && candidates.hasNext) {
+      val chunk = candidates.next()
       val found = chunk.find(count)
       val growth = math.max(0, found + count - chunk.touched)
       if (found >= 0 && growth < more) {
@@ -150,38 +148,42 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
         more = growth
       }
     }
-    if (reserved + (if (best == null) count else more) * PageBytes > maxBytes) 0L
+    refused = null
+    val fits = reserved + (if (best == null) count else more) * PageBytes <= maxBytes
+    if (fits && best == null) best = newChunk(count)
+    if (!fits || best == null) 0L
     else {
-      if (best == null) best = newChunk(count)
       val before = best.touched
       val run = best.take(first, count)
+      if (best.isFull) open.remove(best.address)
       reserved += (best.touched - before) * PageBytes
       run
     }
   }
 
-  private def newChunk(count: Int): Chunk = {
-    val chunk =
-      try new Chunk(math.max(count, PagesPerChunk))
-      catch { case e: OutOfMemoryError => throw capError(count * PageBytes, e) }
-    chunks.put(chunk.address, chunk)
-    chunk
-  }
+  private def newChunk(count: Int): Chunk =
+    try {
+      val chunk = new Chunk(math.max(count, PagesPerChunk))
+      chunks.put(chunk.address, chunk)
+      open.put(chunk.address, chunk)
+      chunk
+    } catch { case error: OutOfMemoryError => refused = error; null }
 
   /** Takes pages back. One chunk that is not in use is kept, for the next. */
   private def give(run: Long, count: Int): Unit = {
     val chunk = chunks.floorEntry(run).getValue
     chunk.give(run, count)
-    if (
-      chunk.isEmpty && (chunk.pages > PagesPerChunk || chunks.values.stream.anyMatch(c => c.isEmpty && (c ne chunk)))
-    ) {
-      chunks.remove(chunk.address)
-      free(chunk)
+    open.put(chunk.address, chunk)
+    if (chunk.isEmpty) {
+      val spare = open.values.stream.anyMatch(other => other.isEmpty && (other ne chunk))
+      if (spare || chunk.pages > PagesPerChunk) drop(chunk)
     }
   }
 
-  private def free(chunk: Chunk): Unit = {
-    chunk.free()
+  private def drop(chunk: Chunk): Unit = {
+    chunks.remove(chunk.address)
+    open.remove(chunk.address)
+    chunk.close()
     reserved -= chunk.touched * PageBytes
   }
 
@@ -190,11 +192,16 @@ final class PagePool(val maxBytes: Long, quarantineMs: Long, clock: () => Long) 
     if (waiting.isEmpty) 0L else math.max(0L, waiting.peekLast()._1 - clock())
   }
 
-  private def capError(bytes: Long, cause: Throwable): LaminaError = new LaminaError(
-    LaminaError.MemoryCap,
-    s"state needs $bytes bytes more off-heap memory, but ${reservedBytes} of the $maxBytes bytes of heap.maxBytes are in use; " +
-      "raise spark.sql.streaming.stateStore.lamina.heap.maxBytes together with spark.executor.memoryOverhead, " +
-      "or spread the state over more executors",
-    cause
-  )
+  private def capError(bytes: Long): LaminaError = synchronized {
+    val reason =
+      if (refused == null) s"but $reserved of the $maxBytes bytes of heap.maxBytes are reserved"
+      else s"which the system refuses beyond the $reserved bytes that are reserved"
+    new LaminaError(
+      LaminaError.MemoryCap,
+      s"state needs $bytes bytes more off-heap memory, $reason; " +
+        "raise spark.sql.streaming.stateStore.lamina.heap.maxBytes together with spark.executor.memoryOverhead, " +
+        "or spread the state over more executors",
+      refused
+    )
+  }
 }

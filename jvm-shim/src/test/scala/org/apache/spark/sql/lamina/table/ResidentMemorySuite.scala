@@ -1,7 +1,7 @@
 package org.apache.spark.sql.lamina.table
 
 import java.nio.file.{Files, Path}
-import java.util.concurrent.ConcurrentLinkedQueue
+import java.util.concurrent.{ConcurrentLinkedQueue, FutureTask}
 
 import scala.jdk.CollectionConverters._
 
@@ -46,9 +46,9 @@ class ResidentMemorySuite extends AnyFunSuite {
   }
 
   private def inThreads(count: Int)(body: Int => Unit): Unit = {
-    val threads = (0 until count).map(i => new Thread(() => body(i)))
-    threads.foreach(_.start())
-    threads.foreach(_.join())
+    val tasks = (0 until count).map(i => new FutureTask[Unit](() => body(i)))
+    tasks.foreach(new Thread(_).start())
+    tasks.foreach(_.get())
   }
 
   test("tables that are loaded and closed again and again leave no memory behind") {
@@ -67,6 +67,7 @@ class ResidentMemorySuite extends AnyFunSuite {
     (0 until 12).foreach(round)
     kept.forEach(_.close())
     val grown = outside - before
+    assert(pool.reservedBytes <= PagePool.PagesPerChunk * PagePool.PageBytes)
     assert(grown < (64L << 20), s"${grown >> 20} MiB are neither in use nor given back")
   }
 }

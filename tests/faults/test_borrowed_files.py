@@ -1,0 +1,106 @@
+"""Versions that stand on files of another checkpoint's store: read, and checked against the store that is named."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lamina.checkpoint import read_identity
+from lamina.components import SystemClock
+from lamina.format import container, manifest
+from lamina.format.container import verify
+from lamina.format.manifest import CommitManifest, StoreIdentity
+from lamina.storage import Storage
+from lamina.store.check import StoreChecker
+from lamina.store.plain import open_store
+from lamina.testing.expect import fails_with
+from tests.faults.test_files import state_of
+
+
+class Borrowing:
+    """A store whose newest version stands on a file of another checkpoint's store, where that is or copied.
+
+    What the store itself wrote there is gone, and had other values.
+    """
+
+    def __init__(self, directory: Path, *, copied: bool) -> None:
+        lender = open_store(str(directory / "lender"), 1, 2, "left")
+        self.borrower = str(directory / "borrower")
+        borrower = open_store(self.borrower)
+        for store, value in ((lender, b"lent"), (borrower, b"mine")):
+            for number in range(3):
+                store.put(b"key %d" % number, value)
+            store.commit()
+        borrower.put(b"key 2", b"both")
+        borrower.commit()
+        self.expected = {b"key 0": b"lent", b"key 1": b"lent", b"key 2": b"both"}
+        own = directory / "borrower" / "state" / "0" / "0"
+        self.newest = next(own.glob("2_*.lam"))
+        next(own.glob("1_*.lam")).unlink()
+        self.file = next((directory / "lender").rglob("1_*.lam"))
+        lent = verify(self.file.read_bytes(), self.file.name)
+        assert isinstance(lent, CommitManifest)
+        reference = lent.references[0].placed(self.file.name, self.file.stat().st_size)
+        self.reference = reference if copied else replace(reference, root=self.file.parent.as_uri())
+        if copied:
+            self.file = Path(shutil.copy(self.file, own))
+
+    def stand_on(self, origin: StoreIdentity) -> None:
+        """Names `origin` as the store that wrote the file."""
+        data = self.newest.read_bytes()
+        end = container.Footer.parse(data, len(data), "")
+        found = verify(data, "")
+        assert isinstance(found, CommitManifest)
+        references = (found.references[0], replace(self.reference, origin=origin))
+        text = manifest.to_bytes(replace(found, references=references).to_json())
+        stored = pa.Codec("zstd").compress(text, asbytes=True)
+        size = end.manifest_offset + len(stored) + container.FOOTER.size
+        footer = container.footer(end.manifest_offset, stored, len(text), size)
+        self.newest.write_bytes(data[: end.manifest_offset] + stored + footer)
+
+    def problems(self) -> list[str]:
+        """What fsck finds in the newest version that the lender's file is part of."""
+        storage = Storage(self.borrower + "/state")
+        known = read_identity(storage)
+        assert known is not None
+        identity = StoreIdentity(known.uuid, 0, 0, "default")
+        named = {2: None}
+        checker = StoreChecker(
+            storage, identity, named, still_named=lambda: named, clock=SystemClock(), read=lambda _: None,
+            plan=lambda _: None, contents=True,
+        )  # fmt: skip
+        return [problem.kind for problem in checker.check().problems]
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
+def test_a_file_of_another_store_is_used_where_a_reference_names_that_store_as_its_origin(
+    tmp_path: Path, copied: bool
+) -> None:
+    borrowing = Borrowing(tmp_path, copied=copied)
+    borrowing.stand_on(borrowing.reference.origin)
+    store = open_store(borrowing.borrower)
+    assert state_of(store) == borrowing.expected
+    store.put(b"further", b"1")
+    store.commit()
+    assert state_of(open_store(borrowing.borrower)) == {**borrowing.expected, b"further": b"1"}
+    assert borrowing.problems() == []
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
+@pytest.mark.parametrize(
+    "other", [{"operator": 0}, {"partition": 0}, {"name": "default"}, {"checkpoint": "another"}], ids=str
+)
+def test_a_file_that_is_not_of_the_origin_that_a_reference_names_is_detected(
+    tmp_path: Path, copied: bool, other: dict[str, Any]
+) -> None:
+    borrowing = Borrowing(tmp_path, copied=copied)
+    borrowing.stand_on(replace(borrowing.reference.origin, **other))
+    with fails_with("file.identity") as caught:
+        open_store(borrowing.borrower)
+    assert str(borrowing.file) in caught.error.message
+    assert borrowing.problems() == ["file.identity"]
