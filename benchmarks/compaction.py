@@ -113,7 +113,7 @@ def _summary(answers: list[dict[str, Any]], load: Load) -> dict[str, Any]:
         "write_amplification": (written["commit_bytes"] + written["segment_bytes"]) / written["increment_bytes"],
         "entries_rewritten": written["segment_rows"] / (load.versions * load.rows),
         "files_median": statistics.median(files),
-        "files_most": max(files),
+        "files_most": max(max(answer["files_per_version"]) for answer in answers),
         "files_last": max(answer["files_per_version"][-1] for answer in answers),
         "files_over_bar": max(map(over_bar, answers)),
         "files_curve": files,

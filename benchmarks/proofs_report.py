@@ -13,8 +13,8 @@ def soak_section(result: dict[str, Any]) -> str:
     """Slopes over the run."""
     parts = ["## An hour of one query\n", header(result)]
     parts.append(
-        "Deduplication within a watermark, two batches a second: each brings new keys, and as many old ones leave the "
-        "state; "
+        "Deduplication within a watermark, at most two batches a second: each brings new keys, and as many old ones "
+        "leave the state; "
         f"{result['live_keys']:,} live keys, {result['batches']} batches in {result['minutes']:g} minutes, "
         f"{result['restarts']} starts, of which every other one finds its table handed over; 10 versions retained. "
         f"A line through all samples from minute {result['from_minute']:g} on, with the 95 % interval of a bootstrap "
@@ -38,8 +38,8 @@ def kill_section(result: dict[str, Any]) -> str:
         f"A query in `local-cluster[2,1,1024]` for {result['minutes']:g} minutes: {result['batches']} batches of "
         f"self-describing records, {result['starts']} starts; SIGKILL of one process after the other, at random or "
         "when it has come to a named point. Each output is compared with the input, and at the end a record is added "
-        "to each list that is in the state. Orphans are looked for in the stores' directories, open files in the "
-        "checkpoint's state.\n"
+        "to each list that is in the state. Orphans are looked for in the checkpoint's state, and so are open "
+        "files.\n"
     )
     parts.append(table(kill_report.HEADS, kill_report.rows_of(result)))
     parts.append(f"{_starts(result)}\n")

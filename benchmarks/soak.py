@@ -1,12 +1,13 @@
 """Whether anything grows in a query that runs for long: `python -m benchmarks.soak --minutes 60`.
 
-Deduplication within a watermark, two batches a second: each brings new keys, and as many old ones leave the state, of
-which 2 million are live. Versions retained: 10. The query is restarted again and again in the same JVM, with its
-table handed over and without. Sampled are memory, file handles and threads of the JVM, the engine and the maintenance
-process, local disk, files and bytes of the checkpoint's state, and the time of each batch; once a start the Java heap
-in use after a collection, since the JVM touches all of its heap when it starts and a leak there would not show in its
-size. The slope is a least-squares line through the samples from minute 10 on (a third of a shorter run), its interval
-a bootstrap over blocks of a minute. The claims of runs do not count among the files: each start leaves one, for good.
+Deduplication within a watermark, at most two batches a second: each brings new keys, and as many old ones leave the
+state, of which 2 million are live. Versions retained: 10. The query is restarted again and again in the same JVM,
+with its table handed over and without. Sampled are memory, file handles and threads of the JVM, the engine and the
+maintenance process, local disk, files and bytes of the checkpoint's state, and the time of each batch; once a start
+the Java heap in use after a collection, since the JVM touches all of its heap when it starts and a leak there would
+not show in its size. The slope is a least-squares line through the samples from minute 10 on (a third of a shorter
+run), its interval a bootstrap over blocks of a minute. The claims of runs do not count among the files: each start
+leaves one, for good.
 
 The checkpoint is on the local disk, so remote storage and local copies of its files have no part in this: the S3 server
 of the other benchmarks keeps every object in its own memory, and shares the cores with the query.
@@ -33,6 +34,7 @@ from rich.table import Table
 from benchmarks import figure, machine, session, variants
 from benchmarks.processes import held
 from benchmarks.rounds import RESULTS, progress, record_name, write_result
+from lamina.storage import is_temporary
 
 BATCHES_LIVE = 100
 EVERY = "500 milliseconds"
@@ -105,7 +107,8 @@ class Sampler:
         self._add("threads", sum(one.threads for one in found.values()))
         self._add("disk", sum(session.directory_bytes(self._folder / "tmp").values()) / 1e6)
         state = self._folder / "checkpoint" / "state"
-        self._add("files", sum(len(names) for place, _, names in os.walk(state) if Path(place).name != "runs"))
+        names = [(Path(place).name, name) for place, _, found in os.walk(state) for name in found]
+        self._add("files", sum(place != "runs" or is_temporary(name) for place, name in names))
         self._add("bytes", sum(session.directory_bytes(state).values()) / 1e6)
         for batch in running.recentProgress:
             known = (batch["runId"], batch["batchId"])

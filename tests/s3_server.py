@@ -79,6 +79,7 @@ class FaultyProxy:
 
     port: int
     every: int = 0
+    taken: int = 0
     met: int = 0
     requests: list[Request] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
@@ -102,10 +103,11 @@ class FaultyProxy:
 
     def take(self, request: Request) -> Trouble | None:
         with self.lock:
+            self.taken += 1
             found = next((trouble for trouble in self.troubles if trouble.meets(request)), None)
             if found is not None:
                 found.times -= 1
-            elif self.every and (len(self.requests) + 1) % self.every == 0:
+            elif self.every and self.taken % self.every == 0:
                 self.met += 1
                 found = EVERYDAY[self.met % len(EVERYDAY)]
             return found

@@ -51,7 +51,7 @@ class StoreByAttempts(PlainStore):
 
 
 class InFormat2(StoreConformance):
-    """All of the suite; what a run of format v1 is refused does not count here, since no log names it."""
+    """All of the suite, but that a writer of an older run is not refused: no log names what it writes."""
 
     def setup_method(self) -> None:
         super().setup_method()
@@ -69,7 +69,9 @@ class InFormat2(StoreConformance):
             read_only=read_only,
         )
 
-    def test_a_writer_of_an_older_run_is_refused_and_changes_nothing(self) -> None:
+    test_a_writer_of_an_older_run_is_refused_and_changes_nothing = None  # type: ignore[assignment]
+
+    def test_an_attempt_of_an_older_run_stands_beside_and_changes_nothing(self) -> None:
         zombie = self.open()
         zombie.put(b"k", b"zombie")
         store = self.open()
@@ -85,7 +87,7 @@ class InFormat2(StoreConformance):
         store.commit()
         assert self.state(self.open(read_only=True)) == {b"k": b"live", b"l": b"live"}
 
-    def test_nothing_is_written_where_nothing_changed(self) -> None:
+    def test_versions_that_changed_nothing_are_restored_from_the_file_before(self) -> None:
         store = self.open()
         store.put(b"k", b"1")
         first = store.commit()

@@ -239,13 +239,16 @@ class StoreChecker:
             with self._reading(size) as read:
                 if not self._contents:
                     return True
-                origin = next((reference.origin for _, reference in users if reference), None)
-                manifest, _ = self._files.verify(name, read, origin)
+                manifest, _ = self._files.verify(name, read)
         except LaminaError as error:
             self._note(name, error, *(version for version, _ in users))
             return False
         sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
         for version, reference in users:
+            try:
+                self._files.check_origin(name, manifest, reference.origin if reference else None)
+            except LaminaError as error:
+                self._note(name, error, version)
             if reference and (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
                 text = f"{self._files.location(name)} does not have the section that version {version} refers to"
                 self._note(name, LaminaError.from_kind("file.damaged", text), version)

@@ -222,14 +222,11 @@ class StoreFiles:
             raise container.damaged(where, "it does not have the section that is referred to")
         return section
 
-    def verify(
-        self, name: str, read: Callable[[int], None], origin: StoreIdentity | None = None
-    ) -> tuple[CommitManifest | SegmentManifest, int]:
+    def verify(self, name: str, read: Callable[[int], None]) -> tuple[CommitManifest | SegmentManifest, int]:
         """Verifies every byte of a file in the store's directory, in bounded memory; gives its manifest and its size.
 
         Args:
             read: called with the bytes read so far of it, piece by piece.
-            origin: the store that wrote it, by default this one.
         Raises:
             LaminaError: `file.*`, naming the file.
         """
@@ -241,14 +238,19 @@ class StoreFiles:
             fits = isinstance(parsed, CommitName) and str(parsed.attempt) == manifest.attempt
         else:
             fits = isinstance(parsed, SegmentName) and parsed.id == manifest.segment
-        if not fits or manifest.store != (origin or self.identity):
-            raise self._foreign(where, manifest, origin or self.identity)
+        if not fits:
+            raise self._foreign(where, manifest, self.identity)
         kind = COMMIT if isinstance(manifest, CommitManifest) else SEGMENT
         container.check_header(self.storage.read_range(path, 0, _HEADER_BYTES), kind, manifest.header_crc, where)
         for section in manifest.sections:
             pieces = _in_place(self.storage, path, section)
             self._check_digest(self.storage, path, section, pieces, lambda piece: read(len(piece)))
         return manifest, size
+
+    def check_origin(self, name: str, manifest: CommitManifest | SegmentManifest, origin: StoreIdentity | None) -> None:
+        """Raises `file.identity` where a file was not written by `origin`, by default this store."""
+        if manifest.store != (origin or self.identity):
+            raise self._foreign(self.location(name), manifest, origin or self.identity)
 
     def place(self, reference: Reference) -> str:
         """How the file of a reference is named to people."""

@@ -149,7 +149,7 @@ final class Commits(
   private def onDurable(answer: JValue, waitedMs: Long): Unit = {
     EngineStore.long(answer \ "bytes").foreach(counters.add(Metrics.WrittenBytes, _))
     counters.add(Metrics.DurableMs, waitedMs)
-    EngineStore.long(answer \ "copied_bytes").foreach(engine.copiedBytes = _)
+    EngineStore.long(answer \ "copied_bytes").foreach(EngineStore.copiedBytes = _)
     val maintained = answer \ "maintained"
     EngineStore.long(maintained \ "segments").foreach(counters.add(Metrics.Segments, _))
     EngineStore.long(maintained \ "deleted_files").foreach(counters.add(Metrics.CollectedFiles, _))

@@ -69,9 +69,6 @@ final class EngineStore(
 
   private var current: EngineHandle = _
 
-  /** What the local copies of all stores took when the last commit was durable. */
-  @volatile var copiedBytes = 0L
-
   private lazy val storageKeys = StoreSettings.storageKeys(hadoopConf, id.checkpointRootLocation)
 
   /** The store's handle in the running engine. A writer's handle serves readers too. */
@@ -209,6 +206,9 @@ final class EngineStore(
 }
 
 object EngineStore {
+
+  /** What the local copies of all stores took when the last commit of this JVM was durable. */
+  @volatile var copiedBytes = 0L
 
   /** What this JVM has been warned of: once is enough. */
   private val warned = ConcurrentHashMap.newKeySet[String]()

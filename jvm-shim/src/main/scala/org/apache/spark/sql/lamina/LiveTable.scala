@@ -122,6 +122,7 @@ final class LiveTable(pool: PagePool) {
     giveUp(open)
     if (writer eq open) abort()
     idle()
+    if (closed) sweepLater()
     notifyAll()
   }
 
@@ -342,9 +343,14 @@ final class LiveTable(pool: PagePool) {
     StatePool.tables.decrementAndGet()
     clear(Position.Start)
     siblings.clear()
-    // maybe nobody asks for memory any more
-    Timer.after(pool.quarantineMs + 1)(pool.sweep())
+    sweepLater()
     notifyAll()
+  }
+
+  /** What was given up goes back when its quarantine is over, though nobody may ask for memory any more. */
+  private def sweepLater(): Unit = {
+    val memory = pool
+    Timer.after(memory.quarantineMs + 1)(memory.sweep())
   }
 }
 

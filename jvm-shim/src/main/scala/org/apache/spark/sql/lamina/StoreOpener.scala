@@ -379,7 +379,7 @@ final class StoreOpener(
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =
-    Map(Metrics.BufferBytes -> engine.bufferBytes, Metrics.CopiedBytes -> engine.copiedBytes)
+    Map(Metrics.BufferBytes -> engine.bufferBytes, Metrics.CopiedBytes -> EngineStore.copiedBytes)
       .transform((_, bytes) => bytes / math.max(1, StatePool.tables.get))
 
   /**

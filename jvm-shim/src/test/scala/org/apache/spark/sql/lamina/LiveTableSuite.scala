@@ -100,7 +100,7 @@ class LiveTableSuite extends AnyFunSuite {
   }
 
   test("what a closed table held goes back when its quarantine is over, though nobody asks for memory any more") {
-    val fixture = new Fixture(quarantineMs = 300L)
+    val fixture = new Fixture(quarantineMs = 3000L)
     val value = "x" * 60000
     fixture.commit("a", (0 until 800).map(number => s"key $number" -> value): _*)
     val held = fixture.pool.reservedBytes

@@ -10,7 +10,7 @@ import org.apache.spark.unsafe.Platform
  * 0 = never used, 1 = tombstone
  * }}}
  * The top bits of a key's hash choose a segment by a directory that doubles (extendible hashing), the tag is the low bits. A
- * slot's place in its segment follows from the tag alone, so a segment grows, by about a fifth, in one pass over its slots
+ * slot's place in its segment follows from the tag alone, so a segment grows, to the next size of a cell, in one pass over its slots
  * without reading a key. Only splitting a full segment reads the keys of its rows. No step touches more than one segment.
  *
  * A removed slot still finds its row (the key is absent, but may be put again or the removal undone).

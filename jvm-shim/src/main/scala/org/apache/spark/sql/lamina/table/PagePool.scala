@@ -65,15 +65,29 @@ final class PagePool(val maxBytes: Long, val quarantineMs: Long, clock: () => Lo
     if (bytes > Cells.MaxBytes) run(pagesFor(bytes))
     else {
       val cell = synchronized(cells.take(bytes))
-      if (cell != 0L) cell
-      else {
-        val page = run(1)
-        synchronized {
-          cells.add(page, bytes)
+      if (cell != 0L) cell else newCell(bytes)
+    }
+
+  /** A cell of another page, or of one that has got a free cell meanwhile. */
+  private def newCell(bytes: Long): Long = {
+    val page =
+      try Right(run(1))
+      catch { case error: LaminaError => Left(error) }
+    synchronized {
+      val freed = cells.take(bytes)
+      page match {
+        case Right(address) if freed == 0L =>
+          cells.add(address, bytes)
           cells.take(bytes)
-        }
+        case Right(address) =>
+          give(address, 1)
+          freed
+        case Left(error) =>
+          if (freed == 0L) throw error
+          freed
       }
     }
+  }
 
   private[table] def free(address: Long, bytes: Long): Unit = synchronized {
     if (bytes > Cells.MaxBytes) give(address, pagesFor(bytes))

@@ -1,5 +1,8 @@
 package org.apache.spark.sql.lamina.table
 
+import java.util.concurrent.{CyclicBarrier, FutureTask}
+import java.util.concurrent.atomic.AtomicLong
+
 import scala.collection.mutable
 import scala.util.Random
 
@@ -62,6 +65,28 @@ class PagePoolSuite extends AnyFunSuite {
     assert(all.reservedBytes == 14 * PageBytes)
     all.trim()
     assert(all.reservedBytes == 0)
+  }
+
+  test("threads that ask at once for pieces of one size leave no page behind") {
+    val all = pool(4000)
+    val kept = new AtomicLong()
+    val begin = new CyclicBarrier(8, () => { all.trim(); kept.addAndGet(all.reservedBytes) })
+    val taken = (1 to 8).map { seed =>
+      new FutureTask[Unit](() => {
+        val random = new Random(seed)
+        for (round <- 1 to 2000) {
+          // two cells to a page, and few of them at a time: most of these need another page
+          begin.await()
+          val cells = Seq.fill(1 + random.nextInt(3))(all.allocate(Cells.MaxBytes))
+          cells.foreach(Platform.putLong(null, _, seed))
+          assert(cells.forall(Platform.getLong(null, _) == seed))
+          cells.foreach(all.free(_, Cells.MaxBytes))
+        }
+      })
+    }
+    taken.foreach(new Thread(_).start())
+    taken.foreach(_.get())
+    assert(kept.get == 0, "bytes, when nobody had any")
   }
 
   test("the cap is passed by no page, whatever is asked for") {
