@@ -233,12 +233,7 @@ class StoreFiles:
         path = self._path(name)
         where = self.storage.location(path)
         manifest, size = self._manifest(self.storage, path, None)
-        parsed = paths.parse_name(name)
-        if isinstance(manifest, CommitManifest):
-            fits = isinstance(parsed, CommitName) and str(parsed.attempt) == manifest.attempt
-        else:
-            fits = isinstance(parsed, SegmentName) and parsed.id == manifest.segment
-        if not fits:
+        if not _is_named(name, manifest):
             raise self._foreign(where, manifest, self.identity)
         kind = COMMIT if isinstance(manifest, CommitManifest) else SEGMENT
         container.check_header(self.storage.read_range(path, 0, _HEADER_BYTES), kind, manifest.header_crc, where)
@@ -285,12 +280,8 @@ class StoreFiles:
         return manifest, size
 
     def _check_identity(self, manifest: CommitManifest | SegmentManifest, reference: Reference, where: str) -> None:
-        name = paths.parse_name(paths.split(reference.path or "")[1])
-        if isinstance(manifest, CommitManifest):
-            fits = isinstance(name, CommitName) and str(name.attempt) == manifest.attempt
-        else:
-            fits = isinstance(name, SegmentName) and name.id == manifest.segment
-        if not fits or manifest.store != reference.origin:
+        name = paths.split(reference.path or "")[1]
+        if not _is_named(name, manifest) or manifest.store != reference.origin:
             raise self._foreign(where, manifest, reference.origin)
 
     def _foreign(self, where: str, manifest: CommitManifest | SegmentManifest, expected: StoreIdentity) -> LaminaError:
@@ -302,6 +293,14 @@ class StoreFiles:
 
     def _path(self, name: str) -> str:
         return paths.join(self.directory, name)
+
+
+def _is_named(name: str, manifest: CommitManifest | SegmentManifest) -> bool:
+    """Whether a file has the name that its manifest asks for."""
+    parsed = paths.parse_name(name)
+    if isinstance(manifest, CommitManifest):
+        return isinstance(parsed, CommitName) and str(parsed.attempt) == manifest.attempt
+    return isinstance(parsed, SegmentName) and parsed.id == manifest.segment
 
 
 def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buffer]:

@@ -74,6 +74,15 @@ def deleted(collected: Collected) -> set[str]:
     return {deletion.path for deletion in collected.deleted}
 
 
+def lost_and_won(query: Query, store: HeapStore) -> tuple[Version, Version]:
+    """Two attempts of version 2, the first of which does not count, as old as files of no use may become."""
+    base = batches(query, store, EMPTY, 1)[-1]
+    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
+    won = query.commit(store, base, {b"won": (PUT, b"1")})
+    wait(query, MIN_AGE_MS)
+    return lost, won
+
+
 def snapshots(query: Query, store: HeapStore, count: int, base: Version = EMPTY) -> list[Version]:
     """Versions that need no file but their own."""
     versions = []

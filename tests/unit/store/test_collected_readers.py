@@ -16,14 +16,20 @@ from tests.unit.store.aging import EMPTY, MIN_AGE_MS, START_MS, Aged, batches, c
 from tests.unit.store.writing import Query
 
 
-def test_an_old_snapshot_that_just_became_unreferenced_stays_for_its_readers(query: Query) -> None:
-    """Its own age says nothing: a reader may have opened the last version on it a moment ago."""
+def with_an_old_segment(query: Query) -> tuple[HeapStore, list[Version], str]:
+    """A store, its versions, of which the last one is a snapshot, and the segment that those before it stand on."""
     store = query.open()
     versions = batches(query, store, EMPTY, 4)
     old = compact(query, store, versions[-1])
     versions += batches(query, store, versions[-1], 4)
     wait(query, 100 * MIN_AGE_MS)
     versions.append(query.commit(store, versions[-1], {b"s": (PUT, b"1")}, force_snapshot=True))
+    return store, versions, old
+
+
+def test_an_old_snapshot_that_just_became_unreferenced_stays_for_its_readers(query: Query) -> None:
+    """Its own age says nothing: a reader may have opened the last version on it a moment ago."""
+    store, versions, old = with_an_old_segment(query)
     reader = query.open(read_only=True)
     opened = reader.load(versions[-2], have=None, read_only=True)
     versions += batches(query, store, versions[-1], 4)
@@ -36,12 +42,7 @@ def test_an_old_snapshot_that_just_became_unreferenced_stays_for_its_readers(que
 
 def test_readers_have_the_minimum_age_however_many_versions_follow_in_that_time(query: Query) -> None:
     """What left retention is known from the lineage, of which a manifest lists only a part."""
-    store = query.open()
-    versions = batches(query, store, EMPTY, 4)
-    old = compact(query, store, versions[-1])
-    versions += batches(query, store, versions[-1], 4)
-    wait(query, 100 * MIN_AGE_MS)
-    versions.append(query.commit(store, versions[-1], {b"s": (PUT, b"1")}, force_snapshot=True))
+    store, versions, old = with_an_old_segment(query)
     reader = query.open(read_only=True)
     opened = reader.load(versions[7], have=None, read_only=True)
     versions += batches(query, store, versions[-1], 100, every_ms=1000)

@@ -16,7 +16,19 @@ from lamina.storage import Storage
 from lamina.store import Collected, HeapStore, Version
 from lamina.testing import Effect, Fault, ManualClock
 from lamina.testing.expect import fails_with
-from tests.unit.store.aging import EMPTY, MIN_AGE_MS, START_MS, Aged, batches, compact, deleted, file, snapshots, wait
+from tests.unit.store.aging import (
+    EMPTY,
+    MIN_AGE_MS,
+    START_MS,
+    Aged,
+    batches,
+    compact,
+    deleted,
+    file,
+    lost_and_won,
+    snapshots,
+    wait,
+)
 from tests.unit.store.writing import Query, names
 
 
@@ -170,14 +182,19 @@ def outdated_at(found: Littered, known: bool, call: int) -> bool:
     return True
 
 
+def at_every_call(happens: Callable[[Littered, bool, int], bool], directory: Path, known: bool) -> None:
+    """Lets it happen before each storage call of a collection, in a store of its own, until there are no more calls."""
+    call = 0
+    while happens(littered(directory / str(call)), known, call):
+        call += 1
+    assert call > 5
+
+
 @pytest.mark.parametrize("known", [False, True], ids=["new collector", "one that collected before"])
 def test_a_whole_collection_by_another_executor_between_any_two_calls_of_a_collection_changes_nothing(
     tmp_path: Path, known: bool
 ) -> None:
-    call = 0
-    while collected_at(littered(tmp_path / str(call)), known, call):
-        call += 1
-    assert call > 5
+    at_every_call(collected_at, tmp_path, known)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["new collector", "one that collected before"])
@@ -185,18 +202,12 @@ def test_a_collector_whose_news_grow_old_between_any_two_calls_deletes_nothing_t
     tmp_path: Path, known: bool
 ) -> None:
     """The query goes on, and another executor collects what this one still takes for retained."""
-    call = 0
-    while outdated_at(littered(tmp_path / str(call)), known, call):
-        call += 1
-    assert call > 5
+    at_every_call(outdated_at, tmp_path, known)
 
 
 def test_a_deletion_that_fails_is_repeated_by_the_next_collection(query: Query) -> None:
     store = query.open()
-    base = batches(query, store, EMPTY, 1)[-1]
-    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
-    won = query.commit(store, base, {b"won": (PUT, b"1")})
-    wait(query, MIN_AGE_MS)
+    lost, won = lost_and_won(query, store)
     query.faults.inject(Fault("delete_many"))
     with fails_with("storage.failed"):
         store.collect(won, dry_run=False)

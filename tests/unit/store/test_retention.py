@@ -10,7 +10,19 @@ from lamina.format.entries import PUT
 from lamina.storage import Storage
 from lamina.store import Version
 from lamina.testing import ManualClock
-from tests.unit.store.aging import EMPTY, MIN_AGE_MS, START_MS, Aged, batches, compact, deleted, file, wait
+from tests.unit.store.aging import (
+    EMPTY,
+    MIN_AGE_MS,
+    START_MS,
+    Aged,
+    batches,
+    compact,
+    deleted,
+    file,
+    lost_and_won,
+    snapshots,
+    wait,
+)
 from tests.unit.store.writing import Query, names
 
 
@@ -39,11 +51,7 @@ def test_what_left_retention_goes_and_all_retained_versions_restore(query: Query
 
 def test_exactly_the_configured_number_of_versions_before_the_newest_is_retained(query: Query) -> None:
     store = query.open()
-    base = EMPTY
-    versions = []
-    for _ in range(10):
-        base = query.commit(store, base, {b"k": (PUT, b"x")}, force_snapshot=True)
-        versions.append(base)
+    versions = snapshots(query, store, 10)
     wait(query, 2 * MIN_AGE_MS)
     assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:6]}
     wait(query, 2 * MIN_AGE_MS)
@@ -287,10 +295,7 @@ def test_files_that_are_not_ours_stay(query: Query) -> None:
 
 def test_a_dry_run_deletes_nothing_and_says_what_and_why(query: Query) -> None:
     store = query.open()
-    base = batches(query, store, EMPTY, 1)[-1]
-    lost = query.commit(store, base, {b"lost": (PUT, b"1")})
-    won = query.commit(store, base, {b"won": (PUT, b"1")})
-    wait(query, MIN_AGE_MS)
+    lost, won = lost_and_won(query, store)
     before = names(query.storage)
     collected = store.collect(won, dry_run=True)
     (deletion,) = collected.deleted

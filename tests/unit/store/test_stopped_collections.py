@@ -32,11 +32,7 @@ def test_a_store_of_an_older_run_deletes_nothing(query: Query) -> None:
 def test_a_newer_run_that_has_written_nothing_yet_stops_the_older_one(query: Query) -> None:
     """It may have been rewound to a version that the older run does not retain."""
     older = query.open()
-    base = EMPTY
-    versions = []
-    for _ in range(10):
-        base = query.commit(older, base, {b"k": (PUT, b"x")}, force_snapshot=True)
-        versions.append(base)
+    versions = snapshots(query, older, 10)
     wait(query, 100 * MIN_AGE_MS)
     assert deleted(older.collect(versions[-1], dry_run=True)) != set()
     Query(query.storage, run="newer", clock=query.clock).open()
