@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lamina.storage.backend import Backend, Listed
+from lamina.storage.backend import Backend, Listed, NotDurable
 from lamina.storage.cache import LocalCache
 from lamina.storage.jvm import Jvm
 from lamina.storage.storage import Storage
 from lamina.storage.temporary import is_temporary
 
-__all__ = ["Backend", "Jvm", "Listed", "LocalCache", "Storage", "is_temporary"]
+__all__ = ["Backend", "Jvm", "Listed", "LocalCache", "NotDurable", "Storage", "is_temporary"]

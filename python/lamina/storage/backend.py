@@ -23,6 +23,10 @@ def split(offset: int, length: int, most: int) -> Iterator[tuple[int, int]]:
         yield start, min(most, offset + length - start)
 
 
+class NotDurable(OSError):
+    """What was to be published is there whole, but the machine's failure may take it away: nobody may count on it."""
+
+
 @dataclass(frozen=True)
 class Listed:
     """One object of a listing: name without directory, size in bytes, time of publication in ms since 1970."""
@@ -42,13 +46,14 @@ class Backend(ABC):
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         """Writes an object whole and gives its size: no reader ever sees a part of it.
 
-        When this returns the object is durable. When `chunks` or the storage raises, no object appears; one that
-        existed stays.
+        When this returns the object is durable. When `chunks` or the storage raises, no object appears and one that
+        existed stays, but with `NotDurable`.
         """
 
     @abstractmethod
     def publish_if_absent(self, path: str, data: bytes) -> bool:
-        """As `publish`, unless an object is there; whether it was written. Of concurrent calls at most one writes."""
+        """As `publish`, unless an object is there, which is as durable then; whether it was written. Of concurrent
+        calls at most one writes."""
 
     @abstractmethod
     def read(self, path: str, size: int | None = None) -> pa.Buffer:

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from lamina.storage.backend import Backend, Listed
+from lamina.storage.backend import Backend, Listed, NotDurable
 from lamina.storage.temporary import temporary_name
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -55,15 +55,16 @@ class LocalBackend(Backend):
             # a link fails where the name exists, and a rename would replace it
             try:
                 os.link(temporary, target)
+                written = True
             except FileExistsError:
-                return False
+                written = False
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                if not self._rename_alone(temporary, target):
-                    return False
+                written = self._rename_alone(temporary, target)
+        # whoever lost goes on with the winner's object, which the winner may not have flushed yet
         self._sync_directory(target)
-        return True
+        return written
 
     @staticmethod
     def _rename_alone(temporary: str, target: str) -> bool:
@@ -115,7 +116,12 @@ class LocalBackend(Backend):
     def _sync_directory(self, target: str) -> None:
         if not self._fsync:
             return
-        directory = os.path.dirname(target)
+        try:
+            self._sync_above(os.path.dirname(target))
+        except OSError as error:
+            raise NotDurable(error.errno, error.strerror, error.filename or target) from error
+
+    def _sync_above(self, directory: str) -> None:
         _sync(directory)
         if directory in self._synced:
             return

@@ -23,6 +23,7 @@ from lamina.format.attempt_id import AttemptId
 from lamina.format.container import COMMIT, PLAIN, REWRITES, ContainerWriter
 from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
+from lamina.storage import NotDurable
 from lamina.store import chain, v1
 from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import live_rows, pick
@@ -199,8 +200,10 @@ class Commits:
         try:
             self._files.publish(name, writer.chunks(sections.items(), manifest_of))
         except LaminaError as error:
-            # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides
-            if error.kind != "storage.failed" or not written or not self._is_there(name, written[0], writer.size):
+            # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides,
+            # unless what there is to see may not last
+            lost_answer = error.kind == "storage.failed" and not isinstance(error.__cause__, NotDurable)
+            if not lost_answer or not written or not self._is_there(name, written[0], writer.size):
                 raise
         self._verify_adopted(written[0], begun.base)
         with self._lock:

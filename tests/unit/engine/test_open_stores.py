@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import os
+import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -129,3 +132,27 @@ def test_commits_and_segments_are_on_the_disk_before_they_count_where_that_is_se
     recorder.events.clear()
     assert store.compact() is not None
     assert recorder.events == flushed
+
+
+def test_a_commit_whose_name_may_not_last_does_not_count_although_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a disk that breaks: the file is renamed, its directory cannot be flushed, and nothing can be taken back."""
+    settings = {PREFIX + "storage.fsync.enabled": "true"}
+    store, _, _ = open_stores().open(argument(tmp_path, settings=settings))
+    query = Query()
+    version = store.confirm(query.run_batches(store, Version(0), 2)[-1])
+    files = {path.name for path in (tmp_path / "0" / "0").iterdir()}
+    flush = os.fsync
+
+    def broken(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", broken)
+        with fails_with("storage.failed"):
+            query.run_batches(store, version, 1)
+    assert len({path.name for path in (tmp_path / "0" / "0").iterdir()} - files) == 1
+    assert query.run_batches(store, version, 1)[-1].version == version.version + 1

@@ -170,6 +170,10 @@ def test_fsync_flushes_the_file_before_its_name_appears_and_its_directory_after(
     storage.publish_if_absent("d/g", b"x")
     assert recorder.events == ["file", "link", str(tmp_path / "d")]
     recorder.events.clear()
+    # who loses goes on with the winner's object, which must be as durable then
+    assert not storage.publish_if_absent("d/g", b"y")
+    assert recorder.events == ["file", "link", str(tmp_path / "d")]
+    recorder.events.clear()
     Storage(str(tmp_path)).publish("d/h", b"x")
     assert recorder.events == ["rename"]
 
