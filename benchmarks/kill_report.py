@@ -12,6 +12,7 @@ from rich.table import Table
 from benchmarks.kill_points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE
 from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
 from benchmarks.rounds import LONG_MINUTES
+from lamina.errors import KINDS
 
 WRONG_NUMBERS = ("lost", "duplicated", "reordered", "foreign")
 WRONG_LISTS = ("orphans", "damaged_files", "leaked_processes", "open_files_left")
@@ -27,9 +28,14 @@ TRIES = 4
 """So many orders in vain, and none carried out, are more than chance: of 322 on a busy machine 10 were in vain."""
 
 
+OF_A_KILL = frozenset({"engine.lost", "engine.start", "engine.deadline", "engine.cancelled"})
+"""Kinds of error that a query may fail with because its processes were killed. It may with no other of lamina's."""
+
+
 def is_clean(result: dict[str, Any]) -> bool:
     """Whether nothing at all is wrong."""
-    return not (any(result[name] for name in (*WRONG_NUMBERS, *WRONG_LISTS)) or result["stuck"])
+    wrong = any(result[name] for name in (*WRONG_NUMBERS, *WRONG_LISTS)) or result["stuck"]
+    return not (wrong or any(_kind(told) not in (None, *OF_A_KILL) for told in result["failures_of_the_query"]))
 
 
 def is_caught(result: dict[str, Any]) -> bool:
@@ -111,9 +117,13 @@ def reasons(result: dict[str, Any]) -> Counter[str]:
     """How often the query failed by itself, by reason: the kind of an error of lamina, else Spark's words."""
     found: Counter[str] = Counter()
     for told in result["failures_of_the_query"]:
-        kind = re.search(r"\[([a-z]+\.[a-z-]+)\]", told)
-        found[kind[1] if kind else told.removeprefix("Exception: Job aborted due to stage failure: ")] += 1
+        found[_kind(told) or told.removeprefix("Exception: Job aborted due to stage failure: ")] += 1
     return found
+
+
+def _kind(told: str) -> str | None:
+    """The kind of the error of lamina that a failure names."""
+    return next((kind for kind in re.findall(r"\[([a-z.-]+)\]", told) if kind in KINDS), None)
 
 
 VICTIMS = (ENGINE, MAINTENANCE, EXECUTOR, DRIVER)

@@ -244,6 +244,22 @@ def test_a_campaign_with_something_wrong_fails_however_many_it_killed(monkeypatc
     assert exit_of(monkeypatch, {**clean(60, long()), "orphans": ["0/0/1.lam"]}) == 1
 
 
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ("LaminaError: [file.missing] 0/0/1.lam", 1),
+        ("LaminaError: [state.base] version 9", 1),
+        ("LaminaError: [internal] KeyError", 1),
+        ("LaminaError: [engine.lost] the engine ended", None),
+        ("Exception: Job aborted due to stage failure: A shuffle map stage with indeterminate output", None),
+    ],
+)
+def test_a_query_that_failed_with_an_error_that_no_kill_explains_fails_the_campaign(
+    monkeypatch: pytest.MonkeyPatch, told: str, code: int | None
+) -> None:
+    assert exit_of(monkeypatch, {**clean(60, long()), "failures_of_the_query": [told]}) == code
+
+
 def test_what_was_killed_and_missed_in_several_campaigns_adds_up() -> None:
     one = {**clean(5, [[AT_RANDOM, ENGINE, 2]], [[RESTORE, DRIVER, 1]]), "starts": 2}
     both = merged([one, {**one, "kills": [[AT_RANDOM, ENGINE, 1], [BETWEEN, DRIVER, 1]]}])
