@@ -128,7 +128,7 @@ class StoreChecker:
             if name not in self._broken and self._verify(name, size, users[name]):
                 verified += 1
                 size_verified += size
-        rows = self._count(opened) if self._contents and not self._broken else None
+        rows = self._count(opened) if self._contents else None
         problems, collected = self._confirmed_problems()
         damaged = {version for problem in problems for version in problem.versions}
         orphans: dict[str, tuple[int, int]] = {}
@@ -255,22 +255,23 @@ class StoreChecker:
         return name not in self._broken
 
     def _count(self, opened: Mapping[int, Opened]) -> int | None:
-        """The live rows of the newest version; every version's manifest must agree with what its files have."""
+        """The live rows of the newest version, None where it is broken; the manifest of each version that is whole must
+        agree with what its files have."""
         newest = max(self._named, default=None)
-        if newest is None or newest not in opened:
+        broken = {version for found in self._broken.values() for version in found.versions}
+        if newest not in opened and newest not in broken:
             return 0
-        left = dict(opened)
-        while newest in left:
+        left = {version: found for version, found in opened.items() if version not in broken}
+        while left:
             try:
-                return self._counted(left)
+                live = self._counted(left)
+                return live if newest in left else None
             except _CannotCount as failed:
                 error, versions = failed.error, failed.versions
                 # the oldest versions may have been collected meanwhile, with files that are counted by; the rest stays
                 gone = set(left) - self._retained.now() if error.kind == "file.missing" else set()
                 self._note(left[max(gone or versions)].name, error, *(gone or versions))
-                if not gone:
-                    return None
-                left = {version: found for version, found in left.items() if version not in gone}
+                left = {version: found for version, found in left.items() if version not in (gone or versions)}
         return None
 
     def _counted(self, opened: Mapping[int, Opened]) -> int:

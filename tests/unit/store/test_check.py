@@ -108,6 +108,26 @@ def test_a_manifest_that_counts_wrongly_is_found_in_any_retained_version(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_whole_versions_are_counted_beside_broken_ones(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads that a version is whole restarts from it."""
+    wrong = [7, 14, 23]
+    lie(monkeypatch, wrong)
+    query = Query(min_versions=len(RETAINED) - 1, **MODES[mode])
+    store = query.open()
+    versions = written(query, store)
+    attempts = named(query, versions)
+    damage(query.storage, f"0/0/{file_name(versions[18].attempt or '')}", 40)
+    found = check(query.storage, store, attempts)
+    broken = {version for one in found.problems if one.kind != COUNTS for version in one.versions}
+    assert 18 in broken
+    counted = {version for one in found.problems if one.kind == COUNTS for version in one.versions}
+    assert counted == {*wrong, 8, 9} - broken
+    assert {7, 14} <= counted
+    whole_newest = RETAINED[-1] not in broken
+    assert found.rows == (len(query.states[versions[RETAINED[-1]].attempt]) if whole_newest else None)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_flipped_byte_of_any_file_that_a_version_needs_is_found(mode: str) -> None:
     """Increments, snapshots, rewrites and segments, at their ends and in between."""
     query = Query(min_versions=len(RETAINED) - 1, **MODES[mode])
