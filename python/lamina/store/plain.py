@@ -33,6 +33,8 @@ Value = bytes | list[bytes]
 
 _LENGTH = struct.Struct("<I")
 _TASK = 0
+_OF_A_QUERY = ("heap_", "durability_", "engine_")
+"""Settings of the JVM's table, of tasks and of the engine's process, which a store without Spark has none of."""
 
 
 def open_store(
@@ -61,7 +63,8 @@ def open_store(
         hadoop: Hadoop configuration keys with the access to `path`.
         min_versions: how many versions before the newest one a collection keeps.
         storage: used in place of the storage that `path` names; its root is the directory `state`.
-        settings: settings of lamina, with the attribute names of `lamina.settings.Settings`.
+        settings: settings of lamina, with the attribute names of `lamina.settings.Settings`; not those of the JVM's
+            table, of tasks and of the engine's process (`heap_…`, `durability_…`, `engine_…`).
     Raises:
         LaminaError: `settings.*`, `storage.*`, `file.*`.
     """
@@ -84,11 +87,17 @@ def open_store(
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:
-    keys = {field.name: field.metadata["key"].full_name for field in dataclasses.fields(Settings)}
+    keys = {
+        field.name: field.metadata["key"].full_name
+        for field in dataclasses.fields(Settings)
+        if not field.name.startswith(_OF_A_QUERY)
+    }
     for attribute in values:
         if attribute not in keys:
             known = ", ".join(sorted(keys))
-            raise LaminaError.from_kind("settings.unknown", f"there is no setting {attribute!r}; there are {known}")
+            raise LaminaError.from_kind(
+                "settings.unknown", f"a store without Spark has no setting {attribute!r}; it has {known}"
+            )
     texts = {keys[attribute]: str(value) for attribute, value in values.items()}
     return Settings.parse({key: text.lower() if text in ("True", "False") else text for key, text in texts.items()})
 

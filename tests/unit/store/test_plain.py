@@ -12,6 +12,7 @@ import pytest
 import lamina
 from lamina.format.manifest import Count
 from lamina.store import plain
+from lamina.testing.expect import fails_with
 
 
 def test_a_commit_counts_rows_and_bytes_as_all_rows_together_do(tmp_path: Path) -> None:
@@ -37,6 +38,15 @@ def test_a_commit_counts_rows_and_bytes_as_all_rows_together_do(tmp_path: Path) 
         assert lamina.open_store(str(tmp_path), read_only=True)._counts == expected
         if draw.random() < 0.2:
             store.restore(draw.choice(store.versions()))
+
+
+@pytest.mark.parametrize("setting", ["heap_max_bytes", "durability_level", "engine_connections", "no_such"])
+def test_a_setting_that_would_do_nothing_is_refused(tmp_path: Path, setting: str) -> None:
+    with fails_with("settings.unknown") as caught:
+        lamina.open_store(str(tmp_path), **{setting: "1"})
+    assert repr(setting) in caught.error.message
+    assert "compaction_mode" in caught.error.message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
