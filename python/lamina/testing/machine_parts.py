@@ -34,8 +34,10 @@ Batch = tuple[tuple[Position, int, bytes], int]
 BATCHES = st.lists(st.tuples(CHANGES, st.integers(0, 1)), min_size=1, max_size=2)
 """Changes, each a batch of its own, and the numbers of the executors that commit them."""
 MOMENTS = st.sampled_from(list(Moment))
-CALLS = st.integers(0, 7)
-"""At which of a step's storage calls something happens; an attempt makes at most so many."""
+MOST_CALLS = 8
+"""So many calls of the storage an attempt makes at most."""
+CALLS = st.integers(0, MOST_CALLS - 1)
+"""At which of an attempt's calls something happens."""
 DELAYS = st.sampled_from([1_000, SLOW_MS, SLOW_MS])
 MORE_CALLS = st.integers(0, 3) | st.integers(0, 15)
 """As `CALLS`, of restores, compactions and collections, which read a file for each version."""

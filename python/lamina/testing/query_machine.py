@@ -34,6 +34,7 @@ from lamina.testing.machine_parts import (
     MIN_AGE_MS,
     MIN_VERSIONS,
     MOMENTS,
+    MOST_CALLS,
     OPENINGS,
     READS,
     START_MS,
@@ -276,6 +277,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     def _run_attempt(self, executor: Executor, *, snapshot: bool = False) -> bool:
         made: list[Attempt] = []
+        before = len(executor.backend.calls)
 
         def step() -> None:
             made.append(self._begin(executor, snapshot=snapshot))
@@ -283,6 +285,7 @@ class QueryMachine(RuleBasedStateMachine):
 
         done = self._surviving(executor, step, "state.base")
         if done:
+            assert len(executor.backend.calls) - before <= MOST_CALLS, "faults do not reach each call of an attempt"
             self.acknowledged.append(made[0])
         return done
 
@@ -306,7 +309,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.acknowledged)
     @rule(which=st.integers(0, 5))
-    def commitbatch_of(self, which: int) -> None:
+    def commit_batch(self, which: int) -> None:
         """Spark writes its log. Without ids it can only mean the attempt that was begun last (docs/spec/files.md)."""
         chosen = self.acknowledged[which % len(self.acknowledged)]
         if self.format_version == 1:
@@ -331,7 +334,7 @@ class QueryMachine(RuleBasedStateMachine):
             self.put(key, value)
         self.attempt(number, False)
         if self.acknowledged:
-            self.commitbatch_of(len(self.acknowledged) - 1)
+            self.commit_batch(len(self.acknowledged) - 1)
 
     @precondition(lambda self: len(self.pending) < 3)
     @rule(number=st.integers(0, 1))
@@ -399,4 +402,4 @@ class QueryMachine(RuleBasedStateMachine):
             self._new_run()
             # the rewind counts once something is committed on it
             self._run_attempt(self.executors[0])
-            self.commitbatch_of(0)
+            self.commit_batch(0)

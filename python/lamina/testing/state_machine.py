@@ -50,6 +50,8 @@ from lamina.testing.machine_parts import (
 from lamina.testing.query_machine import QueryMachine
 from lamina.testing.rows import Position, counts
 
+_DAY_MS, _SEEDS_A_DAY = 86_400_000, 1000
+
 
 class StoreMachine(QueryMachine):
     """A query whose store is compacted and collected, by executors of its runs and by zombies."""
@@ -364,16 +366,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, help="run this seed only: replays what failed")
     parser.add_argument("--examples", type=int, default=100, help="examples for each seed")
-    parser.add_argument("--first", type=int, default=1, help="the seed to begin with")
+    parser.add_argument("--first", type=int, help="the seed to begin with, by default one of this day")
     given = parser.parse_args()
     if given.seed is not None:
         run(given.seed, given.examples)
         return
     clock = SystemClock()
     end = clock.monotonic() + given.minutes * 60
-    for number in itertools.count(given.first):
+    first = clock.now_ms() // _DAY_MS * _SEEDS_A_DAY if given.first is None else given.first
+    for number in itertools.count(first):
         if clock.monotonic() >= end:
-            print(f"{(number - given.first) * given.examples} examples of {given.first}-{number - 1}, none failed")
+            print(f"{(number - first) * given.examples} examples of {first}-{number - 1}, none failed")
             return
         print(f"seed {number}", flush=True)
         run(number, given.examples)
