@@ -143,7 +143,9 @@ class Campaign:
         return kill_files.committed(self.checkpoint)
 
     def _failed(self, message: str) -> None:
-        told = re.findall(r"LaminaError: .*|Exception: Job aborted due to stage failure: [^.]*", message)
+        told = re.findall(r"LaminaError: .*", message) or re.findall(
+            r"Exception: Job aborted due to stage failure: [^.]*", message
+        )
         self.own_failures.append((told or message.strip().splitlines() or [""])[0][:400])
 
     def _ended(self) -> None:

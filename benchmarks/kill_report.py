@@ -27,7 +27,6 @@ HOOKED = {ENGINE: (*PUBLICATION, RESTORE), MAINTENANCE: (*COMPACTION, COLLECTION
 TRIES = 4
 """So many orders in vain, and none carried out, are more than chance: of 322 on a busy machine 10 were in vain."""
 
-
 OF_A_KILL = frozenset({"engine.lost", "engine.start", "engine.deadline", "engine.cancelled"})
 """Kinds of error that a query may fail with because its processes were killed. It may with no other of lamina's."""
 
@@ -35,7 +34,12 @@ OF_A_KILL = frozenset({"engine.lost", "engine.start", "engine.deadline", "engine
 def is_clean(result: dict[str, Any]) -> bool:
     """Whether nothing at all is wrong."""
     wrong = any(result[name] for name in (*WRONG_NUMBERS, *WRONG_LISTS)) or result["stuck"]
-    return not (wrong or any(_kind(told) not in (None, *OF_A_KILL) for told in result["failures_of_the_query"]))
+    return not (wrong or unexplained(result))
+
+
+def unexplained(result: dict[str, Any]) -> list[str]:
+    """The failures of the query with an error of lamina that no kill explains."""
+    return [told for told in result["failures_of_the_query"] if _kind(told) not in (None, *OF_A_KILL)]
 
 
 def is_caught(result: dict[str, Any]) -> bool:
@@ -153,10 +157,11 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"records {result['records']}: lost {result['lost']}, duplicated {result['duplicated']}, "
         f"reordered {result['reordered']}, of an attempt that does not count {result['foreign']}"
     )
+    lists = {name: result[name] for name in (*WRONG_LISTS, "failures_of_the_query")}
     # an error's kind, in brackets, would be markup
-    for name in (*WRONG_LISTS, "failures_of_the_query"):
-        console.print(f"{name.replace('_', ' ')}: {len(result[name])}")
-        for one in result[name][:5]:
+    for name, told in {**lists, "of_them_no_kill_explains": unexplained(result)}.items():
+        console.print(f"{name.replace('_', ' ')}: {len(told)}")
+        for one in told[:5]:
             console.print(f"    {one}", markup=False)
     if result["stuck"]:
         console.print(f"cannot go on: {result['stuck']}", markup=False)

@@ -65,8 +65,8 @@ def gc(
 
     \b
     Retained is what the query was last run with, and every version in
-    Spark's commit log. It may run beside the query; where a new run of the
-    query starts meanwhile, it deletes nothing.
+    Spark's commit log. It may run beside the query; once a new run of the
+    query has started, it deletes nothing in the stores that it comes to.
 
     \b
     Examples:

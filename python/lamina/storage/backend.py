@@ -24,7 +24,7 @@ def split(offset: int, length: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 class NotDurable(OSError):
-    """What was to be published is there whole, but the machine's failure may take it away: nobody may count on it."""
+    """What was to be published may be there, whole, and go with the machine's next failure: nobody may count on it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Backend(ABC):
         """Writes an object whole and gives its size: no reader ever sees a part of it.
 
         When this returns the object is durable. When `chunks` or the storage raises, no object appears and one that
-        existed stays, but with `NotDurable`.
+        existed stays, except where an answer was lost, or with `NotDurable`.
         """
 
     @abstractmethod

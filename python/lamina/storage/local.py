@@ -37,14 +37,21 @@ class LocalBackend(Backend):
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         target = self._path(path)
-        with self._temporary(target) as (temporary, file):
-            size = 0
-            for chunk in chunks:
-                size += len(chunk)
-                file.write(chunk)
-            self._flush(file)
-            os.replace(temporary, target)
-        self._sync_directory(target)
+        size = 0
+        renaming = False
+        try:
+            with self._temporary(target) as (temporary, file):
+                for chunk in chunks:
+                    size += len(chunk)
+                    file.write(chunk)
+                self._flush(file)
+                renaming = True
+                os.replace(temporary, target)
+            self._sync_directory(target)
+        except OSError as error:
+            if renaming and self._fsync and not isinstance(error, PermissionError):
+                raise NotDurable(error.errno, error.strerror, target) from error
+            raise
         return size
 
     def publish_if_absent(self, path: str, data: bytes) -> bool:
@@ -116,12 +123,7 @@ class LocalBackend(Backend):
     def _sync_directory(self, target: str) -> None:
         if not self._fsync:
             return
-        try:
-            self._sync_above(os.path.dirname(target))
-        except OSError as error:
-            raise NotDurable(error.errno, error.strerror, error.filename or target) from error
-
-    def _sync_above(self, directory: str) -> None:
+        directory = os.path.dirname(target)
         _sync(directory)
         if directory in self._synced:
             return

@@ -43,7 +43,7 @@ class StoreCheck:
     Args:
         whole, damaged: the retained versions, by whether all that they need is whole.
         files, bytes: that were verified.
-        rows: live rows of the newest version, counted; None where nothing was counted.
+        rows: live rows of the newest version, counted; None where it was not, or that version is broken.
         orphans: files that none of the versions needs, by class: number and bytes.
         collected: versions that left retention while the check ran.
     """

@@ -62,7 +62,8 @@ def open_store(
             may be one that Spark has not committed.
         hadoop: Hadoop configuration keys with the access to `path`.
         min_versions: how many versions before the newest one a collection keeps.
-        storage: used in place of the storage that `path` names; its root is the directory `state`.
+        storage: used in place of the storage that `path` and the settings `storage_…` name; its root is the
+            directory `state`.
         settings: settings of lamina, with the attribute names of `lamina.settings.Settings`; not those of the JVM's
             table, of tasks and of the engine's process (`heap_…`, `durability_…`, `engine_…`).
     Raises:
@@ -223,7 +224,8 @@ class PlainStore:
             snapshot: writes the version in full, without a base.
         Raises:
             LaminaError: `state.superseded` where another run was opened since, `store.state` where it was opened with
-                `read_only`, `storage.*`; nothing is committed then.
+                `read_only`, `storage.*`; nothing is committed then, but after `storage.failed` the next one to open
+                the store may find it.
         """
         self._require_writing()
         self._tasks += 1

@@ -34,10 +34,9 @@ Batch = tuple[tuple[Position, int, bytes], int]
 BATCHES = st.lists(st.tuples(CHANGES, st.integers(0, 1)), min_size=1, max_size=2)
 """Changes, each a batch of its own, and the numbers of the executors that commit them."""
 MOMENTS = st.sampled_from(list(Moment))
-MOST_CALLS = 8
-"""So many calls of the storage an attempt makes at most."""
-CALLS = st.integers(0, MOST_CALLS - 1)
-"""At which of an attempt's calls something happens."""
+CALLS = st.integers(0, 7) | st.integers(0, 15)
+"""At which of an attempt's storage calls something happens: of most there are no more than six, and one more for each
+manifest of another attempt and for each segment that they look at."""
 DELAYS = st.sampled_from([1_000, SLOW_MS, SLOW_MS])
 MORE_CALLS = st.integers(0, 3) | st.integers(0, 15)
 """As `CALLS`, of restores, compactions and collections, which read a file for each version."""

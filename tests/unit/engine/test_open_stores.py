@@ -134,24 +134,29 @@ def test_commits_and_segments_are_on_the_disk_before_they_count_where_that_is_se
     assert recorder.events == flushed
 
 
+@pytest.mark.parametrize("at", ["fsync", "replace"])
 def test_a_commit_whose_name_may_not_last_does_not_count_although_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """As a disk that breaks: the file is renamed, its directory cannot be flushed, and nothing can be taken back."""
+    """A disk that breaks: the file is renamed, and its directory cannot be flushed, or the system says otherwise."""
     settings = {PREFIX + "storage.fsync.enabled": "true"}
     store, _, _ = open_stores().open(argument(tmp_path, settings=settings))
     query = Query()
     version = store.confirm(query.run_batches(store, Version(0), 2)[-1])
     files = {path.name for path in (tmp_path / "0" / "0").iterdir()}
-    flush = os.fsync
+    flush, rename = os.fsync, os.replace
 
-    def broken(descriptor: int) -> None:
+    def broken_fsync(descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         flush(descriptor)
 
+    def broken_replace(source: str, target: str) -> None:
+        rename(source, target)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", broken)
+        patched.setattr(os, at, broken_fsync if at == "fsync" else broken_replace)
         with fails_with("storage.failed"):
             query.run_batches(store, version, 1)
     assert len({path.name for path in (tmp_path / "0" / "0").iterdir()} - files) == 1
