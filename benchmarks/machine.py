@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import platform
+import random
 import re
 import subprocess
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks.scala import java
 
@@ -41,6 +48,23 @@ def describe() -> Machine:
 def load() -> float:
     """The load average of the last minute."""
     return round(os.getloadavg()[0], 2)
+
+
+def pace_ms() -> float:
+    """Processor time that a fixed piece of work takes now, which whoever shares the host changes, within minutes."""
+    block, table, places = _fixed_work()
+    began = time.thread_time()
+    hashlib.sha256(block).digest()
+    pc.take(table, places)
+    return (time.thread_time() - began) * 1000
+
+
+@functools.cache
+def _fixed_work() -> tuple[bytes, pa.Array, pa.Array]:
+    """What is hashed, for the processor; and 32 MB with the places that are read of them, for the memory."""
+    drawn = random.Random(1)
+    rows = 4_000_000
+    return bytes(2_000_000), pa.array(range(rows), pa.int64()), pa.array(drawn.choices(range(rows), k=200_000))
 
 
 def resident_bytes(pid: int) -> int:

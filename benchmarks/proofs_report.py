@@ -21,11 +21,13 @@ def soak_section(result: dict[str, Any]) -> str:
         "over blocks of a minute. *Flat*: the interval holds a slope of zero or less, or the slope is below 2 % of "
         "the median an hour.\n"
     )
-    told = "The checkpoint is on the local disk: remote storage and local copies of its files have no part in this. "
-    told += "The claims of runs do not count among the files: each start leaves one, for good.\n"
-    if "heap" in result["series"]:
-        told = f"The Java heap is what is in use after a full collection, once a start. {told}"
-    parts.append(told)
+    parts.append(
+        "A shared machine is not equally fast for an hour: the *fixed piece of work* is its processor time in the "
+        "benchmark's own process, once a second, and the time of a batch *at the usual pace* is divided by what that "
+        "took in its minute, relative to the middle of all. The Java heap is what is in use after a full collection, "
+        "once a start. The checkpoint is on the local disk: remote storage and local copies of its files have no part "
+        "in this. The claims of runs do not count among the files: each start leaves one, for good.\n"
+    )
     parts.append("![soak](benchmarks/soak.png)\n")
     parts.append(table(soak.HEADS, soak.rows_of(result)))
     return "\n".join(parts)

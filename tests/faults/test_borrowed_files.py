@@ -69,12 +69,8 @@ class Borrowing:
         known = read_identity(storage)
         assert known is not None
         identity = StoreIdentity(known.uuid, 0, 0, "default")
-        named = {2: None}
-        checker = StoreChecker(
-            storage, identity, named, still_named=lambda: named, clock=SystemClock(), read=lambda _: None,
-            plan=lambda _: None, contents=True,
-        )  # fmt: skip
-        return [problem.kind for problem in checker.check().problems]
+        check = StoreChecker(storage, identity, {2: None}, clock=SystemClock()).check()
+        return [problem.kind for problem in check.problems]
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])

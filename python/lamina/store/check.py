@@ -82,9 +82,10 @@ class StoreChecker:
     Args:
         state: rooted at the directory `state` of the checkpoint.
         named: the versions in Spark's commit log, with the attempt that it names (None under checkpoint format v1).
-        still_named: the versions that the log names now.
         clock: by which versions are retained by their age.
-        read: called with the number of bytes read, and with the number of those that will be.
+        still_named: the versions that the log names now, where those may have become others.
+        read: called with the number of bytes that were read.
+        plan: called with the number of bytes that will be.
         contents: whether files are read whole and rows counted, or only manifests and sizes looked at.
     """
 
@@ -94,17 +95,17 @@ class StoreChecker:
         identity: StoreIdentity,
         named: Mapping[int, str | None],
         *,
-        still_named: Callable[[], Collection[int]],
         clock: Clock,
-        read: Callable[[int], None],
-        plan: Callable[[int], None],
-        contents: bool,
+        still_named: Callable[[], Collection[int]] | None = None,
+        read: Callable[[int], None] = lambda _: None,
+        plan: Callable[[int], None] = lambda _: None,
+        contents: bool = True,
     ) -> None:
         self._identity = identity
         self._files = StoreFiles(state, identity)
         self._versions = Versions(self._files)
         self._named = named
-        self._retained = Retained(self._files, self._versions, named, still_named, clock)
+        self._retained = Retained(self._files, self._versions, named, still_named or (lambda: named), clock)
         self._read = read
         self._plan = plan
         self._contents = contents

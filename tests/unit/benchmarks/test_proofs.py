@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from typing import Any
 
@@ -47,22 +48,47 @@ def test_one_sample_has_no_slope() -> None:
     assert (found["median"], found["slope_an_hour"], found["flat"]) == (100.0, 0.0, True)
 
 
-def soaked(minutes: float = 60, **left_out: bool) -> dict[str, Any]:
-    """The result of a soak in which nothing grows."""
-    series = {name: {"samples": [], **soak.trend(samples(0, 75))} for name in soak.SERIES if name not in left_out}
+def test_a_batch_is_judged_at_the_usual_pace_of_the_machine() -> None:
+    """A machine that becomes slower makes batches slower, and so does a query that grows, on any machine."""
+    slower = [(moment, 5 * (1 + moment / 3600)) for moment in range(600, 3600)]
+    batches = [(moment, 60 * pace) for moment, pace in slower]
+    assert not soak.trend(batches)["flat"]
+    adjusted = soak.at_pace(batches, slower)
+    assert soak.trend(adjusted)["flat"]
+    assert [value for _, value in adjusted] == pytest.approx([60 * 5 * (1 + 2100 / 3600)] * 3000, rel=0.02)
+    steady = [(moment, 5.0) for moment, _ in slower]
+    assert [value for _, value in soak.at_pace(batches, steady)] == pytest.approx([value for _, value in batches])
+    assert soak.at_pace([(60.0, 1.0)], steady) == []
+
+
+def soaked(minutes: float = 60, growing: str | None = None) -> dict[str, Any]:
+    """The result of a soak in which nothing grows, or that."""
+    series = {name: {"samples": [], **soak.trend(samples(99 * (name == growing), 75))} for name in soak.SERIES}
     return {
         **RAN, "minutes": minutes, "live_keys": 2_000_000, "batches": 900, "restarts": 48, "from_minute": 10.0,
         "series": series,
     }  # fmt: skip
 
 
-def test_the_page_of_the_soak_has_the_java_heap_where_it_was_sampled() -> None:
-    page = proofs_report.soak_section(soaked())
-    assert "| Java heap in use, MB | " in page
-    assert "The Java heap is what is in use after a full collection, once a start. The checkpoint is on" in page
-    before = proofs_report.soak_section(soaked(heap=True))
-    assert "Java heap" not in before
-    assert "| JVM resident, MB | " in before
+def test_the_page_of_the_soak_says_of_each_series_whether_it_is_flat() -> None:
+    page = proofs_report.soak_section(soaked(growing="heap"))
+    assert re.search(r"^\| Java heap in use, MB \| .* \| NO \|$", page, re.MULTILINE)
+    assert re.search(r"^\| JVM resident, MB \| .* \| yes \|$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("growing", [*soak.SERIES, None])
+def test_a_soak_fails_where_anything_grows_but_the_pace_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, growing: str | None
+) -> None:
+    monkeypatch.setattr(soak, "run", lambda *_: soaked(growing=growing))
+    monkeypatch.setattr(soak, "write_result", lambda *_: None)
+    monkeypatch.setattr(soak, "draw", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["soak"])
+    if growing is None or growing in ("pace", "batch"):
+        soak.main()
+    else:
+        with pytest.raises(SystemExit, match=re.escape(f"not flat: {soak.SERIES[growing]}")):
+            soak.main()
 
 
 @pytest.mark.parametrize(("minutes", "name"), [(60, "soak"), (59, "soak-quick")])

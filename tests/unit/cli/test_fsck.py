@@ -70,17 +70,9 @@ def test_a_flipped_byte_anywhere_in_a_file_is_found_and_the_file_is_named(lamina
 def check(state: Storage, query: QueryOnDisk, still: set[int] | None = None) -> StoreCheck:
     uuid = json.loads((query.directory / "state/_lamina/checkpoint").read_text())["uuid"]
     named = {number: attempts[0] for number, attempts in enumerate(query.attempts, start=1)}
-    checker = StoreChecker(
-        state,
-        StoreIdentity(uuid, 0, 0, "default"),
-        named,
-        still_named=lambda: named if still is None else still,
-        clock=SystemClock(),
-        read=lambda count: None,
-        plan=lambda count: None,
-        contents=True,
-    )
-    return checker.check()
+    still_named = None if still is None else lambda: still
+    identity = StoreIdentity(uuid, 0, 0, "default")
+    return StoreChecker(state, identity, named, clock=SystemClock(), still_named=still_named).check()
 
 
 def test_fsck_changes_nothing_whatever_it_finds(lamina: Lamina, query: QueryOnDisk) -> None:

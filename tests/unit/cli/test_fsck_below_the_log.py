@@ -140,11 +140,7 @@ def test_versions_that_leave_retention_while_they_are_checked_are_no_damage(by_a
         Storage(state.url, backend=Collecting(state._backend)),
         StoreIdentity(uuid, 0, 0, "default"),
         {number: by_age.attempts[number - 1][0] for number in (6, 7, 8)},
-        still_named=lambda: (6, 7, 8),
         clock=clock,
-        read=lambda count: None,
-        plan=lambda count: None,
-        contents=True,
     )
     found = checker.check()
     assert (found.whole, found.problems, found.collected) == ((6, 7, 8), (), (1, 2, 3, 4, 5))

@@ -74,11 +74,7 @@ def written(query: Query, store: HeapStore) -> dict[int, Version]:
 def check(
     storage: Storage, store: HeapStore, named: Mapping[int, str | None], read: Any = lambda _: None
 ) -> StoreCheck:
-    checker = StoreChecker(
-        storage, store.identity, named, still_named=lambda: named, clock=SystemClock(), read=read, plan=lambda _: None,
-        contents=True,
-    )  # fmt: skip
-    return checker.check()
+    return StoreChecker(storage, store.identity, named, clock=SystemClock(), read=read).check()
 
 
 def named(query: Query, versions: Mapping[int, Version]) -> dict[int, str | None]:
@@ -180,7 +176,6 @@ def test_as_many_bytes_are_read_as_were_planned(damaged: bool) -> None:
             query.storage,
             store.identity,
             attempts,
-            still_named=lambda: attempts,
             clock=query.clock,
             read=read.append,
             plan=planned.append,
@@ -256,7 +251,7 @@ def test_files_that_are_collected_while_rows_are_counted_are_no_damage(monkeypat
     monkeypatch.setattr(counts, "counted", collected_first)
     progress: Counter[str] = Counter()
     check = StoreChecker(
-        query.storage, store.identity, named, still_named=lambda: still, clock=query.clock, contents=True,
+        query.storage, store.identity, named, clock=query.clock, still_named=lambda: still,
         read=lambda count: progress.update(read=count), plan=lambda count: progress.update(planned=count),
     ).check()  # fmt: skip
     assert check.collected == tuple(range(1, 10))

@@ -311,16 +311,7 @@ def test_fsck_counts_the_rows_of_a_cycle_and_finds_what_a_rewrite_left_out(monke
 
     def checked(versions: list[Version]) -> StoreCheck:
         named = {version.version: version.attempt for version in versions}
-        return StoreChecker(
-            query.storage,
-            store.identity,
-            named,
-            still_named=lambda: named,
-            clock=query.clock,
-            read=lambda _: None,
-            plan=lambda _: None,
-            contents=True,
-        ).check()
+        return StoreChecker(query.storage, store.identity, named, clock=query.clock).check()
 
     versions = query.run_batches(store, EMPTY, 9)
     found = checked(versions)
