@@ -66,7 +66,8 @@ lint: $(VENV)/.dev docs  ## Lint, formatting, types, links of the documentation
 	$(PY) -m mypy
 
 docs: $(VENV)/.dev  ## The documentation as a site, in site/
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	# not --quiet, which also silences the warnings that --strict counts
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 notebooks: $(VENV)/.dev  ## Run the notebooks of the examples and keep what they give
 	$(PY) hatch_build.py
