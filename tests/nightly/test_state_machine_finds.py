@@ -138,9 +138,11 @@ def the_attempt_in_the_log_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_smallest_task_counts_without_ids(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        v1, "_greatest", lambda found: min(found, key=lambda one: (one.run.epoch, one.run.task_attempt)).attempt
-    )
+    def smallest(group: Any, manifest_of: Any) -> Any:
+        found = [manifest_of(str(candidate)) for candidate in group]
+        return min(found, key=lambda one: (one.run.epoch, one.run.task_attempt)).attempt
+
+    patch.setattr(v1, "_greatest", smallest)
 
 
 def a_zombie_that_published_last_counts(patch: pytest.MonkeyPatch) -> None:
