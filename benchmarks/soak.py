@@ -62,6 +62,8 @@ SERIES = {
     "files": "files of the state, no claims",
     "bytes": "bytes of the state, MB",
 }
+OF_THE_MACHINE = frozenset({"batch", "pace"})
+"""Series that also say how fast the machine was."""
 
 
 def start(folder: Path) -> SparkSession:
@@ -88,10 +90,6 @@ def query(spark: SparkSession, keys: int) -> DataFrame:
     return keyed.withWatermark("timestamp", f"{BATCHES_LIVE // 2} seconds").dropDuplicatesWithinWatermark(["key"])
 
 
-OF_THE_MACHINE = frozenset({"batch", "pace"})
-"""Series that also say how fast the machine was."""
-
-
 class Sampler:
     """Takes one sample per second, one time per batch, and the heap when it is asked to."""
 
@@ -100,7 +98,7 @@ class Sampler:
         self._jvm = session.jvm_pid(spark)
         self._folder = folder
         self._began = time.monotonic()
-        self.samples: dict[str, list[tuple[float, float]]] = {name: [] for name in SERIES if name != "batch_at_pace"}
+        self.samples: dict[str, list[tuple[float, float]]] = {name: [] for name in SERIES}
         self.rows: list[tuple[float, float]] = []
         self._seen: set[tuple[str, int]] = set()
 
@@ -197,15 +195,18 @@ def result_of(sampler: Sampler, minutes: float, keys: int, restarts: int) -> dic
 
 def at_pace(batches: Sequence[tuple[float, float]], pace: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Batch times, each divided by how slow the machine was in its minute, relative to the middle of all."""
-    taken: dict[int, list[float]] = {}
-    for moment, value in pace:
-        taken.setdefault(int(moment // BLOCK_S), []).append(value)
     usual = statistics.median(value for _, value in pace)
-    return [
-        (moment, value * usual / statistics.median(taken[int(moment // BLOCK_S)]))
-        for moment, value in batches
-        if int(moment // BLOCK_S) in taken
-    ]
+    slow = {block: statistics.median(value for _, value in taken) / usual for block, taken in blocks(pace).items()}
+    known = [(block, those) for block, those in blocks(batches).items() if block in slow]
+    return [(moment, value / slow[block]) for block, those in known for moment, value in those]
+
+
+def blocks(samples: Sequence[tuple[float, float]], seconds: float = BLOCK_S) -> dict[int, list[tuple[float, float]]]:
+    """Samples by the number of the block of so many seconds that they are in, a minute unless said."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for one in samples:
+        found.setdefault(int(one[0] // seconds), []).append(one)
+    return found
 
 
 def thinned(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -224,10 +225,7 @@ def slope(samples: Sequence[tuple[float, float]]) -> float:
 
 def trend(samples: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Median, slope per hour with its 95 % interval, and whether that interval holds zero or little."""
-    blocks: dict[int, list[tuple[float, float]]] = {}
-    for one in samples:
-        blocks.setdefault(int(one[0] // BLOCK_S), []).append(one)
-    chosen = list(blocks.values())
+    chosen = list(blocks(samples).values())
     drawn = random.Random(1)
     slopes = sorted(
         slope([one for block in drawn.choices(chosen, k=len(chosen)) for one in block]) for _ in range(RESAMPLES)
@@ -275,12 +273,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
     series = {}
     for name, title in SERIES.items():
         found = result["series"][name]
-        blocks: dict[int, list[float]] = {}
-        for moment, value in found["samples"]:
-            blocks.setdefault(int(moment // 30), []).append(value)
         if found["median"]:
-            xs = [(block + 0.5) / 2 for block in sorted(blocks)]
-            ys = [statistics.median(blocks[block]) / found["median"] for block in sorted(blocks)]
+            halves = sorted(blocks(found["samples"], 30).items())
+            xs = [(block + 0.5) / 2 for block, _ in halves]
+            ys = [statistics.median(value for _, value in those) / found["median"] for _, those in halves]
             series[title.split(",")[0]] = (xs, ys)
     title = f"Soak: {result['live_keys']:,} live keys, {result['batches']} batches, {result['restarts']} starts"
     figure.lines(path, series, title=title, x="minutes", y="relative to the median")

@@ -271,8 +271,9 @@ class StoreChecker:
                 error, versions = failed.error, failed.versions
                 # the oldest versions may have been collected meanwhile, with files that are counted by; the rest stays
                 gone = set(left) - self._retained.now() if error.kind == "file.missing" else set()
-                self._note(left[max(gone or versions)].name, error, *(gone or versions))
-                left = {version: found for version, found in left.items() if version not in (gone or versions)}
+                lost = gone or versions
+                self._note(left[max(lost)].name, error, *lost)
+                left = {version: found for version, found in left.items() if version not in lost}
         return None
 
     def _counted(self, opened: Mapping[int, Opened]) -> int:
