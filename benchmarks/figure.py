@@ -46,13 +46,17 @@ def grouped_bars(
     _finish(figure, axes, path, title)
 
 
+_COLOURS = 10
+"""Of matplotlib's palette, which begins anew after them."""
+
+
 def lines(
     path: Path, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str
 ) -> None:
-    """One line for each named series."""
+    """One line for each named series; of more than there are colours, the rest are dashed."""
     figure, axes = _empty()
-    for name, (xs, ys) in series.items():
-        axes.plot(xs, ys, label=name, linewidth=1.2)
+    for number, (name, (xs, ys)) in enumerate(series.items()):
+        axes.plot(xs, ys, "-" if number < _COLOURS else "--", label=name, linewidth=1.2)
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
