@@ -12,14 +12,14 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.format import manifest
 from lamina.format.entries import Compression, Written, encode
-from lamina.format.manifest import CommitManifest, Section, SegmentManifest
+from lamina.format.manifest import CommitManifest, Section, SegmentManifest, StoreIdentity
 
 FORMAT_VERSION = 2
 """The greatest format version that this release reads."""
@@ -41,6 +41,8 @@ MAX_MANIFEST_BYTES = 256 << 20
 """No manifest is larger; a damaged length must not allocate the machine's memory."""
 
 _SHA_BYTES = 16
+
+_Parsed = TypeVar("_Parsed")
 
 
 def checksum(*chunks: Any) -> str:
@@ -168,6 +170,29 @@ class Footer:
         return value
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What a manifest says of its own file: of which kind and whose it is, and what is in it; not what it refers to.
+
+    A long chain is read file by file, and each one's manifest refers to all before it.
+
+    Args:
+        id: of the attempt, or of the segment.
+    """
+
+    kind: int
+    id: str
+    store: StoreIdentity
+    sections: tuple[Section, ...]
+    header_crc: int
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Contents:
+        kind, name = (SEGMENT, "segment") if "segment" in value else (COMMIT, "attempt")
+        sections = tuple(Section.from_json(section) for section in value["sections"])
+        return cls(kind, str(value[name]), StoreIdentity.from_json(value["store"]), sections, int(value["header_crc"]))
+
+
 def check_header(first: Any, kind: int, header_crc: int, path: str) -> None:
     """Verifies the first 16 bytes of a file against its manifest."""
     raw = bytes(memoryview(first)[: HEADER.size])
@@ -190,13 +215,12 @@ def check_section(data: Any, section: Section, path: str) -> None:
         raise damaged(path, f"section {section.name!r} does not fit its checksum")
 
 
-def check_whole(data: Any, parsed: CommitManifest | SegmentManifest, end: Footer, path: str) -> None:
+def check_whole(data: Any, contents: Contents, end: Footer, path: str) -> None:
     """Verifies the header and the padding of a whole file, and that its sections lie within it."""
-    kind = COMMIT if isinstance(parsed, CommitManifest) else SEGMENT
     view = memoryview(data)
-    check_header(view, kind, parsed.header_crc, path)
+    check_header(view, contents.kind, contents.header_crc, path)
     position = HEADER.size
-    for section in sorted(parsed.sections, key=lambda section: section.offset):
+    for section in sorted(contents.sections, key=lambda section: section.offset):
         if section.offset % 8 or section.offset < position or section.offset + section.length > end.manifest_offset:
             raise damaged(path, f"section {section.name!r} lies outside its place")
         if any(view[position : section.offset]):
@@ -210,17 +234,25 @@ def verify(data: Any, path: str) -> CommitManifest | SegmentManifest:
     """Verifies every byte of a whole file and gives its manifest."""
     view = memoryview(data)
     end = Footer.parse(view, len(view), path)
-    parsed = parse_manifest(end.manifest(view[end.manifest_offset : -FOOTER.size], path), path)
-    check_whole(view, parsed, end, path)
-    for section in parsed.sections:
+    value = end.manifest(view[end.manifest_offset : -FOOTER.size], path)
+    contents = parse(Contents.from_json, value, path)
+    check_whole(view, contents, end, path)
+    for section in contents.sections:
         check_section(view[section.offset : section.offset + section.length], section, path)
-    return parsed
+    return parse_manifest(value, path)
 
 
 def parse_manifest(value: Mapping[str, Any], path: str) -> CommitManifest | SegmentManifest:
     """The manifest that `value` is."""
+    if "segment" in value:
+        return parse(SegmentManifest.from_json, value, path)
+    return parse(CommitManifest.from_json, value, path)
+
+
+def parse(from_json: Callable[[Mapping[str, Any]], _Parsed], value: Mapping[str, Any], path: str) -> _Parsed:
+    """What `from_json` makes of the JSON of a manifest."""
     try:
-        return SegmentManifest.from_json(value) if "segment" in value else CommitManifest.from_json(value)
+        return from_json(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"its manifest lacks what it must have ({type(error).__name__}: {error})") from error
 

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format import container, paths
 from lamina.format.attempt_id import FILE, AttemptId
-from lamina.format.container import COMMIT, SEGMENT, Footer
+from lamina.format.container import COMMIT, SEGMENT, Contents, Footer
 from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
@@ -110,13 +110,11 @@ class StoreFiles:
         path = self._path(str(CommitName(parsed)))
 
         def opened() -> Opened:
-            manifest, size = self._manifest(self.storage, path, None)
-            if not isinstance(manifest, CommitManifest) or (manifest.attempt, manifest.store) != (
-                attempt,
-                self.identity,
-            ):
-                raise self._foreign(self.storage.location(path), manifest, self.identity)
-            return Opened(manifest, size)
+            value, contents, size = self._manifest(self.storage, path, None)
+            where = self.storage.location(path)
+            if (contents.kind, contents.id, contents.store) != (COMMIT, attempt, self.identity):
+                raise _foreign(where, contents.id, contents.store, self.identity)
+            return Opened(container.parse(CommitManifest.from_json, value, where), size)
 
         return _without_bad_copy(self.storage, path, opened)
 
@@ -125,13 +123,11 @@ class StoreFiles:
         path = self._path(str(name))
 
         def opened() -> tuple[SegmentManifest, int]:
-            manifest, size = self._manifest(self.storage, path, None)
-            if not isinstance(manifest, SegmentManifest) or (manifest.segment, manifest.store) != (
-                name.id,
-                self.identity,
-            ):
-                raise self._foreign(self.storage.location(path), manifest, self.identity)
-            return manifest, size
+            value, contents, size = self._manifest(self.storage, path, None)
+            where = self.storage.location(path)
+            if (contents.kind, contents.id, contents.store) != (SEGMENT, name.id, self.identity):
+                raise _foreign(where, contents.id, contents.store, self.identity)
+            return container.parse(SegmentManifest.from_json, value, where), size
 
         return _without_bad_copy(self.storage, path, opened)
 
@@ -186,8 +182,8 @@ class StoreFiles:
         if reference.size - reference.length <= _WHOLE_BYTES:
             # and one more, so that a longer file shows
             whole = storage.read(path, reference.size + 1)
-            manifest, _ = self._manifest(storage, path, whole)
-            section = self._section(manifest, reference, where)
+            _, contents, _ = self._manifest(storage, path, whole)
+            section = _section(contents, reference, where)
             data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
         else:
             section = self._section_of(storage, path, reference)
@@ -210,17 +206,10 @@ class StoreFiles:
     def _section_of(self, storage: Storage, path: str, reference: Reference) -> Section:
         """What the file itself says of the section that is referred to."""
         where = storage.location(path)
-        manifest, size = self._manifest(storage, path, None)
+        _, contents, size = self._manifest(storage, path, None)
         if size != reference.size:
             raise container.damaged(where, f"it has {size} bytes where {reference.size} are referred to")
-        return self._section(manifest, reference, where)
-
-    def _section(self, manifest: CommitManifest | SegmentManifest, reference: Reference, where: str) -> Section:
-        self._check_identity(manifest, reference, where)
-        section = next((section for section in manifest.sections if section.offset == reference.offset), None)
-        if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
-            raise container.damaged(where, "it does not have the section that is referred to")
-        return section
+        return _section(contents, reference, where)
 
     def verify(self, name: str, read: Callable[[int], None]) -> tuple[CommitManifest | SegmentManifest, int]:
         """Verifies every byte of a file in the store's directory, in bounded memory; gives its manifest and its size.
@@ -232,20 +221,22 @@ class StoreFiles:
         """
         path = self._path(name)
         where = self.storage.location(path)
-        manifest, size = self._manifest(self.storage, path, None)
-        if not _is_named(name, manifest):
-            raise self._foreign(where, manifest, self.identity)
-        kind = COMMIT if isinstance(manifest, CommitManifest) else SEGMENT
-        container.check_header(self.storage.read_range(path, 0, _HEADER_BYTES), kind, manifest.header_crc, where)
-        for section in manifest.sections:
+        value, contents, size = self._manifest(self.storage, path, None)
+        if not _is_named(name, contents):
+            raise _foreign(where, contents.id, contents.store, self.identity)
+        header = self.storage.read_range(path, 0, _HEADER_BYTES)
+        container.check_header(header, contents.kind, contents.header_crc, where)
+        for section in contents.sections:
             pieces = _in_place(self.storage, path, section)
             self._check_digest(self.storage, path, section, pieces, lambda piece: read(len(piece)))
-        return manifest, size
+        return container.parse_manifest(value, where), size
 
     def check_origin(self, name: str, manifest: CommitManifest | SegmentManifest, origin: StoreIdentity | None) -> None:
         """Raises `file.identity` where a file was not written by `origin`, by default this store."""
-        if manifest.store != (origin or self.identity):
-            raise self._foreign(self.location(name), manifest, origin or self.identity)
+        expected = origin or self.identity
+        if manifest.store != expected:
+            held = manifest.attempt if isinstance(manifest, CommitManifest) else manifest.segment
+            raise _foreign(self.location(name), held, manifest.store, expected)
 
     def place(self, reference: Reference) -> str:
         """How the file of a reference is named to people."""
@@ -262,7 +253,8 @@ class StoreFiles:
 
     def _manifest(
         self, storage: Storage, path: str, whole: pa.Buffer | None
-    ) -> tuple[CommitManifest | SegmentManifest, int]:
+    ) -> tuple[Mapping[str, Any], Contents, int]:
+        """The JSON of a file's manifest, verified, what it says of the file, and the size of the file."""
         where = storage.location(path)
         if whole is None:
             tail, size = storage.read_tail(path, _TAIL_BYTES)
@@ -274,33 +266,38 @@ class StoreFiles:
             stored = tail.slice(start, end.stored_length)
         else:
             stored = storage.read_range(path, end.manifest_offset, end.stored_length)
-        manifest = container.parse_manifest(end.manifest(stored, where), where)
+        value = end.manifest(stored, where)
+        contents = container.parse(Contents.from_json, value, where)
         if tail.size == size:
-            container.check_whole(tail, manifest, end, where)
-        return manifest, size
-
-    def _check_identity(self, manifest: CommitManifest | SegmentManifest, reference: Reference, where: str) -> None:
-        name = paths.split(reference.path or "")[1]
-        if not _is_named(name, manifest) or manifest.store != reference.origin:
-            raise self._foreign(where, manifest, reference.origin)
-
-    def _foreign(self, where: str, manifest: CommitManifest | SegmentManifest, expected: StoreIdentity) -> LaminaError:
-        what = manifest.attempt if isinstance(manifest, CommitManifest) else manifest.segment
-        return LaminaError.from_kind(
-            "file.identity",
-            f"{where} is not what its name says: it holds {what} of {manifest.store}, and {expected} was expected",
-        )
+            container.check_whole(tail, contents, end, where)
+        return value, contents, size
 
     def _path(self, name: str) -> str:
         return paths.join(self.directory, name)
 
 
-def _is_named(name: str, manifest: CommitManifest | SegmentManifest) -> bool:
+def _section(contents: Contents, reference: Reference, where: str) -> Section:
+    """The section that is referred to, if this is a file of the store that the reference names."""
+    if not _is_named(paths.split(reference.path or "")[1], contents) or contents.store != reference.origin:
+        raise _foreign(where, contents.id, contents.store, reference.origin)
+    section = next((section for section in contents.sections if section.offset == reference.offset), None)
+    if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
+        raise container.damaged(where, "it does not have the section that is referred to")
+    return section
+
+
+def _is_named(name: str, contents: Contents) -> bool:
     """Whether a file has the name that its manifest asks for."""
     parsed = paths.parse_name(name)
-    if isinstance(manifest, CommitManifest):
-        return isinstance(parsed, CommitName) and str(parsed.attempt) == manifest.attempt
-    return isinstance(parsed, SegmentName) and parsed.id == manifest.segment
+    if contents.kind == COMMIT:
+        return isinstance(parsed, CommitName) and str(parsed.attempt) == contents.id
+    return isinstance(parsed, SegmentName) and parsed.id == contents.id
+
+
+def _foreign(where: str, held: str, store: StoreIdentity, expected: StoreIdentity) -> LaminaError:
+    return LaminaError.from_kind(
+        "file.identity", f"{where} is not what its name says: it holds {held} of {store}, and {expected} was expected"
+    )
 
 
 def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buffer]:
