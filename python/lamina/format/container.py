@@ -163,8 +163,11 @@ class Footer:
             raise damaged(path, f"its manifest cannot be read ({error})") from error
         if not isinstance(value, dict):
             raise damaged(path, "its manifest is no object")
-        references = value.get("references") or ()
-        needed = REWRITES if any(isinstance(one, dict) and one.get("rewrite") for one in references) else PLAIN
+        references = value.get("references")
+        rewrites = isinstance(references, list) and any(
+            isinstance(one, dict) and one.get("rewrite") for one in references
+        )
+        needed = REWRITES if rewrites else PLAIN
         if self.version != needed:
             raise damaged(path, f"its footer names format version {self.version}, and its manifest is of {needed}")
         return value
@@ -215,14 +218,26 @@ def check_section(data: Any, section: Section, path: str) -> None:
         raise damaged(path, f"section {section.name!r} does not fit its checksum")
 
 
+def check_places(contents: Contents, end: Footer, path: str) -> None:
+    """Verifies that the sections lie one after the other between header and manifest."""
+    position = HEADER.size
+    for section in _by_offset(contents):
+        behind = section.offset + section.length
+        if section.offset % 8 or section.offset < position or not section.offset <= behind <= end.manifest_offset:
+            raise damaged(path, f"section {section.name!r} lies outside its place")
+        position = behind
+
+
+def _by_offset(contents: Contents) -> list[Section]:
+    return sorted(contents.sections, key=lambda section: section.offset)
+
+
 def check_whole(data: Any, contents: Contents, end: Footer, path: str) -> None:
-    """Verifies the header and the padding of a whole file, and that its sections lie within it."""
+    """Verifies the header and the padding of a whole file, whose sections are in their places."""
     view = memoryview(data)
     check_header(view, contents.kind, contents.header_crc, path)
     position = HEADER.size
-    for section in sorted(contents.sections, key=lambda section: section.offset):
-        if section.offset % 8 or section.offset < position or section.offset + section.length > end.manifest_offset:
-            raise damaged(path, f"section {section.name!r} lies outside its place")
+    for section in _by_offset(contents):
         if any(view[position : section.offset]):
             raise damaged(path, "its padding is not zero")
         position = section.offset + section.length
@@ -236,6 +251,7 @@ def verify(data: Any, path: str) -> CommitManifest | SegmentManifest:
     end = Footer.parse(view, len(view), path)
     value = end.manifest(view[end.manifest_offset : -FOOTER.size], path)
     contents = parse(Contents.from_json, value, path)
+    check_places(contents, end, path)
     check_whole(view, contents, end, path)
     for section in contents.sections:
         check_section(view[section.offset : section.offset + section.length], section, path)
@@ -253,7 +269,7 @@ def parse(from_json: Callable[[Mapping[str, Any]], _Parsed], value: Mapping[str,
     """What `from_json` makes of the JSON of a manifest."""
     try:
         return from_json(value)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise damaged(path, f"its manifest lacks what it must have ({type(error).__name__}: {error})") from error
 
 

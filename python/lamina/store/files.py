@@ -268,6 +268,7 @@ class StoreFiles:
             stored = storage.read_range(path, end.manifest_offset, end.stored_length)
         value = end.manifest(stored, where)
         contents = container.parse(Contents.from_json, value, where)
+        container.check_places(contents, end, where)
         if tail.size == size:
             container.check_whole(tail, contents, end, where)
         return value, contents, size

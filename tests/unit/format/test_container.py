@@ -17,6 +17,9 @@ from lamina.format import container, entries
 from lamina.format.container import COMMIT, ContainerWriter, Footer, verify
 from lamina.format.entries import SCHEMA, Compression
 from lamina.format.manifest import CommitManifest
+from lamina.storage import Storage
+from lamina.store import files
+from lamina.store.files import StoreFiles
 from lamina.testing.expect import fails_with
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "format-1" / "state" / "0" / "0"
@@ -144,6 +147,40 @@ def test_a_manifest_with_a_filter_is_refused() -> None:
     manifest["references"][0]["filter"] = {"keep": "half"}
     with fails_with("file.damaged"):
         container.parse_manifest(manifest, "f")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"references": 5},
+        {"version": float("inf")},
+        {"sections": [{"name": "increment", "offset": 16, "length": 10**30, "rows": 1, "sha256": "00" * 16}]},
+        {"sections": [{"name": "increment", "offset": 16, "length": -16, "rows": 1, "sha256": "00" * 16}]},
+    ],
+    ids=["references that are no list", "a number without end", "a section beyond the file", "a negative length"],
+)
+@pytest.mark.parametrize("tail", [64 << 10, 64], ids=["read whole", "read in parts"])
+def test_a_manifest_whose_checksum_fits_is_refused_for_what_no_file_has(
+    change: dict[str, Any], tail: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_TAIL_BYTES", tail)
+    data = COMMITS[1].read_bytes()
+    found = verify(data, "f")
+    end = Footer.parse(data, len(data), "f")
+    text = json.dumps({**found.to_json(), **change}).encode()
+    stored = pa.Codec("zstd").compress(text, asbytes=True)
+    size = end.manifest_offset + len(stored) + container.FOOTER.size
+    sealed = data[: end.manifest_offset] + stored
+    sealed += container.footer(end.manifest_offset, stored, len(text), size)
+    path = tmp_path / "0" / "0" / COMMITS[1].name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(sealed)
+    opened = StoreFiles(Storage(str(tmp_path)), found.store)
+    with fails_with("file.damaged") as caught:
+        opened.verify(path.name, lambda _: None)
+    assert path.name in caught.error.message
+    with fails_with("file.damaged"):
+        verify(sealed, "f")
 
 
 def test_an_op_that_is_not_known_is_refused_by_name() -> None:
