@@ -7,19 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from lamina.checkpoint import read_identity
 from lamina.components import SystemClock
-from lamina.format import container, manifest
-from lamina.format.container import verify
+from lamina.format.container import Footer, verify
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.storage import Storage
 from lamina.store.check import StoreChecker
 from lamina.store.plain import open_store
 from lamina.testing.expect import fails_with
 from tests.faults.test_files import state_of
+from tests.sealed import sealed
 
 
 class Borrowing:
@@ -53,15 +52,12 @@ class Borrowing:
     def stand_on(self, origin: StoreIdentity) -> None:
         """Names `origin` as the store that wrote the file."""
         data = self.newest.read_bytes()
-        end = container.Footer.parse(data, len(data), "")
+        end = Footer.parse(data, len(data), "")
         found = verify(data, "")
         assert isinstance(found, CommitManifest)
         references = (found.references[0], replace(self.reference, origin=origin))
-        text = manifest.to_bytes(replace(found, references=references).to_json())
-        stored = pa.Codec("zstd").compress(text, asbytes=True)
-        size = end.manifest_offset + len(stored) + container.FOOTER.size
-        footer = container.footer(end.manifest_offset, stored, len(text), size)
-        self.newest.write_bytes(data[: end.manifest_offset] + stored + footer)
+        value = replace(found, references=references).to_json()
+        self.newest.write_bytes(sealed(data[: end.manifest_offset], value))
 
     def problems(self) -> list[str]:
         """What fsck finds in the newest version that the lender's file is part of."""

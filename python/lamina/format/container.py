@@ -172,6 +172,17 @@ class Footer:
             raise damaged(path, f"its footer names format version {self.version}, and its manifest is of {needed}")
         return value
 
+    def contents(self, value: Mapping[str, Any], path: str) -> Contents:
+        """What the manifest says of its own file, where all sections lie one after the other before it."""
+        contents = parse(Contents.from_json, value, path)
+        position = HEADER.size
+        for section in contents.sections:
+            behind = section.offset + section.length
+            if section.offset % 8 or section.offset < position or not section.offset <= behind <= self.manifest_offset:
+                raise damaged(path, f"section {section.name!r} lies outside its place")
+            position = behind
+        return contents
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -181,6 +192,7 @@ class Contents:
 
     Args:
         id: of the attempt, or of the segment.
+        sections: in the order in which they lie in the file.
     """
 
     kind: int
@@ -192,8 +204,9 @@ class Contents:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contents:
         kind, name = (SEGMENT, "segment") if "segment" in value else (COMMIT, "attempt")
-        sections = tuple(Section.from_json(section) for section in value["sections"])
-        return cls(kind, str(value[name]), StoreIdentity.from_json(value["store"]), sections, int(value["header_crc"]))
+        sections = sorted(map(Section.from_json, value["sections"]), key=lambda section: section.offset)
+        store = StoreIdentity.from_json(value["store"])
+        return cls(kind, str(value[name]), store, tuple(sections), int(value["header_crc"]))
 
 
 def check_header(first: Any, kind: int, header_crc: int, path: str) -> None:
@@ -218,26 +231,12 @@ def check_section(data: Any, section: Section, path: str) -> None:
         raise damaged(path, f"section {section.name!r} does not fit its checksum")
 
 
-def check_places(contents: Contents, end: Footer, path: str) -> None:
-    """Verifies that the sections lie one after the other between header and manifest."""
-    position = HEADER.size
-    for section in _by_offset(contents):
-        behind = section.offset + section.length
-        if section.offset % 8 or section.offset < position or not section.offset <= behind <= end.manifest_offset:
-            raise damaged(path, f"section {section.name!r} lies outside its place")
-        position = behind
-
-
-def _by_offset(contents: Contents) -> list[Section]:
-    return sorted(contents.sections, key=lambda section: section.offset)
-
-
 def check_whole(data: Any, contents: Contents, end: Footer, path: str) -> None:
-    """Verifies the header and the padding of a whole file, whose sections are in their places."""
+    """Verifies the header and the padding of a whole file."""
     view = memoryview(data)
     check_header(view, contents.kind, contents.header_crc, path)
     position = HEADER.size
-    for section in _by_offset(contents):
+    for section in contents.sections:
         if any(view[position : section.offset]):
             raise damaged(path, "its padding is not zero")
         position = section.offset + section.length
@@ -250,8 +249,7 @@ def verify(data: Any, path: str) -> CommitManifest | SegmentManifest:
     view = memoryview(data)
     end = Footer.parse(view, len(view), path)
     value = end.manifest(view[end.manifest_offset : -FOOTER.size], path)
-    contents = parse(Contents.from_json, value, path)
-    check_places(contents, end, path)
+    contents = end.contents(value, path)
     check_whole(view, contents, end, path)
     for section in contents.sections:
         check_section(view[section.offset : section.offset + section.length], section, path)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format import container, paths
 from lamina.format.attempt_id import FILE, AttemptId
-from lamina.format.container import COMMIT, SEGMENT, Contents, Footer
+from lamina.format.container import COMMIT, Contents, Footer
 from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
@@ -37,6 +37,8 @@ _IN_MEMORY_BYTES = 16 << 20
 
 _COPY_PREFIX = "lamina-section-"
 _HEADER_BYTES = container.HEADER.size
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -107,27 +109,20 @@ class StoreFiles:
             raise LaminaError.from_kind(
                 "attempt-id.unknown", f"attempt id {attempt!r} names no file that this release can open"
             )
-        path = self._path(str(CommitName(parsed)))
-
-        def opened() -> Opened:
-            value, contents, size = self._manifest(self.storage, path, None)
-            where = self.storage.location(path)
-            if (contents.kind, contents.id, contents.store) != (COMMIT, attempt, self.identity):
-                raise _foreign(where, contents.id, contents.store, self.identity)
-            return Opened(container.parse(CommitManifest.from_json, value, where), size)
-
-        return _without_bad_copy(self.storage, path, opened)
+        return Opened(*self._open(str(CommitName(parsed)), CommitManifest.from_json))
 
     def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
         """The manifest of a segment of this store, and the size of its file."""
-        path = self._path(str(name))
+        return self._open(str(name), SegmentManifest.from_json)
 
-        def opened() -> tuple[SegmentManifest, int]:
+    def _open(self, name: str, from_json: Callable[[Mapping[str, Any]], _Found]) -> tuple[_Found, int]:
+        path = self._path(name)
+        where = self.storage.location(path)
+
+        def opened() -> tuple[_Found, int]:
             value, contents, size = self._manifest(self.storage, path, None)
-            where = self.storage.location(path)
-            if (contents.kind, contents.id, contents.store) != (SEGMENT, name.id, self.identity):
-                raise _foreign(where, contents.id, contents.store, self.identity)
-            return container.parse(SegmentManifest.from_json, value, where), size
+            _check_identity(name, contents, self.identity, where)
+            return container.parse(from_json, value, where), size
 
         return _without_bad_copy(self.storage, path, opened)
 
@@ -267,8 +262,7 @@ class StoreFiles:
         else:
             stored = storage.read_range(path, end.manifest_offset, end.stored_length)
         value = end.manifest(stored, where)
-        contents = container.parse(Contents.from_json, value, where)
-        container.check_places(contents, end, where)
+        contents = end.contents(value, where)
         if tail.size == size:
             container.check_whole(tail, contents, end, where)
         return value, contents, size
@@ -279,12 +273,17 @@ class StoreFiles:
 
 def _section(contents: Contents, reference: Reference, where: str) -> Section:
     """The section that is referred to, if this is a file of the store that the reference names."""
-    if not _is_named(paths.split(reference.path or "")[1], contents) or contents.store != reference.origin:
-        raise _foreign(where, contents.id, contents.store, reference.origin)
+    _check_identity(paths.split(reference.path or "")[1], contents, reference.origin, where)
     section = next((section for section in contents.sections if section.offset == reference.offset), None)
     if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
         raise container.damaged(where, "it does not have the section that is referred to")
     return section
+
+
+def _check_identity(name: str, contents: Contents, store: StoreIdentity, where: str) -> None:
+    """Raises `file.identity` where a file is not what its name says, or was not written by `store`."""
+    if not _is_named(name, contents) or contents.store != store:
+        raise _foreign(where, contents.id, contents.store, store)
 
 
 def _is_named(name: str, contents: Contents) -> bool:
@@ -305,9 +304,6 @@ def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buff
     """A section in small pieces."""
     for offset, length in split(section.offset, section.length, _PIECE_BYTES):
         yield storage.read_range(path, offset, length)
-
-
-_Found = TypeVar("_Found")
 
 
 def _without_bad_copy(storage: Storage, path: str, read: Callable[[], _Found]) -> _Found:

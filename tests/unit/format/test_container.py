@@ -21,6 +21,7 @@ from lamina.storage import Storage
 from lamina.store import files
 from lamina.store.files import StoreFiles
 from lamina.testing.expect import fails_with
+from tests.sealed import sealed
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "format-1" / "state" / "0" / "0"
 ROLLING = next((GOLDEN.parents[3] / "format-2" / "state" / "0" / "0").glob("9_*.lam"))
@@ -98,15 +99,13 @@ def test_padding_that_is_not_zero_is_detected(position: int | None) -> None:
         {"name": name, "offset": offset, "length": 13, "rows": 0, "sha256": container.checksum(content)}
         for name, offset in (("increment", 16), ("snapshot", 32))
     ]
-    text = json.dumps({**template, "sections": sections}).encode()
-    stored = pa.Codec("zstd").compress(text, asbytes=True)
-    end = container.footer(len(body), stored, len(text), len(body) + len(stored) + 64)
+    value = {**template, "sections": sections}
     if position is None:
-        verify(bytes(body) + stored + end, "f")
+        verify(sealed(bytes(body), value), "f")
         return
     body[position] = 1
     with fails_with("file.damaged"):
-        verify(bytes(body) + stored + end, "f")
+        verify(sealed(bytes(body), value), "f")
 
 
 def test_a_file_of_a_newer_format_is_refused_by_name() -> None:
@@ -167,20 +166,16 @@ def test_a_manifest_whose_checksum_fits_is_refused_for_what_no_file_has(
     data = COMMITS[1].read_bytes()
     found = verify(data, "f")
     end = Footer.parse(data, len(data), "f")
-    text = json.dumps({**found.to_json(), **change}).encode()
-    stored = pa.Codec("zstd").compress(text, asbytes=True)
-    size = end.manifest_offset + len(stored) + container.FOOTER.size
-    sealed = data[: end.manifest_offset] + stored
-    sealed += container.footer(end.manifest_offset, stored, len(text), size)
+    refused = sealed(data[: end.manifest_offset], {**found.to_json(), **change})
     path = tmp_path / "0" / "0" / COMMITS[1].name
     path.parent.mkdir(parents=True)
-    path.write_bytes(sealed)
+    path.write_bytes(refused)
     opened = StoreFiles(Storage(str(tmp_path)), found.store)
     with fails_with("file.damaged") as caught:
         opened.verify(path.name, lambda _: None)
     assert path.name in caught.error.message
     with fails_with("file.damaged"):
-        verify(sealed, "f")
+        verify(refused, "f")
 
 
 def test_an_op_that_is_not_known_is_refused_by_name() -> None:
