@@ -15,9 +15,8 @@ INSTALL := $(PIP) install --quiet -c constraints.txt
 # How many tests run at once, where they are apart from each other by file.
 WORKERS ?= 2
 PYTEST_APART = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
-# Tests that share a busy machine with Spark or with package registries: what failed runs once more, alone. A defect fails
-# again; what does not is in the output of the first run.
-ONLY_FAILED = --last-failed --last-failed-no-failures none
+# Runs targets one after the other, each within its limit; a JVM that crashed fails its target.
+STAGES = MAKE="$(MAKE)" $(PY) -m tests.stages
 # How long `make test-faults` kills processes of a running query.
 KILL_MINUTES ?= 5
 # How long `make test-soak` runs one query.
@@ -38,12 +37,11 @@ endif
 
 PYSPARK = $$($(PY) -c 'import pyspark; print(pyspark.__version__)')
 # $(1): which tests, by marker; $(2): what their report is called after
-TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" --junitxml=build/test-reports/pyspark-$(PYSPARK)$(2).xml || \
-	$(PY) -m pytest tests/spark -m "$(1)" $(ONLY_FAILED) --junitxml=build/test-reports/pyspark-$(PYSPARK)$(2)-again.xml
+TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" --junitxml=build/test-reports/pyspark-$(PYSPARK)$(2).xml
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
-.PHONY: help demo test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
+.PHONY: help demo check check-table check-operators test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
 	test-long test-hadoop test-faults test-nightly test-soak test-broken test-packaging matrix docs notebooks bench-quick \
 	clean check-machine
 
@@ -53,7 +51,18 @@ help:  ## Print this list
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
 
-test: lint test-unit test-scala test-hadoop test-faults test-packaging  ## Everything but test-spark (at most 25 minutes on two cores)
+check: $(VENV)/.dev  ## Lint, types, unit and conformance tests, the table's tests and five queries (five minutes)
+	$(STAGES) lint check-table check-operators test-unit
+
+check-table: $(VENV)/.dev $(SBT_JAR)
+	$(SBT) "$(lastword $(SBT_PROJECTS))/testOnly org.apache.spark.sql.lamina.table.*"
+
+check-operators: $(VENV)/.dev
+	$(PY) hatch_build.py
+	$(PYTEST_APART) tests/spark/test_operators.py -k "inner or full_outer or real_time or formats_3_and_4 or checksums"
+
+test: $(VENV)/.dev  ## Everything but test-spark (at most 25 minutes on two cores)
+	$(STAGES) lint test-unit test-hadoop test-scala test-faults test-packaging
 
 build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
 
@@ -84,7 +93,8 @@ test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
-test-spark: test-pyspark test-long test-suites  ## Tests with Spark (at most 45 minutes on two cores)
+test-spark: $(VENV)/.dev  ## Tests with Spark (at most 30 minutes on two cores)
+	$(STAGES) test-long test-pyspark test-suites
 	$(PY) -m tests.matrix --check
 
 test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
@@ -97,8 +107,7 @@ test-long: $(VENV)/.dev  ## PySpark tests that take minutes each: clusters, Spar
 
 test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll
-	# Some of Spark's tests race the query that they watch; a suite in which one failed is run once more.
-	$(SBT) suites42/test || $(SBT) suites42/testQuick
+	LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) PYSPARK_PYTHON=$(abspath $(PY)) $(PY) -m tests.suites -- $(SBT_COMMAND)
 
 matrix: $(VENV)/.dev  ## Write the README's table of operators from the results of test-spark
 	$(PY) -m tests.matrix
@@ -117,7 +126,9 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	$(PY) -m pytest tests/nightly
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	$(PY) -m benchmarks.kill --minutes 60
-	LAMINA_SUITES_REPEATS=1 $(MAKE) test-suites
+	LAMINA_ALL_COMPILERS=1 $(MAKE) test-pyspark test-long
+	LAMINA_ALL_COMPILERS=1 LAMINA_SUITES_REPEATS=1 $(MAKE) test-suites
+	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
 
 test-soak: $(VENV)/.dev  ## One query for SOAK_MINUTES=60 with restarts: whether anything grows
 	$(PY) hatch_build.py
@@ -130,7 +141,7 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) -m benchmarks.kill --minutes 15 --broken "no lineage check"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
-	$(PY) -m pytest tests/packaging || $(PY) -m pytest tests/packaging $(ONLY_FAILED)
+	$(PY) -m pytest tests/packaging
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
 	$(INSTALL) matplotlib
@@ -181,8 +192,8 @@ PYSPARK_JARS = $(shell $(PY) -c "import importlib.util, os; \
 # pyspark 4.3 needs Python 3.11; on 3.10 sbt builds the shim for Spark 4.2 only.
 SBT_PROJECTS = spark42 $(if $(wildcard $(PYSPARK_JARS)/spark-core_2.13-4.3.*),spark43)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
-SBT = LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) PYSPARK_PYTHON=$(abspath $(PY)) $(JAVA) -Xmx1g -Xss8m -Dsbt.color=false -Dsbt.supershell=false \
-	-Dsbt.server.autostart=false -jar $(SBT_JAR) </dev/null
+SBT_COMMAND = $(JAVA) -Xmx1g -Xss8m -Dsbt.color=false -Dsbt.supershell=false -Dsbt.server.autostart=false -jar $(SBT_JAR)
+SBT = LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) PYSPARK_PYTHON=$(abspath $(PY)) $(SBT_COMMAND) </dev/null
 
 $(SBT_JAR): $(VENV)/.base
 	mkdir -p build/sbt-launch
