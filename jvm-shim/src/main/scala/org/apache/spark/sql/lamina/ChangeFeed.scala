@@ -59,6 +59,17 @@ final class ChangeFeed(
   }
 
   private def receive(): Unit = {
+    val outcome =
+      try {
+        receiveRows()
+        End(null)
+      } catch { case error: Throwable => End(error) }
+    // nobody waits for the end of a feed whose reader is gone, and whoever closed it has interrupted this thread
+    try if (!stopped) offer(outcome)
+    catch { case _: InterruptedException | _: LaminaError if stopped => () }
+  }
+
+  private def receiveRows(): Unit = {
     var chunk = new Array[Received](ChunkRows)
     var count = 0
     var family = -1
@@ -67,28 +78,23 @@ final class ChangeFeed(
       chunk = new Array[Received](ChunkRows)
       count = 0
     }
-    val outcome =
-      try {
-        engine.feed(startVersion, endVersion, endAttempt, None) { header =>
-          val families = ColumnFamilies.fromJson(header)
-          family = families.get(familyName.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)).fold(-1)(_.id)
-          offer(Families(families))
-        } { (version, cf, op, keyAddress, keyLength, valueAddress, valueLength) =>
-          if (cf == family) {
-            chunk(count) = Received(
-              version,
-              op,
-              Bytes.copy(null, keyAddress, keyLength),
-              Bytes.copy(null, valueAddress, valueLength)
-            )
-            count += 1
-            if (count == ChunkRows) flush()
-          }
-        }
-        flush()
-        End(null)
-      } catch { case error: Throwable => End(error) }
-    if (!stopped) offer(outcome)
+    engine.feed(startVersion, endVersion, endAttempt, None) { header =>
+      val families = ColumnFamilies.fromJson(header)
+      family = families.get(familyName.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)).fold(-1)(_.id)
+      offer(Families(families))
+    } { (version, cf, op, keyAddress, keyLength, valueAddress, valueLength) =>
+      if (cf == family) {
+        chunk(count) = Received(
+          version,
+          op,
+          Bytes.copy(null, keyAddress, keyLength),
+          Bytes.copy(null, valueAddress, valueLength)
+        )
+        count += 1
+        if (count == ChunkRows) flush()
+      }
+    }
+    flush()
   }
 
   private def offer(message: Message): Unit = {

@@ -30,7 +30,11 @@ private[wire] final class DeadlineTimer(name: String) {
   /** Runs `action` when `deadline` passes, unless the returned function is called before, or the timer is closed. */
   def at(deadline: Deadline)(action: => Unit): () => Unit =
     try {
-      val scheduled = timer.schedule((() => action): Runnable, deadline.remainingMs, TimeUnit.MILLISECONDS)
+      val scheduled = timer.schedule(
+        (() => DaemonThreads.guarded("The end of a deadline")(action)): Runnable,
+        deadline.remainingMs,
+        TimeUnit.MILLISECONDS
+      )
       () => { scheduled.cancel(false); () }
     } catch {
       // the engine has ended, and all its connections are closed

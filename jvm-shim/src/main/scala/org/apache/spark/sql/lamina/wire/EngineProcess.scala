@@ -144,7 +144,9 @@ private[wire] final class EngineProcess private (
   def ownsMaintenance(pid: Long): Unit = maintenance = ProcessHandle.of(pid).toScala
 
   /** Lets `action` run once as soon as the process has ended. */
-  def onExit(action: () => Unit): Unit = { exited.thenRun(() => action()); () }
+  def onExit(action: () => Unit): Unit = {
+    exited.thenRun(() => DaemonThreads.guarded("What follows the end of the engine")(action())); ()
+  }
 
   private def watch(): Unit = {
     DaemonThreads.start(s"lamina-engine-$generation-watch") {

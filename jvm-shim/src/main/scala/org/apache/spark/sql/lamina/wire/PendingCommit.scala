@@ -41,7 +41,7 @@ final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, 
 
   /** Runs `action` when the outcome is known. */
   def whenDone(action: () => Unit): Unit = {
-    result.whenComplete((_, _) => action())
+    result.whenComplete((_, _) => DaemonThreads.guarded("What follows a commit")(action()))
     ()
   }
 
