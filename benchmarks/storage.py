@@ -40,7 +40,7 @@ def run(rows: int, commits: int, directory: str | None) -> dict[str, Any]:
     load = machine.load()
     with tempfile.TemporaryDirectory(prefix="lamina-benchmark-", dir=directory) as folder:
         stores = {
-            variant: lamina.open_store(f"{folder}/{variant}", storage_fsync_enabled=fsync)
+            variant: lamina.open_store(f"{folder}/{variant}", writable=True, storage_fsync_enabled=fsync)
             for variant, fsync in VARIANTS.items()
         }
         for number in range(WARM_UP + commits):

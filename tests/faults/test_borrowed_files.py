@@ -28,9 +28,9 @@ class Borrowing:
     """
 
     def __init__(self, directory: Path, *, copied: bool) -> None:
-        lender = open_store(str(directory / "lender"), 1, 2, "left")
+        lender = open_store(str(directory / "lender"), 1, 2, "left", writable=True)
         self.borrower = str(directory / "borrower")
-        borrower = open_store(self.borrower)
+        borrower = open_store(self.borrower, writable=True)
         for store, value in ((lender, b"lent"), (borrower, b"mine")):
             for number in range(3):
                 store.put(b"key %d" % number, value)
@@ -75,7 +75,7 @@ def test_a_file_of_another_store_is_used_where_a_reference_names_that_store_as_i
 ) -> None:
     borrowing = Borrowing(tmp_path, copied=copied)
     borrowing.stand_on(borrowing.reference.origin)
-    store = open_store(borrowing.borrower)
+    store = open_store(borrowing.borrower, writable=True)
     assert state_of(store) == borrowing.expected
     store.put(b"further", b"1")
     store.commit()

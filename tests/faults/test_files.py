@@ -62,6 +62,7 @@ class Checkpoint:
             storage=self.storage,
             clock=self.clock,
             ids=self.ids,
+            writable=True,
             min_versions=2,
             **settings,
         )
@@ -305,7 +306,7 @@ def test_a_read_that_gives_less_than_there_is_is_detected(mode: str) -> None:
 def test_golden_files_of_the_oldest_format_are_read_without_a_checksum_of_the_identity(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "state", tmp_path / "state")
     assert "crc32" not in json.loads((tmp_path / "state" / CHECKPOINT).read_text())
-    store = open_store(str(tmp_path))
+    store = open_store(str(tmp_path), writable=True)
     assert [known.version for known in store.versions()] == list(range(1, 10))
     assert {path.name for path in (tmp_path / "state" / "0" / "0").iterdir() if parse_name(path.name)}
 

@@ -278,7 +278,7 @@ def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
 
 
 def checkpoint_with(tmp_path: Path, **settings: Any) -> Path:
-    store = open_store(str(tmp_path), **settings)
+    store = open_store(str(tmp_path), writable=True, **settings)
     (tmp_path / "commits").mkdir()
     for batch in range(4):
         store.put(b"k", b"%d" % batch)

@@ -126,7 +126,7 @@ def test_a_commit_over_the_quota_is_refused_and_the_one_after_it_counts() -> Non
     clock, ids = ManualClock(START_MS), SequenceIds()
     backend = Quota(clock)
     storage = Storage("quota:/state", backend=backend)
-    store = open_store("quota:/", storage=storage, clock=clock, ids=ids)
+    store = open_store("quota:/", writable=True, storage=storage, clock=clock, ids=ids)
     store.put(b"a", b"1")
     store.commit()
     files = set(backend.objects)
@@ -146,7 +146,7 @@ def test_a_clock_that_jumps_back_an_hour_loses_nothing_and_files_go_later() -> N
     clock, ids = ManualClock(START_MS), SequenceIds()
     storage = Storage("clock:/state", backend=MemoryBackend(clock))
     arguments: dict[str, Any] = {"storage": storage, "clock": clock, "ids": ids, "min_versions": 3}
-    store = open_store("clock:/", **arguments)
+    store = open_store("clock:/", writable=True, **arguments)
     states = {}
     for number in range(40):
         if number in (11, 23):

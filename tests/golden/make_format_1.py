@@ -31,7 +31,7 @@ def main(directory: Path) -> None:
             for family in FAMILIES
         }
 
-    store = open_store(str(directory), clock=clock, ids=ids)
+    store = open_store(str(directory), writable=True, clock=clock, ids=ids)
     for number in range(20):
         store.put(b"key %d" % number, b"value %d" % number)
     store.put(b"", b"empty key")
@@ -53,10 +53,12 @@ def main(directory: Path) -> None:
     store.append(b"list", b"third", "lists")
     commit(store, snapshot=True)
     for codec in ("lz4", "uncompressed"):
-        store = open_store(str(directory), clock=clock, ids=ids, compression_codec=codec)
+        store = open_store(str(directory), writable=True, clock=clock, ids=ids, compression_codec=codec)
         store.put(b"codec", codec.encode())
         commit(store)
-    store = open_store(str(directory), clock=clock, ids=ids, compaction_mode="full", compaction_full_interval=3)
+    store = open_store(
+        str(directory), writable=True, clock=clock, ids=ids, compaction_mode="full", compaction_full_interval=3
+    )
     store.remove(b"codec")
     commit(store)
     (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")

@@ -22,7 +22,7 @@ def main(directory: Path) -> None:
     expected = {}
 
     def opened(**settings: Any) -> PlainStore:
-        return open_store(str(directory), clock=clock, ids=ids, **settings)
+        return open_store(str(directory), writable=True, clock=clock, ids=ids, **settings)
 
     def commit(store: PlainStore) -> None:
         clock.advance(1000)

@@ -14,7 +14,8 @@ A running query removes old entries, so an entry that a listing shows may be gon
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from lamina.checkpoint.batch_logs import CommitEntry, OffsetEntry, parse_commit, parse_offsets
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
@@ -26,6 +27,7 @@ from lamina.format.paths import store_directory
 from lamina.storage import Storage
 
 _GLOBAL_LIMIT = "globalLimit"
+_CONCURRENT_READS = 8
 
 
 class CheckpointLogs:
@@ -65,6 +67,31 @@ class CheckpointLogs:
         """How `batch` ended."""
         path = f"commits/{batch}"
         return parse_commit(self.storage.location(path), batch, bytes(self.storage.read(path)))
+
+    def commits(self, committed: Sequence[int] | None = None) -> list[CommitEntry]:
+        """The commit log, oldest entry first; of the batches `committed`, if given.
+
+        A running query removes its oldest entries meanwhile; where none is left, it is listed again.
+        """
+        listed = self.committed_batches() if committed is None else committed
+
+        def one(batch: int) -> CommitEntry | None:
+            try:
+                return self.commit(batch)
+            except LaminaError as error:
+                if error.kind != "file.missing" or batch == listed[-1]:
+                    raise
+                return None
+
+        with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+            while True:
+                try:
+                    return [entry for entry in pool.map(one, listed) if entry is not None]
+                except LaminaError as error:
+                    now = self.committed_batches()
+                    if error.kind != "file.missing" or now[-1:] == listed[-1:]:
+                        raise
+                    listed = now
 
     def operators(self, batch: int | None = None) -> Iterator[OperatorMetadata]:
         """The stateful operators as of `batch` (None: the newest). Spark numbers them from 0 without gaps."""
@@ -122,6 +149,21 @@ class CheckpointLogs:
                 f"{self.storage.location(f'commits/{entry.batch}')}: names no state of operator {operator.operator}, "
                 f"partition {partition}, store {store}",
             ) from None
+
+    def named_versions(
+        self, operator: OperatorMetadata, partition: int, store: str, entries: Sequence[CommitEntry]
+    ) -> tuple[dict[int, str | None], list[str]]:
+        """The versions of a store that `entries` name with their attempts (None under format v1), and problems."""
+        named: dict[int, str | None] = {}
+        problems = []
+        for entry in entries:
+            try:
+                named[entry.batch + 1] = self.state_id(entry, operator, partition, store)
+            except LaminaError as error:
+                # an operator may be younger than the log; the newest entry must name all
+                if entry is entries[-1]:
+                    problems.append(error.message)
+        return named, problems
 
     def _schema(self, path: str, data: bytes) -> StateSchema:
         return parse_state_schema(self.storage.location(path), data)

@@ -21,7 +21,7 @@ from lamina.checkpoint import (
     read_runs,
 )
 from lamina.cli.inspect_store import StoreSurvey, survey_store
-from lamina.errors import FileError, LaminaError, StateError
+from lamina.errors import FileError, StateError
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage
 
@@ -106,7 +106,7 @@ def survey(
     state = storage.at(f"{storage.url}/state")
     planned, committed = logs.planned_batches(), logs.committed_batches()
     offsets = logs.offsets(planned[-1]) if planned else None
-    entries = commit_entries(logs, committed)
+    entries = logs.commits(committed)
     newest = entries[-1] if entries else None
     identity = read_identity(state)
     result = CheckpointSurvey(
@@ -127,28 +127,6 @@ def survey(
         return result
     chosen = chosen_stores(result.operators, identity.uuid if identity else "", selection)
     return replace(result, stores=_survey_stores(logs, state, result.operators, chosen, entries, details, progress))
-
-
-def commit_entries(logs: CheckpointLogs, committed: Sequence[int]) -> list[CommitEntry]:
-    """The commit log. A running query removes its oldest entries meanwhile; where none is left, it is listed again."""
-
-    def one(batch: int) -> CommitEntry | None:
-        try:
-            return logs.commit(batch)
-        except LaminaError as error:
-            if error.kind != "file.missing" or batch == committed[-1]:
-                raise
-            return None
-
-    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-        while True:
-            try:
-                return [entry for entry in pool.map(one, committed) if entry is not None]
-            except LaminaError as error:
-                listed = logs.committed_batches()
-                if error.kind != "file.missing" or listed[-1:] == committed[-1:]:
-                    raise
-                committed = listed
 
 
 def operator_survey(logs: CheckpointLogs, metadata: OperatorMetadata, newest: CommitEntry | None) -> OperatorSurvey:
@@ -190,22 +168,6 @@ def chosen_stores(operators: Sequence[OperatorSurvey], uuid: str, selection: Sel
     return [replace(identity, checkpoint=uuid) for identity in _refuse_empty(selection, operators)]
 
 
-def named_versions(
-    logs: CheckpointLogs, operator: OperatorMetadata, identity: StoreIdentity, entries: Sequence[CommitEntry]
-) -> tuple[dict[int, str | None], list[str]]:
-    """The versions of a store in the commit log with their attempts (None under checkpoint format v1), and problems."""
-    named: dict[int, str | None] = {}
-    problems = []
-    for entry in entries:
-        try:
-            named[entry.batch + 1] = logs.state_id(entry, operator, identity.partition, identity.name)
-        except LaminaError as error:
-            # an operator may be younger than the log; the newest entry must name all
-            if entry is entries[-1]:
-                problems.append(error.message)
-    return named, problems
-
-
 def _survey_stores(
     logs: CheckpointLogs,
     state: Storage,
@@ -218,7 +180,7 @@ def _survey_stores(
     metadata = {operator.metadata.operator: operator.metadata for operator in operators}
 
     def one(identity: StoreIdentity) -> StoreSurvey:
-        named, problems = named_versions(logs, metadata[identity.operator], identity, entries)
+        named, problems = logs.named_versions(metadata[identity.operator], identity.partition, identity.name, entries)
         found = survey_store(state, identity, named, details=details)
         return replace(found, problems=(*problems, *found.problems))
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.checkpoint import CheckpointLogs, CommitEntry, QueryRun, read_identity, read_runs
-from lamina.cli.inspect_survey import Selection, chosen_stores, commit_entries, named_versions, operator_survey
+from lamina.cli.inspect_survey import Selection, chosen_stores, operator_survey
 from lamina.errors import FileError, StateError
 from lamina.format.manifest import StoreIdentity
 from lamina.format.paths import FIRST_STORES, store_directory
@@ -60,14 +60,14 @@ def targets(storage: Storage, selection: Selection) -> Targets:
         raise StateError("store.unsupported", f"{storage.url} keeps no state in lamina")
     # the runs before the log: a run that starts between the two is newer than all that is known here
     runs = read_runs(state)
-    entries = commit_entries(logs, logs.committed_batches())
+    entries = logs.commits()
     newest = entries[-1] if entries else None
     operators = [operator_survey(logs, operator, newest) for operator in logs.operators()]
     _refuse_unknown(logs, len(operators), newest)
     metadata = {operator.metadata.operator: operator.metadata for operator in operators}
     stores = []
     for store in chosen_stores(operators, identity.uuid, selection):
-        named, problems = named_versions(logs, metadata[store.operator], store, entries)
+        named, problems = logs.named_versions(metadata[store.operator], store.partition, store.name, entries)
         stores.append(Target(store, named, problems))
     return Targets(storage.url, logs, state, runs, stores)
 

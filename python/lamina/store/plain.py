@@ -10,11 +10,12 @@ import hashlib
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from lamina.checkpoint import CheckpointLogs
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
@@ -26,6 +27,8 @@ from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import Compacted
 from lamina.store.heap import HeapStore
 from lamina.store.model import Begin, Collected, CommitRequest, StoreConf, StoreId, Version
+from lamina.store.query_log import QueryLog
+from lamina.store.retention import Retention
 
 DEFAULT_FAMILY = "default"
 
@@ -36,6 +39,10 @@ _TASK = 0
 _OF_A_QUERY = ("heap_", "durability_", "engine_")
 """Settings of the JVM's table, of tasks and of the engine's process, which a store without Spark has none of."""
 
+_DEFAULT_MIN_VERSIONS = 100
+_MIN_VERSIONS = "min_versions"
+_RETENTION = ("retention_min_age_ms", "retention_min_version_age_ms")
+
 
 def open_store(
     path: str,
@@ -43,48 +50,59 @@ def open_store(
     partition: int = 0,
     name: str = "default",
     *,
-    read_only: bool = False,
+    writable: bool = False,
     hadoop: Mapping[str, str] | None = None,
-    min_versions: int = 100,
+    min_versions: int | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
     storage: Storage | None = None,
     **settings: Any,
 ) -> PlainStore:
-    """Opens the newest version of a store for reading and writing.
+    """Opens the newest version of a store: for reading, which changes nothing, or for writing.
 
-    Each open for writing starts a new run: an earlier one that is still open cannot commit any more, nor can a query
-    in format v1. To look at the state of a query, open it with `read_only`.
+    Of a query's checkpoint it is the newest version that Spark has committed, and it may be open beside the query.
+    Such a checkpoint is not opened for writing.
+
+    A store of its own starts a run with the first commit, compaction or collection after each open and `restore`. Any
+    other that is open for writing cannot commit any more then.
 
     Args:
         path: the checkpoint's directory; files are under `<path>/state`.
-        read_only: changes nothing in the checkpoint, and can be open beside whoever writes. The newest version written
-            may be one that Spark has not committed.
+        writable: whether it may be changed.
         hadoop: Hadoop configuration keys with the access to `path`.
-        min_versions: how many versions before the newest one a collection keeps.
+        min_versions: how many versions before the newest one a collection keeps; by default as many as the newest
+            version records, or 100 where there is none. Settings `retention_…` that are not given follow it, too.
         storage: used in place of the storage that `path` and the settings `storage_…` name; its root is the
-            directory `state`.
+            directory `state`. Spark's logs are not looked for then.
         settings: settings of lamina, with the attribute names of `lamina.settings.Settings`; not those of the JVM's
             table, of tasks and of the engine's process (`heap_…`, `durability_…`, `engine_…`).
     Raises:
-        LaminaError: `settings.*`, `storage.*`, `file.*`.
+        LaminaError: `settings.*`, `storage.*`, `file.*`; `store.unsupported` where the checkpoint is a query's and
+            `writable` is set, or its state is not in lamina; `state.not-retained` where the query has no such store.
     """
     parsed = _settings(settings)
     url = path.rstrip("/") + "/state"
+    store_id = StoreId(url, operator, partition, name)
+    query = None
+    if storage is None:
+        cache = LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable)
+        storage = Storage(url, hadoop, parsed.storage_fsync_enabled, cache=cache)
+        query = QueryLog(CheckpointLogs(storage.at(path.rstrip("/"))), store_id)
     return PlainStore(
-        storage
-        or Storage(
-            url,
-            hadoop,
-            parsed.storage_fsync_enabled,
-            cache=LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable),
-        ),
-        StoreId(url, operator, partition, name),
-        StoreConf(parsed, format_version=1, spark="none", min_versions=min_versions),
+        storage,
+        store_id,
+        StoreConf(parsed, 1, "none", _DEFAULT_MIN_VERSIONS if min_versions is None else min_versions),
         clock or SystemClock(),
         ids or RandomIds(),
-        read_only=read_only,
+        query,
+        writable=writable,
+        inherited=_inherited(settings, min_versions),
     )
+
+
+def _inherited(settings: Mapping[str, Any], min_versions: int | None) -> set[str]:
+    """Which of the numbers of retention nobody has given."""
+    return {name for name in _RETENTION if name not in settings} | ({_MIN_VERSIONS} if min_versions is None else set())
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:
@@ -104,29 +122,102 @@ def _settings(values: Mapping[str, Any]) -> Settings:
 
 
 class PlainStore:
-    """The state of one version, in memory, and the changes of one open transaction."""
+    """The state of one version, in memory, and the changes of one open transaction.
+
+    Args:
+        query: Spark's logs beside the store; None where there are none to look for.
+        inherited: which of the numbers of retention are those that the newest version records.
+    """
 
     def __init__(
-        self, storage: Storage, store_id: StoreId, conf: StoreConf, clock: Clock, ids: Ids, *, read_only: bool
+        self,
+        storage: Storage,
+        store_id: StoreId,
+        conf: StoreConf,
+        clock: Clock,
+        ids: Ids,
+        query: QueryLog | None = None,
+        *,
+        writable: bool,
+        inherited: Collection[str] = (),
     ) -> None:
-        self._read_only = read_only
+        self._writable = writable
         self._storage = storage
         self._store_id = store_id
         self._conf = conf
         self._clock = clock
         self._ids = ids
+        self._inherited = inherited
         self._tasks = _TASK
-        self._heap = self._new_run()
-        self._load(self._tip())
+        if writable and query is not None:
+            query.refuse_writing()
+        self._log = query
+        self._is_query = query is not None and query.is_there
+        self._open_to_read()
+        self._load(self._newest)
 
-    def _new_run(self) -> HeapStore:
+    def _open_to_read(self) -> None:
+        """Goes on without a run of its own, from the newest version."""
+        self._run = False
+        self._heap = self._opened(self._conf, read_only=True)
+        self._newest = self._tip()
+
+    def _opened(self, conf: StoreConf, *, read_only: bool) -> HeapStore:
         state = CheckpointState.open(
-            self._storage, run_id=self._ids.uuid(), read_only=self._read_only, clock=self._clock, ids=self._ids
+            self._storage, run_id=self._ids.uuid(), read_only=read_only, clock=self._clock, ids=self._ids
         )
-        return HeapStore(state, self._store_id, self._conf, clock=self._clock, ids=self._ids)
+        if self._is_query and state.uuid is None and self._named():
+            raise LaminaError.from_kind(
+                "store.unsupported", f"{self._store_id.checkpoint_url} keeps no state in lamina"
+            )
+        return HeapStore(state, self._store_id, conf, clock=self._clock, ids=self._ids)
+
+    def _start_run(self) -> None:
+        """Makes this the newest run, unless it is; the first change to the checkpoint.
+
+        Raises:
+            LaminaError: `state.superseded` where another one has committed since this was opened.
+        """
+        self._require_writing()
+        if self._run:
+            return
+        if self._log is not None:
+            self._log.refuse_writing()
+        self._require_unchanged()
+        self._heap = self._opened(self._conf_recorded(), read_only=False)
+        # nobody else can commit any more
+        self._require_unchanged()
+        self._run = True
+
+    def _require_unchanged(self) -> None:
+        tip = self._tip()
+        if tip != self._newest:
+            raise LaminaError.from_kind(
+                "state.superseded",
+                f"another writer has committed {tip} of {self._heap.identity} since this one was opened: open it anew",
+            )
+
+    def _conf_recorded(self) -> StoreConf:
+        """The settings, with the retention that the newest version records where none was given."""
+        newest = self._heap.manifest(self._newest)
+        if newest is None or not newest.retention:
+            return self._conf
+        recorded = Retention.recorded(newest)
+        values = {name: getattr(recorded, name.removeprefix("retention_")) for name in self._inherited}
+        min_versions = values.pop(_MIN_VERSIONS, self._conf.min_versions)
+        settings = dataclasses.replace(self._conf.settings, **values)
+        return dataclasses.replace(self._conf, settings=settings, min_versions=min_versions)
+
+    def _named(self) -> Mapping[int, str | None]:
+        """The versions that Spark's log names; none where there is no query."""
+        return self._log.committed() if self._log is not None and self._is_query else {}
 
     def _tip(self) -> Version:
-        """The newest version of the newest run that wrote one."""
+        """The newest version that Spark has committed; without a query, that of the newest run that wrote one."""
+        if self._is_query:
+            named = self._named()
+            newest = max(named, default=0)
+            return Version(newest, named[newest]) if named.get(newest) else self._resolved(newest)
         newest = max(((info.epoch, info.version) for info in self._heap.versions()), default=(0, 0))[1]
         return self._resolved(newest)
 
@@ -134,7 +225,7 @@ class PlainStore:
         return Version(version, self._heap.resolve(Version(version)))
 
     def _load(self, version: Version) -> None:
-        load = self._heap.load(version, have=None, read_only=self._read_only)
+        load = self._heap.load(version, have=None, read_only=True)
         self._rows: dict[tuple[int, bytes], bytes] = newest_first(load.batches)
         self._counts: dict[int, Count] = dict(load.counts)
         _check_counts(self._rows, self._counts, version)
@@ -145,9 +236,9 @@ class PlainStore:
         self._committed_families = dict(self._families)
 
     def _require_writing(self) -> None:
-        if self._read_only:
+        if not self._writable:
             raise LaminaError.from_kind(
-                "store.state", f"{self._heap.identity} was opened with read_only: open it without to change it"
+                "store.state", f"{self._heap.identity} was opened for reading: open it with writable=True to change it"
             )
 
     # Rows
@@ -223,11 +314,11 @@ class PlainStore:
         Args:
             snapshot: writes the version in full, without a base.
         Raises:
-            LaminaError: `state.superseded` where another run was opened since, `store.state` where it was opened with
-                `read_only`, `storage.*`; nothing is committed then, but after `storage.failed` the next one to open
-                the store may find it.
+            LaminaError: `state.superseded` where another one has committed since this was opened, `store.state` where
+                it was opened for reading, `storage.*`; nothing is committed then, but after `storage.failed` the next
+                one to open the store may find it.
         """
-        self._require_writing()
+        self._start_run()
         self._tasks += 1
         begin = self._heap.begin(
             self._version, task_attempt=self._tasks, load_empty=False, force_snapshot=snapshot, have=True
@@ -288,17 +379,20 @@ class PlainStore:
             LaminaError: `state.not-retained` where the version is not kept, `file.*` where a file of it is damaged.
         """
         wanted = version if isinstance(version, Version) else self._numbered(version)
-        heap = self._new_run()
-        previous, self._heap = self._heap, heap
+        before = (self._run, self._heap, self._newest)
         try:
+            self._open_to_read()
             self._load(wanted)
         except LaminaError:
-            self._heap = previous
+            self._run, self._heap, self._newest = before
             raise
 
     def _numbered(self, version: int) -> Version:
         if version == 0:
             return Version(0)
+        named = self._named()
+        if version in named:
+            return Version(version, named[version]) if named[version] else self._resolved(version)
         found = next((known for known in self.versions() if known.version == version), None)
         if found is None:
             raise LaminaError.from_kind("state.not-retained", f"version {version} of {self._heap.identity} is not kept")
@@ -312,7 +406,7 @@ class PlainStore:
 
     def compact(self) -> Compacted | None:
         """Merges files of the current version where it is worth it; the next commit refers to the result."""
-        self._require_writing()
+        self._start_run()
         self._heap.confirm(self._version)
         compacted = self._heap.compact()
         if compacted is not None:
@@ -322,8 +416,14 @@ class PlainStore:
     def collect(self, *, dry_run: bool = False) -> Collected:
         """Deletes files that no kept version needs and that have been so for the minimum age."""
         if not dry_run:
-            self._require_writing()
-        return self._heap.collect(self._version, dry_run=dry_run)
+            self._start_run()
+            return self._heap.collect(self._version, dry_run=False)
+        named = self._named()
+        conf = self._conf_recorded()
+        # what Spark can go back to stays
+        least = self._version.version - min(named, default=self._version.version)
+        conf = dataclasses.replace(conf, min_versions=max(conf.min_versions, least))
+        return self._opened(conf, read_only=True).collect(self._version, dry_run=True)
 
     def _changed_rows(self) -> dict[tuple[int, bytes], bytes | None]:
         """What the changes that change something make of their rows; None where one is removed."""

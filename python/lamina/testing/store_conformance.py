@@ -37,8 +37,8 @@ class StoreConformance:
         self.ids = SequenceIds()
 
     def open(self, **changed: Any) -> PlainStore:
-        """The store, opened anew as another process would."""
-        arguments: dict[str, Any] = {**self.settings, **changed}
+        """The store, opened for writing as another process would."""
+        arguments: dict[str, Any] = {"writable": True, **self.settings, **changed}
         return open_store("conformance:/checkpoint", storage=self.storage, clock=self.clock, ids=self.ids, **arguments)
 
     def files(self) -> dict[str, list[str]]:
@@ -203,14 +203,52 @@ class StoreConformance:
             zombie.commit()
         assert self.state(self.open()) == {b"k": b"live"}
 
+    def test_a_writer_that_has_begun_is_refused_once_another_one_committed(self) -> None:
+        zombie = self.open()
+        zombie.put(b"k", b"first")
+        zombie.commit()
+        zombie.put(b"k", b"zombie")
+        store = self.open()
+        store.put(b"k", b"live")
+        store.commit()
+        with fails_with("state.superseded"):
+            zombie.commit()
+        assert self.state(self.open()) == {b"k": b"live"}
+
+    def test_a_writer_that_was_opened_and_changes_nothing_writes_no_file_and_stops_no_other(self) -> None:
+        store = self.open()
+        store.put(b"k", b"1")
+        store.commit()
+        before = self.files()
+        other = self.open()
+        other.put(b"k", b"never committed")
+        assert self.files() == before
+        store.put(b"k", b"2")
+        store.commit()
+        for change in (other.commit, other.compact, other.collect):
+            with fails_with("state.superseded"):
+                change()
+        assert self.state(self.open()) == {b"k": b"2"}
+
+    def test_a_store_keeps_the_retention_that_it_records(self) -> None:
+        store = self.open(min_versions=2, retention_min_age_ms=0)
+        for number in range(6):
+            store.put(b"k", b"%d" % number)
+            store.commit(snapshot=True)
+        self.clock.advance(MINUTE_MS)
+        self.open(min_versions=100).collect()
+        assert [version.version for version in self.open().versions()] == [1, 2, 3, 4, 5, 6]
+        self.open().collect()
+        assert [version.version for version in self.open().versions()] == [4, 5, 6]
+
     def test_a_reader_changes_no_file_and_holds_no_writer_up(self) -> None:
-        empty = self.open(read_only=True)
+        empty = self.open(writable=False)
         assert (empty.version, self.state(empty)) == (Version(0), {})
         store = self.open()
         store.put(b"k", b"1")
         first = store.commit()
         before = self.files()
-        reader = self.open(read_only=True)
+        reader = self.open(writable=False)
         for change in (
             lambda: reader.put(b"k", b"2"),
             lambda: reader.append(b"k", b"2", "lists"),
@@ -221,13 +259,13 @@ class StoreConformance:
         ):
             with fails_with("store.state") as caught:
                 change()
-            assert "read_only" in caught.error.message
+            assert "writable" in caught.error.message
         reader.collect(dry_run=True)
         reader.restore(first)
         assert self.files() == before
         store.put(b"k", b"2")
         store.commit()
-        assert (self.state(reader), self.state(self.open(read_only=True))) == ({b"k": b"1"}, {b"k": b"2"})
+        assert (self.state(reader), self.state(self.open(writable=False))) == ({b"k": b"1"}, {b"k": b"2"})
 
     def test_a_version_that_was_never_there_is_named(self) -> None:
         store = self.open()

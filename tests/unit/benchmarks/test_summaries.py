@@ -159,6 +159,7 @@ def chain(folder: Path, conf: dict[str, str]) -> list[str]:
     settings = Settings.parse(conf)
     store = lamina.open_store(
         str(folder),
+        writable=True,
         compaction_mode=settings.compaction_mode,
         compaction_full_interval=settings.compaction_full_interval,
         compaction_max_chain=settings.compaction_max_chain,

@@ -62,7 +62,7 @@ def test_the_independent_decoder_restores_every_golden_version(form: str, name: 
 @pytest.mark.parametrize(("form", "name"), VERSIONS)
 def test_lamina_restores_every_golden_version(form: str, name: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / form / "state", tmp_path / "state")
-    store = open_store(str(tmp_path))
+    store = open_store(str(tmp_path), writable=True)
     parsed = parse_name(name)
     assert isinstance(parsed, CommitName)
     store.restore(Version(parsed.version, str(parsed.attempt)))

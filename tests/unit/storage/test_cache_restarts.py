@@ -15,7 +15,7 @@ def test_a_restart_on_the_same_machine_reads_no_byte_of_the_state_from_s3(direct
     settings = {"storage_cache_directory": str(directory), "storage_cache_max_bytes": "1g"}
     with S3Server() as server:
         path = f"s3a://{server.bucket}/query"
-        store = lamina.open_store(path, hadoop=server.hadoop, **settings)
+        store = lamina.open_store(path, writable=True, hadoop=server.hadoop, **settings)
         for version in range(6):
             for number in range(50):
                 store.put(b"key %d" % number, b"value %d of %d" % (number, version))
@@ -49,10 +49,12 @@ def test_a_restart_reads_no_byte_of_what_an_earlier_start_on_this_machine_read(
     directory: Path, settings: dict[str, object], files: set[str]
 ) -> None:
     """Increments of a mebibyte beside snapshots and rewrites of several, and segments: none is too large to stay."""
-    here = {"storage_cache_directory": str(directory), "storage_cache_max_bytes": "1g", "read_only": True}
+    here = {"storage_cache_directory": str(directory), "storage_cache_max_bytes": "1g"}
     with S3Server() as server:
         path = f"s3a://{server.bucket}/query"
-        elsewhere = lamina.open_store(path, hadoop=server.hadoop, storage_cache_max_bytes="0", **settings)
+        elsewhere = lamina.open_store(
+            path, writable=True, hadoop=server.hadoop, storage_cache_max_bytes="0", **settings
+        )
         for version in range(6):
             for number in range(version % 2, 12, 2):
                 elsewhere.put(b"%d" % number, os.urandom(200_000))

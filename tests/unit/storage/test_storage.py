@@ -196,7 +196,7 @@ def test_fsync_flushes_every_directory_on_the_way_whoever_made_it(
 def test_a_commit_of_a_plain_store_is_on_the_disk_when_it_returns_where_that_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool
 ) -> None:
-    store = lamina.open_store(str(tmp_path), storage_fsync_enabled=enabled)
+    store = lamina.open_store(str(tmp_path), writable=True, storage_fsync_enabled=enabled)
     store.put(b"k", b"1")
     store.commit()
     store.put(b"k", b"2")

@@ -17,7 +17,7 @@ from lamina.testing.expect import fails_with
 
 def test_a_commit_counts_rows_and_bytes_as_all_rows_together_do(tmp_path: Path) -> None:
     draw = random.Random(5)
-    store = lamina.open_store(str(tmp_path))
+    store = lamina.open_store(str(tmp_path), writable=True)
     for _ in range(30):
         for _ in range(draw.randrange(20)):
             key = b"key %d" % draw.randrange(25)
@@ -35,7 +35,7 @@ def test_a_commit_counts_rows_and_bytes_as_all_rows_together_do(tmp_path: Path) 
             was = expected[family]
             expected[family] = Count(was.rows + 1, was.bytes + len(key) + len(value))
         assert store._counts == expected
-        assert lamina.open_store(str(tmp_path), read_only=True)._counts == expected
+        assert lamina.open_store(str(tmp_path))._counts == expected
         if draw.random() < 0.2:
             store.restore(draw.choice(store.versions()))
 
@@ -52,7 +52,7 @@ def test_a_setting_that_would_do_nothing_is_refused(tmp_path: Path, setting: str
 def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = lamina.open_store(str(tmp_path))
+    store = lamina.open_store(str(tmp_path), writable=True)
     store.put(b"a", b"1")
     store.append(b"l", b"x", "lists")
     store.commit()
@@ -73,6 +73,6 @@ def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
     assert dict(store.scan()) == {b"b": b"2"}
     store.append(b"l", b"z", "lists")
     store.commit()
-    again = lamina.open_store(str(tmp_path), read_only=True)
+    again = lamina.open_store(str(tmp_path))
     assert again.get(b"l", "lists") == [b"x", b"y", b"z"]
     assert dict(again.scan()) == {b"b": b"2"}

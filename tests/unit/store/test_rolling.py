@@ -174,7 +174,7 @@ def test_versions_that_changed_nothing_are_skipped_without_a_turn() -> None:
 
 
 def test_a_rewrite_that_leaves_a_row_out_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(str(tmp_path), compaction_mode="rolling", compaction_rolling_parts=2)
+    store = open_store(str(tmp_path), writable=True, compaction_mode="rolling", compaction_rolling_parts=2)
     for number in range(8):
         store.put(b"key %d" % number, b"x")
     store.commit()
