@@ -18,6 +18,7 @@ from lamina.errors import SettingsError
 PREFIX = "spark.sql.streaming.stateStore.lamina."
 
 AUTO = "auto"
+NONE = "none"
 """How a setting whose value is derived at run time is written."""
 
 _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
@@ -83,6 +84,13 @@ def _boolean() -> Kind:
         return text.lower() == "true"
 
     return Kind("`true` or `false`", read)
+
+
+def _list(what: str) -> Kind:
+    def read(text: str) -> tuple[str, ...]:
+        return () if text.lower() == NONE else tuple(part.strip() for part in text.split(",") if part.strip())
+
+    return Kind(f"`{NONE}`, or {what}", read)
 
 
 def _path_or_auto(what: str) -> Kind:
@@ -231,6 +239,13 @@ class Settings:
         False,
         "Whether local files are flushed to the disk before they count as written. Object stores need none.",
         "`true` survives a power failure of the machine and adds what two flushes of its disk take to a commit.",
+    )
+    storage_roots: tuple[str, ...] = _key(
+        "storage.roots",
+        _list("URLs of directories, separated by commas"),
+        (),
+        "Directories besides the query's own checkpoint whose files its state may refer to.",
+        "What is named here is read with the query's credentials; a reference to any other place is refused.",
     )
     storage_cache_max_bytes: int | None = _key(
         "storage.cache.maxBytes",
@@ -383,6 +398,8 @@ def join_process(fixed: Settings, conf: Mapping[str, str]) -> Settings:
 
 def as_text(value: Any) -> str:
     """A value as a user would write it in a Spark configuration."""
+    if isinstance(value, tuple):
+        return ",".join(value) or NONE
     if value is None:
         return AUTO
     if isinstance(value, bool):

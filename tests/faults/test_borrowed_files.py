@@ -30,6 +30,7 @@ class Borrowing:
     def __init__(self, directory: Path, *, copied: bool) -> None:
         lender = open_store(str(directory / "lender"), 1, 2, "left", writable=True)
         self.borrower = str(directory / "borrower")
+        self.roots = {} if copied else {"storage_roots": (directory / "lender").as_uri()}
         borrower = open_store(self.borrower, writable=True)
         for store, value in ((lender, b"lent"), (borrower, b"mine")):
             for number in range(3):
@@ -61,12 +62,12 @@ class Borrowing:
 
     def problems(self) -> list[str]:
         """What fsck finds in the newest version that the lender's file is part of."""
-        storage = Storage(self.borrower + "/state")
+        storage = Storage(self.borrower + "/state", roots=[*self.roots.values()])
         known = read_identity(storage)
         assert known is not None
         identity = StoreIdentity(known.uuid, 0, 0, "default")
         check = StoreChecker(storage, identity, {2: None}, clock=SystemClock()).check()
-        return [problem.kind for problem in check.problems]
+        return [problem.kind for problem in check.problems if 2 in problem.versions]
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
@@ -75,11 +76,11 @@ def test_a_file_of_another_store_is_used_where_a_reference_names_that_store_as_i
 ) -> None:
     borrowing = Borrowing(tmp_path, copied=copied)
     borrowing.stand_on(borrowing.reference.origin)
-    store = open_store(borrowing.borrower, writable=True)
+    store = open_store(borrowing.borrower, writable=True, **borrowing.roots)
     assert state_of(store) == borrowing.expected
     store.put(b"further", b"1")
     store.commit()
-    assert state_of(open_store(borrowing.borrower)) == {**borrowing.expected, b"further": b"1"}
+    assert state_of(open_store(borrowing.borrower, **borrowing.roots)) == {**borrowing.expected, b"further": b"1"}
     assert borrowing.problems() == []
 
 
@@ -93,6 +94,52 @@ def test_a_file_that_is_not_of_the_origin_that_a_reference_names_is_detected(
     borrowing = Borrowing(tmp_path, copied=copied)
     borrowing.stand_on(replace(borrowing.reference.origin, **other))
     with fails_with("file.identity") as caught:
-        open_store(borrowing.borrower)
+        open_store(borrowing.borrower, **borrowing.roots)
     assert str(borrowing.file) in caught.error.message
     assert borrowing.problems() == ["file.identity"]
+
+
+def test_a_place_that_no_setting_names_is_not_read(tmp_path: Path) -> None:
+    borrowing = Borrowing(tmp_path, copied=False)
+    borrowing.stand_on(borrowing.reference.origin)
+    for roots in (
+        {},
+        {"storage_roots": (tmp_path / "lend").as_uri()},
+        {"storage_roots": "s3a://bucket/x, file:/other"},
+    ):
+        with fails_with("file.identity") as caught:
+            open_store(borrowing.borrower, **roots)
+        assert "storage.roots" in caught.error.message
+    assert state_of(open_store(borrowing.borrower, **borrowing.roots)) == borrowing.expected
+
+
+@pytest.mark.parametrize(
+    "path", ["../0/{}", "/{}", "./{}", "a//{}", "..", "", "a\\{}", "../../../lender/state/1/2/left/{}"]
+)
+def test_a_path_that_is_not_normal_is_refused_and_never_read_or_deleted(tmp_path: Path, path: str) -> None:
+    borrowing = Borrowing(tmp_path, copied=True)
+    there = borrowing.file
+    borrowing.reference = replace(borrowing.reference, path=path.format(there.name))
+    borrowing.stand_on(borrowing.reference.origin)
+    before = sorted(str(file) for file in tmp_path.rglob("*"))
+    with fails_with("file.damaged") as caught:
+        open_store(borrowing.borrower)
+    assert borrowing.newest.name in caught.error.message
+    assert "file.damaged" in borrowing.problems()
+    assert sorted(str(file) for file in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("path", ["../outside", "a/../../outside", "a//b", "/outside"])
+def test_local_files_are_never_outside_of_their_root(tmp_path: Path, path: str) -> None:
+    storage = Storage(str(tmp_path / "root"))
+    (tmp_path / "outside").write_bytes(b"kept")
+    for use in (
+        lambda: storage.read(path),
+        lambda: storage.publish(path, b"x"),
+        lambda: storage.publish_if_absent(path, b"x"),
+        lambda: storage.delete_many([path]),
+        lambda: storage.list(path),
+    ):
+        with fails_with("storage.denied"):
+            use()
+    assert (tmp_path / "outside").read_bytes() == b"kept"

@@ -169,6 +169,7 @@ class OpenStores:
             settings.storage_fsync_enabled,
             cache=self._local_cache(settings),
             jvm=self._jvm,
+            roots=settings.storage_roots,
         )
         if argument.claimed is not None:
             uuid, epoch = argument.claimed
@@ -220,5 +221,6 @@ class OpenStores:
             argument.run_id,
             argument.read_only,
             settings.storage_fsync_enabled,
+            settings.storage_roots,
             credentials,
         )

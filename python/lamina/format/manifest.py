@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lamina.format.paths import require_normal
+
 INCREMENT = "increment"
 SNAPSHOT = "snapshot"
 RUN = "run"
@@ -133,7 +135,7 @@ class Reference:
         kind = str(value["kind"])
         return cls(
             _optional_text(value["root"]),
-            _optional_text(value["path"]),
+            None if value["path"] is None else require_normal(str(value["path"])),
             int(value["offset"]),
             int(value["length"]),
             None if value["size"] is None else int(value["size"]),

@@ -96,6 +96,17 @@ def split(path: str) -> tuple[str, str]:
     return directory, name
 
 
+def require_normal(path: str) -> str:
+    """`path`, if it is relative and normal, so that it cannot leave the directory that it is relative to.
+
+    Raises:
+        ValueError: for any other.
+    """
+    if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError(f"{path!r} is no path below a directory")
+    return path
+
+
 def run_path(epoch: int, run_id: str) -> str:
     """The path of the claim of `epoch` by `run_id`."""
     if not run_id or "/" in run_id:

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from lamina.errors import LaminaError
 from lamina.storage.backend import Backend, Listed, NotDurable
 from lamina.storage.temporary import temporary_name
 
@@ -176,7 +177,10 @@ class LocalBackend(Backend):
         return self._path(path)
 
     def _path(self, path: str) -> str:
-        return os.path.join(self._root, *path.split("/")) if path else self._root
+        parts = path.split("/") if path else []
+        if "" in parts or ".." in parts or "\0" in path:
+            raise LaminaError.from_kind("storage.denied", f"{path!r} is no path below {self._root}")
+        return os.path.join(self._root, *parts)
 
 
 def _sync(directory: str) -> None:

@@ -36,6 +36,7 @@ class Storage:
         cache: local copies of what is in a remote storage; local files and memory need none.
         jvm: a JVM whose Hadoop file systems are used where fsspec has none.
         backend: used in place of the file system that `url` names (tests).
+        roots: other directories whose files may be referred to.
     Raises:
         LaminaError: `storage.scheme` where no file system for the URL is installed, or one too old to write
             conditionally; `storage.denied`, `storage.failed`.
@@ -50,12 +51,14 @@ class Storage:
         cache: LocalCache | None = None,
         jvm: Jvm | None = None,
         backend: Backend | None = None,
+        roots: Sequence[str] = (),
     ) -> None:
         self.url = url.rstrip("/") or "/"
         self._hadoop = dict(hadoop or {})
         self._fsync = fsync
         self._cache = cache
         self._jvm = jvm
+        self._roots = tuple(roots)
         self._backend = backend or open_backend(self.url, self._hadoop, fsync, jvm)
         self._remote = self._backend.remote
         if cache is not None and self._remote:
@@ -152,7 +155,22 @@ class Storage:
 
     def at(self, url: str) -> Storage:
         """Another root with the same access."""
-        return Storage(url, self._hadoop, self._fsync, cache=self._cache, jvm=self._jvm)
+        return Storage(url, self._hadoop, self._fsync, cache=self._cache, jvm=self._jvm, roots=self._roots)
+
+    def named(self, url: str) -> Storage:
+        """Another root, which a file asks for: only one that the setting `storage.roots` names, or one below it.
+
+        Raises:
+            LaminaError: `file.identity` for any other.
+        """
+        parts = url.rstrip("/").split("/")
+        if ".." in parts or not any(f"{url.rstrip('/')}/".startswith(f"{root.rstrip('/')}/") for root in self._roots):
+            raise LaminaError.from_kind(
+                "file.identity",
+                f"{self.url} refers to files of {url}, a place of its own that storage.roots does not name: name it "
+                "there if the state is meant to stand on them",
+            )
+        return self.at(url)
 
     def _call(self, verb: str, path: str, operation: Callable[[], _Result]) -> _Result:
         try:

@@ -243,7 +243,7 @@ class StoreFiles:
         if reference.root is None:
             return self.storage, self._path(path)
         if reference.root not in self._roots:
-            self._roots[reference.root] = self.storage.at(reference.root)
+            self._roots[reference.root] = self.storage.named(reference.root)
         return self._roots[reference.root], path
 
     def _manifest(

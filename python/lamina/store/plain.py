@@ -86,7 +86,7 @@ def open_store(
     query = None
     if storage is None:
         cache = LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable)
-        storage = Storage(url, hadoop, parsed.storage_fsync_enabled, cache=cache)
+        storage = Storage(url, hadoop, parsed.storage_fsync_enabled, cache=cache, roots=parsed.storage_roots)
         query = QueryLog(CheckpointLogs(storage.at(path.rstrip("/"))), store_id)
     return PlainStore(
         storage,
