@@ -2,18 +2,18 @@ package org.apache.spark.sql.lamina.table
 
 import java.util.BitSet
 
-import org.apache.spark.unsafe.Platform
+import org.apache.spark.sql.lamina.errors.LaminaError
 
 /**
  * One allocation of pages, handed out in runs that are next to each other.
  *
  * A page takes memory from its first use until the chunk is freed. Not thread-safe.
  */
-private[table] final class Chunk(val pages: Int) {
+private[table] final class Chunk(val pages: Int, memory: SystemMemory) {
   import PagePool.PageBytes
 
   private val used = new BitSet(pages)
-  private val allocation = Platform.allocateMemory((pages + 1) * PageBytes)
+  private val allocation = Chunk.allocate((pages + 1) * PageBytes, memory)
   private var free = pages
 
   /** Pages that were in use once: all before the first that never was. */
@@ -52,5 +52,23 @@ private[table] final class Chunk(val pages: Int) {
     free += count
   }
 
-  def close(): Unit = Platform.freeMemory(allocation)
+  def close(): Unit = memory.free(allocation)
+}
+
+private object Chunk {
+  import SystemMemory.AddressBits
+
+  /** Memory whose every address fits into a slot of the index; the only place where that is checked, as all rows lie in chunks. */
+  private def allocate(bytes: Long, memory: SystemMemory): Long = {
+    val address = memory.allocate(bytes)
+    if (((address | (address + bytes - 1)) >>> AddressBits) != 0) {
+      memory.free(address)
+      throw new LaminaError(
+        LaminaError.StoreUnsupported,
+        f"the system gave memory at address 0x$address%x, but rows can only lie below 2^$AddressBits; " +
+          s"run the executors where a process has addresses of $AddressBits bits, the default of Linux on x86-64 and arm64"
+      )
+    }
+    address
+  }
 }

@@ -36,6 +36,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
       capacity: Int,
       flags: Int
   ): Long = {
+    require(keyLength >= 0 && valueLength >= 0 && valueLength <= capacity, "lengths that a header cannot hold")
     if (keyLength > Rows.MaxLength || capacity > Rows.MaxLength) {
       throw new LaminaError(
         LaminaError.RowTooLarge,

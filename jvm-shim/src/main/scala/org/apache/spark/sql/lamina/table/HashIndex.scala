@@ -1,17 +1,20 @@
 package org.apache.spark.sql.lamina.table
 
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /**
  * Finds rows by key: an off-heap open-addressing array of 8-byte slots, in segments.
  *
  * {{{
- * slot = hash tag 19 bits | row address / 8, 44 bits | removed 1 bit
+ * slot = hash tag 18 bits | row address / 8, 45 bits | removed 1 bit
  * 0 = never used, 1 = tombstone
  * }}}
  * The top bits of a key's hash choose a segment by a directory that doubles (extendible hashing), the tag is the low bits. A
  * slot's place in its segment follows from the tag alone, so a segment grows, to the next size of a cell, in one pass over its slots
  * without reading a key. Only splitting a full segment reads the keys of its rows. No step touches more than one segment.
+ *
+ * No row lies above what 45 bits can say: [[Chunk]] refuses such memory.
  *
  * A removed slot still finds its row (the key is absent, but may be put again or the removal undone).
  */
@@ -65,7 +68,7 @@ private[table] final class HashIndex(pool: PagePool) {
   /** Sets the row of the key that `find` found last. */
   def update(row: Long, removed: Boolean): Unit = {
     val word = Platform.getLong(null, slot)
-    Platform.putLong(null, slot, (word & TagPart) | ((row >>> 3) << 1) | (if (removed) 1L else 0L))
+    Platform.putLong(null, slot, (word & TagPart) | rowPart(row, removed))
   }
 
   /** Makes the slot that `find` found last a tombstone. */
@@ -86,11 +89,7 @@ private[table] final class HashIndex(pool: PagePool) {
   /** Inserts a key that the last `find` did not find. */
   def insert(hash: Long, row: Long, removed: Boolean): Unit = {
     if (Platform.getLong(null, slot) == Tombstone) segment.tombstones -= 1 else segment.used += 1
-    Platform.putLong(
-      null,
-      slot,
-      ((hash & TagMask) << TagShift) | ((row >>> 3) << 1) | (if (removed) 1L else 0L)
-    )
+    Platform.putLong(null, slot, wordOf(hash, row, removed))
   }
 
   /** Prepares an empty index for a number of rows. */
@@ -180,7 +179,12 @@ private[table] final class HashIndex(pool: PagePool) {
   }
 
   private def split(s: Segment, hash: Long): Unit = {
-    if (s.depth == MaxDepth) throw new IllegalStateException("hash index is full")
+    if (s.depth == MaxDepth) {
+      throw new LaminaError(
+        LaminaError.StoreUnsupported,
+        s"${s.used} keys of one column family share the first $MaxDepth bits of their hash, which the index cannot tell apart"
+      )
+    }
     val half = capacityFor((s.used - s.tombstones) / 2)
     val halves = newSegments(2, half, s.depth + 1)
     try spread(s, halves)
@@ -232,7 +236,7 @@ private[table] final class HashIndex(pool: PagePool) {
 }
 
 private[table] object HashIndex {
-  val TagBits = 19
+  val TagBits: Int = 64 - (SystemMemory.AddressBits - 3) - 1
   val TagShift: Int = 64 - TagBits
   val TagMask: Long = (1L << TagBits) - 1
   val TagPart: Long = TagMask << TagShift
@@ -245,6 +249,10 @@ private[table] object HashIndex {
 
   /** Slots for so many rows, of which they are two thirds; the pool rounds them up. */
   private def capacityFor(rows: Long): Int = math.max(MinCapacity.toLong, rows * 3 / 2 + 1).toInt
+
+  private def rowPart(row: Long, removed: Boolean): Long = ((row >>> 3) << 1) | (if (removed) 1L else 0L)
+
+  def wordOf(hash: Long, row: Long, removed: Boolean): Long = ((hash & TagMask) << TagShift) | rowPart(row, removed)
 
   def rowOf(word: Long): Long = ((word & ~TagPart) >>> 1) << 3
 

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.lamina.table
 
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -60,6 +61,12 @@ private[table] final class LongLog(pool: PagePool) {
   private def address(i: Int): Long = chunks(i >>> ChunkBits) + (i & ChunkMask) * 16L
 
   private def grow(): Unit = {
+    if (chunkCount == MaxChunks) {
+      throw new LaminaError(
+        LaminaError.StoreUnsupported,
+        s"a transaction changed $count keys of one column family, which is the most; use more shuffle partitions or smaller batches"
+      )
+    }
     if (chunkCount == chunks.length) chunks = java.util.Arrays.copyOf(chunks, math.max(4, chunkCount * 2))
     chunks(chunkCount) = pool.allocate(ChunkBytes)
     chunkCount += 1
@@ -70,4 +77,7 @@ private[table] object LongLog {
   val ChunkBits = 10
   val ChunkMask: Int = (1 << ChunkBits) - 1
   val ChunkBytes: Long = 16L << ChunkBits
+
+  /** As many as an Int can count the pairs of. */
+  val MaxChunks: Int = Int.MaxValue >>> ChunkBits
 }

@@ -42,7 +42,12 @@ private[table] object PagePool {
  * @param quarantineMs milliseconds
  * @param clock milliseconds, monotonic
  */
-final class PagePool(val maxBytes: Long, val quarantineMs: Long, clock: () => Long) {
+final class PagePool(
+    val maxBytes: Long,
+    val quarantineMs: Long,
+    clock: () => Long,
+    memory: SystemMemory = SystemMemory.Native
+) {
   import PagePool._
 
   private val waiting = new ArrayDeque[(Long, Page)]()
@@ -177,7 +182,7 @@ final class PagePool(val maxBytes: Long, val quarantineMs: Long, clock: () => Lo
 
   private def newChunk(count: Int): Chunk =
     try {
-      val chunk = new Chunk(math.max(count, PagesPerChunk))
+      val chunk = new Chunk(math.max(count, PagesPerChunk), memory)
       chunks.put(chunk.address, chunk)
       open.put(chunk.address, chunk)
       chunk
