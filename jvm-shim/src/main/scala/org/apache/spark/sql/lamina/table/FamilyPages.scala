@@ -6,6 +6,13 @@ import org.apache.spark.unsafe.Platform
 /**
  * The pages of one column family. A new row takes the space of dead ones where a page has enough of them, else it is
  * appended; dead bytes are counted per page.
+ *
+ * The first pages are small, and each is as large as those before it together: a column family of few rows takes a few KiB.
+ * {{{
+ * page      position in `pages` (int) | of the first one in a block: log2 of the bytes of each page there (int) | 8 bytes | rows
+ * block     256 KiB: one page, or small pages of one size, of several column families
+ * }}}
+ * So a row's page is found by masking its address twice.
  */
 private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   import FamilyPages._
@@ -22,6 +29,9 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
 
   /** The page that reclaim is emptying, which must get no new rows. */
   private var emptying: Page = _
+
+  /** Bytes of all pages. */
+  var pageBytes = 0L
 
   /** Bytes taken in pages, dead ones included, and the dead ones. */
   var usedBytes = 0L
@@ -74,7 +84,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
       while (i < count) {
         val page = pages(i)
         if (
-          (page ne current) && page.dead > 0 && page.bytes == PagePool.PageBytes && (best == null || page.dead > best.dead)
+          (page ne current) && page.dead > 0 && page.bytes <= PagePool.PageBytes && (best == null || page.dead > best.dead)
         ) {
           best = page
         }
@@ -102,6 +112,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   /** Gives up a page whose rows have all been moved or are dead. */
   private def drop(page: Page): Unit = {
     if (hole eq page) hole = null
+    pageBytes -= page.bytes
     usedBytes -= page.used - PagePool.PageHeader
     deadBytes -= page.dead
     count -= 1
@@ -112,16 +123,6 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     resting.add(page)
   }
 
-  def pageBytes: Long = {
-    var sum = 0L
-    var i = 0
-    while (i < count) {
-      sum += (if (pages(i) eq current) pages(i).used else pages(i).bytes)
-      i += 1
-    }
-    sum
-  }
-
   def close(): Unit = {
     while (count > 0) {
       count -= 1
@@ -130,6 +131,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     }
     current = null
     hole = null
+    pageBytes = 0L
     usedBytes = 0L
     deadBytes = 0L
   }
@@ -181,7 +183,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
       while (hole == null && left > 0) {
         hand = if (hand + 1 < count) hand + 1 else 0
         val page = pages(hand)
-        val fits = (page ne current) && (page ne emptying) && page.bytes == PagePool.PageBytes
+        val fits = (page ne current) && (page ne emptying) && page.bytes <= PagePool.PageBytes
         if (fits && (page.dead - page.unfit) * 100 > page.used * ReusePercent) {
           hole = page
           searched = page.address + PagePool.PageHeader
@@ -198,13 +200,19 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
       val page = adopt(pool.largePage(size))
       take(page, size)
     } else {
-      if (current == null || current.used + size > PagePool.PageBytes) {
+      if (current == null || current.used + size > current.bytes) {
         val full = current
-        current = adopt(pool.page())
+        current = adopt(pool.page(nextPageBytes(size)))
         if (full != null && full.dead == full.used - PagePool.PageHeader) drop(full)
       }
       take(current, size)
     }
+  }
+
+  /** As large as all pages together, within bounds, and large enough for a row. */
+  private def nextPageBytes(size: Long): Long = {
+    val wanted = math.max(PagePool.SmallestPageBytes, math.max(pageBytes, size + PagePool.PageHeader))
+    if (wanted > PagePool.PageBytes / 2) PagePool.PageBytes else java.lang.Long.highestOneBit(2 * wanted - 1)
   }
 
   private def take(page: Page, size: Long): Long = {
@@ -218,7 +226,11 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     if (count == pages.length) pages = java.util.Arrays.copyOf(pages, count * 2)
     pages(count) = page
     setPosition(page, count)
+    // Other column families with pages in this block write the same.
+    val bytes = math.min(page.bytes, PagePool.PageBytes)
+    Platform.putInt(null, blockOf(page.address) + 4, java.lang.Long.numberOfTrailingZeros(bytes))
     count += 1
+    pageBytes += page.bytes
     page
   }
 
@@ -227,7 +239,10 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     Platform.putInt(null, page.address, position)
   }
 
-  private def pageOf(row: Long): Page = pages(Platform.getInt(null, row & ~(PagePool.PageBytes - 1)))
+  private def pageOf(row: Long): Page =
+    pages(Platform.getInt(null, row & (-1L << Platform.getInt(null, blockOf(row) + 4))))
+
+  private def blockOf(address: Long): Long = address & ~(PagePool.PageBytes - 1)
 }
 
 private[table] object FamilyPages {

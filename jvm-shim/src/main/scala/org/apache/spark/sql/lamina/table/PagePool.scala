@@ -12,13 +12,16 @@ private[table] final class Page(val address: Long, val bytes: Long) {
   /** Dead bytes that were too scattered for a new row when the page was last searched. */
   var unfit: Long = 0L
 
-  /** Position in the list of its owner; also stored at the page's start. */
+  /** Position in the list of its owner, who stores it at the page's start, too. */
   var position: Int = -1
 }
 
 private[table] object PagePool {
   val PageBytes: Long = 256L << 10
   val PageHeader: Long = 16L
+
+  /** Pages of rows are of this size, of its doubles, or of `PageBytes` and more. */
+  val SmallestPageBytes: Long = 4L << 10
 
   /**
    * With the page that alignment takes, above 32 MiB: the largest size that the GNU C library may serve from an arena, where
@@ -54,7 +57,9 @@ final class PagePool(
 
   /** By address: the lowest are used first, so that the others become empty. `open` are those with a free page. */
   private val chunks, open = new TreeMap[Long, Chunk]()
-  private val cells = new Cells
+
+  /** Pages that are divided: into cells for what is no row, and into small pages of rows. */
+  private val cells, smallPages = new Cells
   private var reserved = 0L
   private var refused: OutOfMemoryError = _
   private var pressure: () => Unit = () => ()
@@ -68,13 +73,15 @@ final class PagePool(
   /** Memory for other things than rows: index segments, undo logs, ordered keys. */
   private[table] def allocate(bytes: Long): Long =
     if (bytes > Cells.MaxBytes) run(pagesFor(bytes))
-    else {
-      val cell = synchronized(cells.take(bytes))
-      if (cell != 0L) cell else newCell(bytes)
-    }
+    else cellOf(cells, bytes)
+
+  private def cellOf(cells: Cells, bytes: Long): Long = {
+    val cell = synchronized(cells.take(bytes))
+    if (cell != 0L) cell else newCell(cells, bytes)
+  }
 
   /** A cell of another page, or of one that has got a free cell meanwhile. */
-  private def newCell(bytes: Long): Long = {
+  private def newCell(cells: Cells, bytes: Long): Long = {
     val page =
       try Right(run(1))
       catch { case error: LaminaError => Left(error) }
@@ -96,14 +103,19 @@ final class PagePool(
 
   private[table] def free(address: Long, bytes: Long): Unit = synchronized {
     if (bytes > Cells.MaxBytes) give(address, pagesFor(bytes))
-    else if (cells.give(address, bytes)) give(address & ~(PageBytes - 1), 1)
+    else freeCell(cells, address, bytes)
   }
+
+  private def freeCell(cells: Cells, address: Long, bytes: Long): Unit =
+    if (cells.give(address, bytes)) give(address & ~(PageBytes - 1), 1)
 
   /** As many bytes as `allocate` sets aside for so many. */
   private[table] def sizeFor(bytes: Long): Long =
     if (bytes > Cells.MaxBytes) pagesFor(bytes) * PageBytes else Cells.sizeFor(bytes)
 
-  private[table] def page(): Page = new Page(run(1), PageBytes)
+  /** A page of rows: of `PageBytes`, or of a power of two below it and aligned to it. */
+  private[table] def page(bytes: Long = PageBytes): Page =
+    new Page(if (bytes < PageBytes) cellOf(smallPages, bytes) else run(1), bytes)
 
   /** A page for one row that is too big for a normal one. */
   private[table] def largePage(bytes: Long): Page = {
@@ -126,7 +138,8 @@ final class PagePool(
     val now = clock()
     while (!waiting.isEmpty && waiting.peekFirst()._1 <= now) {
       val page = waiting.pollFirst()._2
-      give(page.address, (page.bytes / PageBytes).toInt)
+      if (page.bytes < PageBytes) freeCell(smallPages, page.address, page.bytes)
+      else give(page.address, pagesFor(page.bytes))
     }
   }
 
