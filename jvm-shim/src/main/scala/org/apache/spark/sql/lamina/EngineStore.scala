@@ -58,7 +58,7 @@ final case class Begun(
  *
  * Thread-safe. Nothing here keeps rows.
  */
-final class EngineStore(
+class EngineStore(
     id: StateStoreId,
     storeConf: StateStoreConf,
     hadoopConf: Configuration,

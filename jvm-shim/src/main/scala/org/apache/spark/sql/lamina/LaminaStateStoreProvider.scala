@@ -11,6 +11,7 @@ import org.apache.spark.{SPARK_VERSION, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.lamina.wire.ProcessSettings
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
@@ -61,7 +62,7 @@ class LaminaStateStoreProvider
     val conf = StoreSettings.sparkConf
     val settings = new StoreSettings(storeConf)
     val pool = StatePool.get(settings, conf)
-    val engine = new EngineStore(stateStoreId, storeConf, hadoopConf, settings.process(conf), settings.sent)
+    val engine = newEngine(stateStoreId, storeConf, hadoopConf, settings.process(conf), settings.sent)
     val counters = new Counters
     val newCodecs = () => {
       val codecs = new Codecs(storeConf, stateSchemaProvider, stateStoreId.toString)
@@ -80,6 +81,15 @@ class LaminaStateStoreProvider
       new StoreOpener(this, storeConf, engine, pool, newCodecs, counters, settings.long("heap.handOverMs", 120000L))
   }
 
+  /** This store's side of the engine. */
+  private[lamina] def newEngine(
+      id: StateStoreId,
+      storeConf: StateStoreConf,
+      hadoopConf: Configuration,
+      process: ProcessSettings,
+      settings: Map[String, String]
+  ): EngineStore = new EngineStore(id, storeConf, hadoopConf, process, settings)
+
   override def stateStoreId: StateStoreId = storeId
 
   private[lamina] def usesColumnFamilies: Boolean = withColumnFamilies
@@ -91,6 +101,16 @@ class LaminaStateStoreProvider
 
   /** Takes a lock of Spark's, so it must not be asked under one of ours. */
   private[lamina] def isStreaming: Boolean = providerId.exists(StateStore.isLoaded)
+
+  /**
+   * Whether Spark's driver says that this store is of no query on this executor any more. Its maintenance closes the
+   * provider later.
+   */
+  private[lamina] def isStopped: Boolean =
+    try
+      (for (id <- providerId; env <- Option(SparkEnv.get))
+        yield !StateStoreCoordinatorRef.forExecutor(env).verifyIfInstanceActive(id, env.executorId)).getOrElse(false)
+    catch { case NonFatal(_) => false }
 
   // ---- opens
 
@@ -167,7 +187,7 @@ class LaminaStateStoreProvider
 
   override protected def maintainMemory(): Unit = quietly {
     opens.maintainMemory()
-    TableLease.expire()
+    TableRegistry.ofExecutor.expire()
   }
 
   /** An error of maintenance must not unload the provider: nothing that a query needs was lost. */

@@ -50,7 +50,7 @@ trait StateSource {
  * from one provider to the next. Invariants: at most one writer; a transaction is open exactly while there is a writer
  * that has begun; while a commit is pending the table already shows its version, and no open changes the table.
  */
-final class LiveTable(pool: PagePool) {
+final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.ofExecutor) {
   import LiveTable.Sibling
 
   val table = new StoreTable(pool)
@@ -62,9 +62,6 @@ final class LiveTable(pool: PagePool) {
   private val opens = mutable.LinkedHashSet.empty[Open]
   private var epoch = 0L
 
-  /** The provider whose store this is, or null while it is parked. */
-  var owner: AnyRef = _
-
   /** The open that has the transaction, or null. */
   var writer: Open = _
 
@@ -73,9 +70,6 @@ final class LiveTable(pool: PagePool) {
 
   /** Column families as the open transaction sees them. */
   var working: ColumnFamilies = ColumnFamilies.Empty
-
-  /** The owner was closed: the table is given up when the last open has ended. */
-  var onIdle: () => Unit = _
 
   var closed = false
 
@@ -121,20 +115,27 @@ final class LiveTable(pool: PagePool) {
   def leave(open: Open): Unit = if (opens.remove(open)) {
     giveUp(open)
     if (writer eq open) abort()
-    idle()
+    rest()
     if (closed) sweepLater()
     notifyAll()
   }
 
-  /** Runs what waits for the last open, if there is none. Opens without a task that only read count as ended. */
-  def idle(): Unit = if (onIdle != null && !isBusy && !opens.exists(open => open.task != null && !open.isOver)) {
-    val action = onIdle
-    onIdle = null
-    // They would keep what the next provider gives up.
-    opens.foreach(giveUp)
-    opens.clear()
-    action()
+  /**
+   * Tells the registry where nothing uses the table: no open of a task that lives, no transaction, no commit that is
+   * pending. Opens without a task that only read count as ended when the provider was closed.
+   */
+  def rest(): Unit = if (!isBusy && !opens.exists(open => open.task != null && !open.isOver)) {
+    if (registry.state(this) eq Ownership.Leaving) {
+      // They would keep what the next provider gives up.
+      opens.foreach(giveUp)
+      opens.clear()
+    }
+    registry.rest(this)
   }
+
+  /** Whether another provider may have the table for a content. */
+  def canGive(content: String): Boolean =
+    !closed && !isBusy && (position.content == content || oneBack.exists(_.content == content))
 
   private def giveUp(open: Open): Unit = {
     open.left = true
@@ -178,7 +179,7 @@ final class LiveTable(pool: PagePool) {
   /** Reclaims some dead pages; whether there is more to do now. */
   def reclaim(pages: Int): Boolean = {
     // A parked table is left alone: it may be closed for its memory while it reclaims.
-    !closed && owner != null && table.maintain(pages)
+    !closed && (registry.state(this) ne Ownership.Parked) && table.maintain(pages)
   }
 
   /** Ends a transaction that changed nothing: the rows keep their content under the next version. */
@@ -339,7 +340,6 @@ final class LiveTable(pool: PagePool) {
   /** Gives the memory back; rows that opens handed out stay until those have ended. */
   def close(): Unit = if (!closed) {
     closed = true
-    owner = null
     StatePool.tables.decrementAndGet()
     clear(Position.Start)
     siblings.clear()

@@ -32,7 +32,7 @@ object StatePool {
         settings.long("heap.quarantineMs", 1000L),
         () => TimeUnit.NANOSECONDS.toMillis(System.nanoTime())
       )
-      created.onPressure(() => TableLease.releaseMemory())
+      created.onPressure(() => TableRegistry.ofExecutor.evictOne())
       fixed = wanted
       if (pool != null) pool.trim()
       pool = created

@@ -28,16 +28,18 @@ final class StoreOpener(
     pool: PagePool,
     newCodecs: () => Codecs,
     counters: Counters,
-    handOverMs: Long
-) extends Logging {
+    override val stayMs: Long
+) extends TableOwner
+    with Logging {
+  import TableRegistry.{ofExecutor => registry}
 
   private val opening = new Object
   private val codecs = newCodecs()
   private val turns = new WriterTurns(provider.stateStoreId)
 
-  /** The table of this provider, or null: read and replaced under `opening`, or by `close`. */
+  /** The table that the last open had, or null: whether it is still this provider's the registry knows. */
   @volatile private var live: LiveTable = _
-  @volatile private var key: StoreKey = _
+  private var key: StoreKey = _
   @volatile private var closed = false
 
   private def id: StateStoreId = provider.stateStoreId
@@ -58,6 +60,7 @@ final class StoreOpener(
         val open = new Open(TaskContext.get(), writes = true)
         val store = table.synchronized {
           awaitReaders(table, base)
+          requireOpen()
           if (loadEmpty) table.clear(Position.Start.copy(version = version)) else move(table, version, base)
           enter(table, open)
           try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
@@ -86,6 +89,7 @@ final class StoreOpener(
       base: Option[String],
       sent: Option[String]
   ): Option[LaminaStateStore] = table.synchronized {
+    requireOpen()
     requireOwned(table)
     val there = table.at.content == Attempts.content(base)
     if (!there && (table.isBusy || table.hasReaders)) None
@@ -98,13 +102,16 @@ final class StoreOpener(
     }
   }
 
-  /** Enters an open; where the provider was closed meanwhile, its end gives the table up. Under the table's lock. */
+  /** Enters an open, if the table is still this provider's. Under the table's lock. */
   private def enter(table: LiveTable, open: Open): Unit = {
+    if (!registry.enter(table, this)) throw takenOver()
     table.enter(open)
-    if (closed && table.onIdle == null && owns(table)) table.onIdle = () => give(table)
   }
 
-  /** Turns a reader into the writer. What it read stays valid; from now on it sees its own changes. */
+  /**
+   * Turns a reader into the writer. What it read stays valid; from now on it sees its own changes. A provider that was
+   * closed does this too, for the opens that it has left.
+   */
   def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
     val streaming = provider.isStreaming
     opening.synchronized {
@@ -112,11 +119,12 @@ final class StoreOpener(
       val base = resolve(store.version, store.sent, streaming)
       val begun =
         if (streaming) Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true)) else None
-      val table = live
+      val table = tableFor(base, streaming)
       table.synchronized {
         awaitReaders(table, base)
         store.open.transition(OpenAction.Upgrade)
         move(table, store.version, base)
+        if (!registry.enter(table, this)) throw takenOver()
         if (store.live ne table) store.rebase(table, codecs)
         begin(store, Draft(base, begun, loadEmpty = false, forceSnapshot, _))
       }
@@ -164,7 +172,12 @@ final class StoreOpener(
   private def opened(version: Long)(open: => LaminaStateStore): LaminaStateStore =
     try {
       if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
-      open
+      var opened = false
+      try {
+        val store = open
+        opened = true
+        store
+      } finally rest(opened)
     } catch {
       case error: OutOfMemoryError =>
         throw QueryExecutionErrors.notEnoughMemoryToLoadStore(id.toString, "LAMINA_STORE_PROVIDER", error)
@@ -177,6 +190,13 @@ final class StoreOpener(
         if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
         throw StateStoreErrors.cannotLoadStore(error)
     }
+
+  /** The end of an open. Where it failed, or the provider was closed meanwhile, nothing may use the table. */
+  private def rest(opened: Boolean): Unit = {
+    val table = live
+    if (closed) registry.restAll(this)
+    else if (!opened && table != null) table.synchronized(table.rest())
+  }
 
   private def requireOpen(): Unit =
     if (closed) throw new LaminaError(LaminaError.StoreClosed, s"the provider of $id was closed")
@@ -201,20 +221,19 @@ final class StoreOpener(
     }
   }
 
-  private def owns(table: LiveTable): Boolean = !table.closed && (table.owner eq this)
+  private def owns(table: LiveTable): Boolean = registry.isOwned(table, this)
 
   /** Another provider may have taken the table since this open chose it. */
-  private def requireOwned(table: LiveTable): Unit = if (!owns(table)) {
-    throw new LaminaError(
-      LaminaError.StoreStamp,
-      s"the table of $id was taken over by another run of the query; stop one of the two, the task is tried again"
-    )
-  }
+  private def requireOwned(table: LiveTable): Unit = if (!owns(table)) throw takenOver()
+
+  private def takenOver(): LaminaError = new LaminaError(
+    LaminaError.StoreStamp,
+    s"the table of $id was taken over by another run of the query; stop one of the two, the task is tried again"
+  )
 
   /** Before a writer moves the table: nobody reads on what this takes away, and it is still this provider's. */
   private def awaitReaders(table: LiveTable, base: Option[String]): Unit = {
     if (!table.holdsRowsOf(base)) turns.awaitReaders(table, turns.deadline())
-    requireOpen()
     requireOwned(table)
   }
 
@@ -225,21 +244,20 @@ final class StoreOpener(
     if (streaming && !busy && content != Attempts.Empty && !holds(attempt)) {
       handOver(attempt, content) match {
         case Some(table) => adopt(table)
-        case None => TableLease.releaseOf(storeKey(streaming))
+        case None => registry.evictOf(storeKey(streaming))
       }
     }
-    if (live == null || !live.synchronized(owns(live))) {
+    if (live == null || !owns(live)) {
       val created = new LiveTable(pool)
-      created.owner = this
+      registry.add(created, this)
       adopt(created)
     }
-    if (streaming) TableLease.register(storeKey(streaming), live)
+    if (streaming) registry.name(live, storeKey(streaming))
     live
   }
 
   private def handOver(attempt: Option[String], content: String): Option[LiveTable] = {
-    val known = storeKey(streaming = true)
-    val taken = TableLease.take(known, content, this)
+    val taken = registry.take(storeKey(streaming = true), content, this)
     taken.foreach { table =>
       counters.add(Metrics.HandOvers, 1)
       // The engine looks that the attempt's file is there before its rows are used without having been read.
@@ -247,10 +265,10 @@ final class StoreOpener(
       catch {
         // without an answer nothing is said against its rows: whoever opens the store next looks again
         case error: LaminaError if error.kind.startsWith("engine.") =>
-          table.synchronized(park(table))
+          registry.giveBack(table)
           throw error
         case error: Throwable =>
-          TableLease.drop(known, table)
+          registry.drop(table)
           throw error
       }
     }
@@ -262,7 +280,7 @@ final class StoreOpener(
   private def adopt(table: LiveTable): Unit = {
     val old = live
     live = table
-    if (old != null && (old ne table) && old.synchronized(owns(old))) discard(old)
+    if (old != null && (old ne table) && owns(old)) registry.drop(old)
   }
 
   private def storeKey(streaming: Boolean): StoreKey = {
@@ -288,8 +306,7 @@ final class StoreOpener(
 
   private def privateTable(): LiveTable = {
     val table = new LiveTable(pool)
-    table.owner = this
-    table.onIdle = () => table.close()
+    registry.addPrivate(table, this)
     table
   }
 
@@ -298,7 +315,7 @@ final class StoreOpener(
     try body
     catch {
       case error: Throwable =>
-        if (table ne live) table.close()
+        if (table ne live) registry.drop(table)
         throw error
     }
 
@@ -374,7 +391,7 @@ final class StoreOpener(
 
   def maintainMemory(): Unit = {
     val table = live
-    if (table != null && table.synchronized(owns(table))) Reclaimer.submit(table)
+    if (table != null && owns(table)) Reclaimer.submit(table)
   }
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
@@ -384,53 +401,19 @@ final class StoreOpener(
 
   /**
    * Called by maintenance threads, also while opens are in use: those go on, and the last one to end parks the table
-   * for the next provider.
+   * for the next provider. Waits for no commit and no open.
    */
   def close(): Unit = if (!closed) {
     closed = true
-    val table = live
-    if (table != null) {
-      val pending = table.synchronized(table.pending)
-      // A commit that this thread may not wait for parks the table when it is settled.
-      if (pending != null)
-        try pending.settle()
-        catch { case _: InterruptedException => Thread.currentThread.interrupt() }
-    }
-    val parksLater = table != null && table.synchronized {
-      val mine = owns(table)
-      if (mine) {
-        // An earlier provider of this table may be waiting too.
-        val earlier = Option(table.onIdle)
-        table.onIdle = () => {
-          earlier.foreach(_())
-          give(table)
-        }
-        table.idle()
-      }
-      mine
-    }
-    if (!parksLater) engine.close()
+    registry.leave(this)
   }
 
-  /** Parks the table, unless another provider has it already. Under the table's lock. */
-  private def park(table: LiveTable): Unit = if (owns(table)) {
-    val known = key
-    table.owner = null
-    if (known != null && table.at.content != Attempts.Empty) TableLease.park(known, table, handOverMs)
-    else discard(table)
-  }
+  override def isStopped: Boolean = provider.isStopped
 
-  /** Parks the table and closes the store in the engine. Under the table's lock. */
-  private def give(table: LiveTable): Unit = {
-    park(table)
-    // The engine may take its time, and the table's lock must not wait for it.
+  /** The engine may take its time, and neither a table's lock nor Spark's maintenance must wait for it. */
+  override def leftAll(): Unit = {
     Future(engine.close())(ExecutionContext.global)
     ()
-  }
-
-  private def discard(table: LiveTable): Unit = {
-    if (key != null) TableLease.forget(key, table)
-    table.synchronized(table.close())
   }
 }
 

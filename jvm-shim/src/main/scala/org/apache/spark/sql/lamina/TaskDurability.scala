@@ -49,7 +49,7 @@ final class DurableCommit(live: LiveTable, content: String, answer: PendingCommi
         // A table that cannot go back is empty then, and is loaded when it is opened.
         try if (failure != null) live.rollBack(content)
         catch { case error: Throwable => failure.addSuppressed(error) }
-        live.idle()
+        live.rest()
         live.notifyAll()
       }
     }

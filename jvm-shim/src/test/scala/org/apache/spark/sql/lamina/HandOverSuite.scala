@@ -10,6 +10,8 @@ class HandOverSuite extends ProviderFixture {
 
   private def table(store: StateStore): LiveTable = store.asInstanceOf[LaminaStateStore].live
 
+  private def evictAll(): Unit = while (TableRegistry.ofExecutor.evictOne()) ()
+
   /** Three versions of a store, and the table of the provider that wrote them and was closed. */
   private def left(id: StateStoreId): (Seq[Option[String]], LiveTable) = {
     val provider = keeping(id)
@@ -32,7 +34,7 @@ class HandOverSuite extends ProviderFixture {
       assert(contents(store) == (1 to version).map(at => at.toLong -> at).toMap)
       store.abort()
       provider.close()
-      TableLease.releaseMemory()
+      evictAll()
       assert(parked.closed)
     }
 
@@ -46,6 +48,6 @@ class HandOverSuite extends ProviderFixture {
     assert(parked.closed && !table(store).closed)
     store.abort()
     provider.close()
-    TableLease.releaseMemory()
+    evictAll()
   }
 }

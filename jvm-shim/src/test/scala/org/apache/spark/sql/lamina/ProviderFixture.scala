@@ -16,7 +16,8 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.lamina.wire.Engine
+import org.apache.spark.sql.lamina.table.EntrySink
+import org.apache.spark.sql.lamina.wire.{Engine, ProcessSettings}
 import org.apache.spark.sql.types.{IntegerType, LongType, StructType}
 
 /** Where the engine of this repository is. */
@@ -32,6 +33,58 @@ private[lamina] object RepositoryEngine {
 /** A provider that takes itself for one that Spark has loaded. */
 private[lamina] class StreamingProvider extends LaminaStateStoreProvider {
   override private[lamina] def isStreaming: Boolean = true
+}
+
+/** Holds calls of one provider to its engine: those that are held wait until they are let go. */
+private[lamina] final class HeldEngine(
+    id: StateStoreId,
+    conf: StateStoreConf,
+    hadoop: Configuration,
+    process: ProcessSettings,
+    settings: Map[String, String]
+) extends EngineStore(id, conf, hadoop, process, settings) {
+  @volatile var onBegin: () => Unit = () => ()
+  @volatile var onLoad: () => Unit = () => ()
+  @volatile var closings = 0
+
+  override def begin(
+      version: Long,
+      attempt: Option[String],
+      loadEmpty: Boolean,
+      forceSnapshot: Boolean,
+      have: Boolean
+  ): Begun = {
+    val begun = super.begin(version, attempt, loadEmpty, forceSnapshot, have)
+    onBegin()
+    begun
+  }
+
+  override def load(version: Long, attempt: Option[String], have: Option[Position])(
+      onHeader: LoadHeader => Unit
+  )(sink: EntrySink): Unit = {
+    onLoad()
+    super.load(version, attempt, have)(onHeader)(sink)
+  }
+
+  override def close(): Unit = {
+    super.close()
+    closings += 1
+  }
+}
+
+/** A streaming provider whose calls to the engine a test may hold. */
+private[lamina] final class HeldProvider extends StreamingProvider {
+  var held: HeldEngine = _
+  override private[lamina] def newEngine(
+      id: StateStoreId,
+      storeConf: StateStoreConf,
+      hadoopConf: Configuration,
+      process: ProcessSettings,
+      settings: Map[String, String]
+  ): EngineStore = {
+    held = new HeldEngine(id, storeConf, hadoopConf, process, settings)
+    held
+  }
 }
 
 /** Suites that call providers as Spark does, on the engine of this repository: stores of whole numbers by long keys. */
@@ -74,6 +127,19 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       streaming: Boolean = true,
       handOverMs: Long = 0L
   ): LaminaStateStoreProvider = {
+    init(if (streaming) new StreamingProvider else new LaminaStateStoreProvider, id, ordered, handOverMs)
+  }
+
+  /** A provider whose calls to the engine may be held, otherwise as `provide` gives them. */
+  protected def provideHeld(id: StateStoreId, handOverMs: Long = 60000L): HeldProvider =
+    init(new HeldProvider, id, ordered = false, handOverMs)
+
+  private def init[P <: LaminaStateStoreProvider](
+      provider: P,
+      id: StateStoreId,
+      ordered: Boolean,
+      handOverMs: Long
+  ): P = {
     val conf = new SQLConf
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
     Seq(
@@ -85,7 +151,6 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
     val hadoop = new Configuration
     hadoop.set(Compat.runIdKey, UUID.randomUUID().toString)
     hadoop.set(s"fs.${HeldFileSystem.Scheme}.impl", classOf[HeldFileSystem].getName)
-    val provider = if (streaming) new StreamingProvider else new LaminaStateStoreProvider
     provider.init(
       id,
       keySchema,

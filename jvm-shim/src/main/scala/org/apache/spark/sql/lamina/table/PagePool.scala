@@ -32,6 +32,16 @@ private[table] object PagePool {
   /** The longest wait for quarantines to be over, under the lock of the table that needs memory. */
   val MaxRestMs = 5000L
 
+  private val isBackground = ThreadLocal.withInitial[java.lang.Boolean](() => false)
+
+  /** Runs work that takes nobody else's memory: at the cap it fails at once. */
+  def inBackground[A](work: => A): A = {
+    val outer = isBackground.get
+    isBackground.set(true)
+    try work
+    finally isBackground.set(outer)
+  }
+
   private def pagesFor(bytes: Long): Int = ((bytes + PageBytes - 1) / PageBytes).toInt
 }
 
@@ -62,10 +72,13 @@ final class PagePool(
   private val cells, smallPages = new Cells
   private var reserved = 0L
   private var refused: OutOfMemoryError = _
-  private var pressure: () => Unit = () => ()
+  private var pressure: () => Boolean = () => false
 
-  /** Called, without this pool's lock, before an allocation fails at the cap: may free memory. */
-  def onPressure(action: () => Unit): Unit = synchronized { pressure = action }
+  /**
+   * Called, without this pool's lock, again and again before an allocation fails at the cap: gives some memory up, and says
+   * whether there was any to give up. Not called by `inBackground`.
+   */
+  def onPressure(action: () => Boolean): Unit = synchronized { pressure = action }
 
   /** Bytes of pages that are in use, or were and are still in memory: those of rows, indexes and logs. */
   def reservedBytes: Long = synchronized(reserved)
@@ -153,16 +166,23 @@ final class PagePool(
   private def run(count: Int): Long = {
     var run = tryRun(count)
     if (run == 0L) {
-      // Not under this pool's lock: what frees memory takes locks of its own.
-      synchronized(pressure)()
-      // what has just been given up may be read until its quarantine is over
-      val rest = untilSweptMs
-      if (rest > 0) Thread.sleep(math.min(rest, MaxRestMs))
-      trim()
+      awaitSwept()
       run = tryRun(count)
-      if (run == 0L) throw capError(count * PageBytes)
     }
+    // Not under this pool's lock: what frees memory takes locks of its own.
+    while (run == 0L && !isBackground.get && synchronized(pressure)()) {
+      awaitSwept()
+      run = tryRun(count)
+    }
+    if (run == 0L) throw capError(count * PageBytes)
     run
+  }
+
+  /** What has just been given up may be read until its quarantine is over. */
+  private def awaitSwept(): Unit = {
+    val rest = if (isBackground.get) 0L else untilSweptMs
+    if (rest > 0) Thread.sleep(math.min(rest, MaxRestMs))
+    trim()
   }
 
   /** Pages that are in memory already, else others; 0 at the cap, or where the system has no memory. */

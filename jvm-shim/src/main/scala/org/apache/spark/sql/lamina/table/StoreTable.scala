@@ -150,7 +150,7 @@ final class StoreTable(pool: PagePool) {
     if (moves.isEmpty && resting.bury(StoreTable.BuriedAtOnce)) true else reclaim(maxPages)
   }
 
-  private def reclaim(maxPages: Int): Boolean = {
+  private def reclaim(maxPages: Int): Boolean = PagePool.inBackground {
     var pages = math.min(maxPages, reclaimBudget)
     var more = false
     families.values.foreach { family =>

@@ -23,6 +23,13 @@ class MemoryCapSuite extends AnyFunSuite {
     table.family(0).put(key, base, key.length, new Array[Byte](valueBytes), base, valueBytes)
   }
 
+  /** Closes a table that has rows; whether it had. */
+  private def closed(table: StoreTable): Boolean = {
+    val had = table.memory.total > 0
+    table.close()
+    had
+  }
+
   /** Puts rows in a transaction until there is no room; the error's kind. */
   private def fill(table: StoreTable, rows: Int, valueBytes: Int): String = {
     table.begin()
@@ -61,9 +68,30 @@ class MemoryCapSuite extends AnyFunSuite {
     val shared = pool(10L << 20, quarantineMs = 200L)
     val (parked, wanting) = (newTable(shared), newTable(shared))
     assert(fill(parked, rows = 6000, valueBytes = 1000) == "none")
-    shared.onPressure(() => parked.close())
+    shared.onPressure(() => closed(parked))
     assert(fill(wanting, rows = 6000, valueBytes = 1000) == "none")
     wanting.close()
+  }
+
+  test("no more tables give way than it takes") {
+    val shared = pool(20L << 20)
+    val parked = Seq.fill(3)(newTable(shared))
+    parked.foreach(table => assert(fill(table, rows = 5000, valueBytes = 1000) == "none"))
+    shared.onPressure(() => parked.exists(closed))
+    val wanting = newTable(shared)
+    assert(fill(wanting, rows = 10000, valueBytes = 1000) == "none")
+    assert(parked.map(_.memory.total > 0) == Seq(false, false, true))
+  }
+
+  test("reclaim takes no memory of others: at the cap it gives up") {
+    val shared = pool(3 * PagePool.PageBytes)
+    var asked = 0
+    shared.onPressure(() => { asked += 1; false })
+    (1 to 3).foreach(_ => shared.page())
+    assert(PagePool.inBackground(intercept[LaminaError](shared.page()).kind) == LaminaError.MemoryCap)
+    assert(asked == 0)
+    intercept[LaminaError](shared.page())
+    assert(asked == 1)
   }
 
   test("pages of a table that gave way are used where no whole chunk is free") {
@@ -72,7 +100,7 @@ class MemoryCapSuite extends AnyFunSuite {
     Seq(parked, wanting).foreach(_.begin())
     (0 until 3500).foreach(n => Seq(parked, wanting).foreach(put(_, n, 1000)))
     Seq(parked, wanting).foreach(_.commit())
-    shared.onPressure(() => parked.close())
+    shared.onPressure(() => closed(parked))
     assert(fill(wanting, rows = 3500, valueBytes = 900) == "none")
     wanting.close()
   }

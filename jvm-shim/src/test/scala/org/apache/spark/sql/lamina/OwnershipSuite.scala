@@ -1,0 +1,69 @@
+package org.apache.spark.sql.lamina
+
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+
+import scala.util.Try
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.execution.streaming.state.StateStore
+
+/** Who has a table where its provider is closed at any moment. */
+class OwnershipSuite extends ProviderFixture {
+
+  /** Holds who arrives until it is let go. */
+  private final class Gate extends (() => Unit) {
+    private val (arrived, open) = (new CountDownLatch(1), new CountDownLatch(1))
+    override def apply(): Unit = {
+      arrived.countDown()
+      assert(open.await(60, TimeUnit.SECONDS), "nobody let it go on")
+    }
+    def awaitArrival(): Unit = assert(arrived.await(60, TimeUnit.SECONDS), "nobody arrived")
+    def letGo(): Unit = open.countDown()
+  }
+
+  private def table(store: StateStore): LiveTable = store.asInstanceOf[LaminaStateStore].live
+
+  private def inThread[A](body: => A): (Thread, () => Try[A]) = {
+    var result: Try[A] = null
+    val thread = new Thread(() => result = Try(body))
+    thread.start()
+    (thread, () => { thread.join(); result })
+  }
+
+  test("a provider that is closed while it opens gives the table up that it took over") {
+    val id = newId()
+    val first = provideHeld(id)
+    var used: LiveTable = null
+    val attempt = commit(first, 0, None) { store => put(store, 1L -> 1); used = table(store) }
+    first.close()
+    val second = provideHeld(id)
+    val gate = new Gate
+    second.held.onBegin = gate
+    val (_, opened) = inThread(second.getStore(1, attempt))
+    gate.awaitArrival()
+    second.close()
+    gate.letGo()
+    assert(opened().isFailure)
+    assert(!used.closed, "it is parked for the next provider")
+    while (TableRegistry.ofExecutor.evictOne()) ()
+    assert(used.closed, "a parked table gives way")
+  }
+
+  test("a reader that its task has open is upgraded and committed although its provider was closed meanwhile") {
+    val id = newId()
+    val provider = provideHeld(id)
+    val first = commit(provider, 0, None)(put(_, 1L -> 1))
+    val task = TaskContext.empty()
+    val second = asTask(task) {
+      val reader = provider.getReadStore(1, first)
+      assert(contents(reader.asInstanceOf[StateStore]) == Map(1L -> 1))
+      provider.close()
+      val store = provider.upgradeReadStoreToWriteStore(reader, 1, first)
+      put(store, 2L -> 2)
+      store.commit()
+      this.attempt(store)
+    }
+    task.markTaskCompleted(None)
+    assert(restored(id, 2, second) == Map(1L -> 1, 2L -> 2))
+  }
+}

@@ -1,0 +1,217 @@
+package org.apache.spark.sql.lamina
+
+import scala.collection.mutable
+
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
+import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.SpanSugar._
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.lamina.table.PagePool
+
+/** Which provider gets a table of another one, and which table gives way. */
+class TableRegistrySuite extends AnyFunSuite {
+  private val content = "L1.3.1.o.-.0123456789abcdef0123456789abcdef"
+  private val pool = new PagePool(64L << 20, 0L, () => System.nanoTime() / 1000000)
+
+  private final class Provider(override val stayMs: Long = 60000L) extends TableOwner {
+    var lefts = 0
+    @volatile var isStopped = false
+    override def leftAll(): Unit = lefts += 1
+  }
+
+  private final class Fixture {
+    var now = 0L
+    val timers = mutable.ArrayBuffer.empty[Long]
+    val registry = new TableRegistry(() => now, (milliseconds, _) => timers += now + milliseconds)
+    val Seq(first, second) = Seq.fill(2)(new Provider): @unchecked
+    private var stores = 0
+
+    /** A table of `owner` that holds `content` and that nothing uses. */
+    def idle(owner: Provider = first, key: StoreKey = newKey()): (StoreKey, LiveTable) = {
+      val live = new LiveTable(pool, registry)
+      registry.add(live, owner)
+      registry.name(live, key)
+      commit(live, owner, content)
+      (key, live)
+    }
+
+    def newKey(): StoreKey = {
+      stores += 1
+      StoreKey("checkpoint", 0L, stores, "default")
+    }
+
+    /** A table that its provider has left. */
+    def parked(stayMs: Long = 60000L): (StoreKey, LiveTable) = {
+      val owner = new Provider(stayMs)
+      val made = idle(owner)
+      registry.leave(owner)
+      made
+    }
+
+    def open(live: LiveTable, owner: Provider, task: TaskContext = null): Open = live.synchronized {
+      assert(registry.enter(live, owner))
+      val open = new Open(task, writes = true)
+      live.enter(open)
+      live.begin(open)
+      open
+    }
+
+    def commit(live: LiveTable, owner: Provider, attempt: String): Unit = live.synchronized {
+      val writer = open(live, owner)
+      live.advance(Position(live.at.version + 1, attempt, ColumnFamilies.Empty, "digest"))
+      live.leave(writer)
+    }
+  }
+
+  test("a table goes to another provider that asks for the attempt it holds, and to one only") {
+    val f = new Fixture
+    val (key, live) = f.idle()
+    assert(f.registry.take(key, content, f.second).contains(live))
+    assert(f.registry.isOwned(live, f.second) && !f.registry.isOwned(live, f.first))
+    assert(f.registry.take(key, content, f.second).isEmpty)
+    assert(!f.registry.enter(live, f.first), "its last owner is refused")
+  }
+
+  test("another attempt, another checkpoint or another store gets nothing") {
+    val f = new Fixture
+    val (key, live) = f.idle()
+    assert(f.registry.take(key, content.replace('0', '1'), f.second).isEmpty)
+    assert(f.registry.take(key.copy(checkpoint = "made anew"), content, f.second).isEmpty)
+    assert(f.registry.take(key.copy(name = "left"), content, f.second).isEmpty)
+    assert(f.registry.isOwned(live, f.first))
+  }
+
+  test("a table one version ahead is taken for the version that it can step back to") {
+    val f = new Fixture
+    val (key, live) = f.idle()
+    f.commit(live, f.first, "L1.4.1.o.-.ffffffffffffffffffffffffffffffff")
+    assert(f.registry.take(key, content, f.second).contains(live))
+  }
+
+  test("a provider with an open transaction keeps its table") {
+    val f = new Fixture
+    val (key, live) = f.idle()
+    f.open(live, f.first)
+    assert(f.registry.take(key, content, f.second).isEmpty)
+    live.synchronized(live.abort())
+    assert(f.registry.take(key, content, f.second).contains(live))
+  }
+
+  test(
+    "memory pressure closes parked tables one by one, the least recently used first, and leaves those in use alone"
+  ) {
+    val f = new Fixture
+    val (_, used) = f.idle()
+    val tables = Seq.fill(3)(f.parked()._2)
+    for (count <- 1 to 3) {
+      assert(f.registry.evictOne())
+      assert(tables.map(_.closed) == Seq.tabulate(3)(_ < count))
+    }
+    assert(!f.registry.evictOne())
+    assert(!used.closed)
+  }
+
+  test("a table of a query that has stopped gives way after all that are parked, and none that an open uses") {
+    val f = new Fixture
+    val (stopped, busy) = (f.idle()._2, f.idle()._2)
+    val (_, running) = f.idle(f.second)
+    val (_, parked) = f.parked()
+    val writer = f.open(busy, f.first)
+    f.first.isStopped = true
+    assert(f.registry.evictOne() && parked.closed && !stopped.closed)
+    assert(f.registry.evictOne() && stopped.closed)
+    assert(!f.registry.evictOne() && !busy.closed && !running.closed)
+    busy.synchronized { busy.abort(); busy.leave(writer) }
+    assert(f.registry.evictOne() && busy.closed)
+    assert(!f.registry.isOwned(stopped, f.first), "its provider makes another one")
+  }
+
+  test("where a store is loaded anew its parked tables are closed, and neither those in use nor another store's") {
+    val f = new Fixture
+    val (key, parked) = f.parked()
+    val (_, kept) = f.parked()
+    val (_, used) = f.idle(key = key)
+    f.registry.evictOf(key)
+    assert(parked.closed)
+    assert(!used.closed && !kept.closed)
+  }
+
+  test("a table stays for its time, and without a time to stay is closed at once") {
+    val f = new Fixture
+    val (_, stays) = f.parked(stayMs = 100L)
+    assert(f.parked(stayMs = 0L)._2.closed)
+    assert(f.timers == Seq(101L))
+    f.now = 99L
+    f.registry.expire()
+    assert(!stays.closed)
+    f.now = 100L
+    f.registry.expire()
+    assert(stays.closed)
+  }
+
+  test("a provider that is closed keeps its table until its last open ends, and is told when it has none") {
+    val f = new Fixture
+    val (key, live) = f.idle()
+    val task = TaskContext.empty()
+    val writer = f.open(live, f.first, task)
+    f.registry.leave(f.first)
+    assert(f.registry.state(live) == Ownership.Leaving && f.first.lefts == 0)
+    assert(f.registry.enter(live, f.first), "what it has open goes on")
+    live.synchronized { live.abort(); live.leave(writer) }
+    assert(f.registry.state(live) == Ownership.Parked && f.first.lefts == 1)
+    assert(!f.registry.enter(live, f.first))
+    assert(f.registry.take(key, content, f.second).contains(live))
+    assert(f.registry.state(live) == Ownership.InUse)
+  }
+
+  test("a table that a closed provider takes or makes is given up when nothing uses it") {
+    val f = new Fixture
+    val (key, live) = f.parked()
+    f.registry.leave(f.second)
+    assert(f.registry.take(key, content, f.second).contains(live))
+    f.registry.restAll(f.second)
+    assert(f.registry.state(live) == Ownership.Parked)
+    val made = new LiveTable(pool, f.registry)
+    f.registry.add(made, f.second)
+    f.registry.restAll(f.second)
+    assert(made.closed, "it holds nothing")
+  }
+
+  test("a table that is being taken is not evicted, and pressure does not wait for one in use") {
+    val f = new Fixture
+    val (key, live) = f.parked()
+    var taken = Option.empty[LiveTable]
+    val taker = new Thread(() => taken = f.registry.take(key, content, f.second))
+    live.synchronized {
+      taker.start()
+      eventually(timeout(60.seconds))(assert(taker.getState == Thread.State.BLOCKED))
+      val (_, other) = f.idle()
+      other.synchronized {
+        val presser = new Thread(() => f.registry.evictOf(f.newKey()))
+        presser.start()
+        presser.join(60000L)
+        assert(!presser.isAlive, "it waits for a table in use")
+      }
+    }
+    taker.join()
+    assert(taken.contains(live))
+    assert(!f.registry.evictOne() && !live.closed)
+  }
+
+  test("a table is taken by one of many that ask for it, or evicted, and never both") {
+    for (_ <- 1 to 200) {
+      val f = new Fixture
+      val (key, live) = f.parked()
+      val takers = Seq.fill(3)(new Provider)
+      val taken = new java.util.concurrent.ConcurrentLinkedQueue[LiveTable]()
+      val threads = new Thread(() => { f.registry.evictOne(); () }) +:
+        takers.map(taker => new Thread(() => f.registry.take(key, content, taker).foreach(taken.add)))
+      threads.foreach(_.start())
+      threads.foreach(_.join())
+      // a provider may take it from another one that has not entered it: one of them has it in the end
+      assert(takers.count(f.registry.isOwned(live, _)) == (if (live.closed) 0 else 1))
+      assert(live.closed == taken.isEmpty)
+    }
+  }
+}
