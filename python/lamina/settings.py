@@ -160,14 +160,6 @@ class Settings:
         "Too low fails a batch with `memory.cap`; too high lets the container's killer decide.",
         process_wide=True,
     )
-    heap_quarantine_ms: int = _key(
-        "heap.quarantineMs",
-        _milliseconds(),
-        1_000,
-        "How long a freed page waits before it is used again.",
-        "Longer protects readers that outlive their task; shorter needs less memory.",
-        process_wide=True,
-    )
     heap_hand_over_ms: int = _key(
         "heap.handOverMs",
         _milliseconds(),

@@ -15,7 +15,7 @@ object MemoryBenchmark {
 
   /**
    * One look at the memory: rows, bytes a row beyond key and value, and the parts in bytes a row; `waiting` is what the
-   * pool holds beside the table's own: free pages, free cells in pages, and pages in quarantine.
+   * pool holds beside the table's own: free pages, and free cells in pages.
    */
   private final case class Sample(
       rows: Long, overhead: Double, pages: Double, dead: Double, index: Double, undo: Double, waiting: Double) {
@@ -27,9 +27,7 @@ object MemoryBenchmark {
     val keys = arguments(0).toInt
     val updates = arguments(1).toInt
     val heapAtStart = heapAfterCollection()
-    // a batch a second, with the default quarantine: what waits is then what a query has waiting
-    var now = 0L
-    val pool = new PagePool(16L << 30, 1000L, () => now)
+    val pool = new PagePool(16L << 30)
     val table = new StoreTable(pool)
     val family = table.addFamily(0, ordered = false, multiValue = false)
     val value = new Array[Byte](KeyBlock.ValueBytes)
@@ -58,7 +56,6 @@ object MemoryBenchmark {
       val inside = sample()
       table.changeSet((_, _, _, _, _, _, _, _) => ())
       table.commit()
-      now += 1000L
       var goesOn = true
       while (goesOn) {
         val start = System.nanoTime()

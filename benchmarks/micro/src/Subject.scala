@@ -76,7 +76,7 @@ final class CommitClock {
 }
 
 final class TableSubject extends Subject {
-  private val pool = new PagePool(16L << 30, 10000L, () => System.nanoTime() / 1000000L)
+  private val pool = new PagePool(16L << 30)
   private val table = new StoreTable(pool)
   private val family = table.addFamily(0, ordered = false, multiValue = false)
   private val messages = new ChangeMessages

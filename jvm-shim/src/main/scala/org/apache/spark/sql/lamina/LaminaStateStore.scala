@@ -73,7 +73,7 @@ final class LaminaStateStore(
       open.transition(Read)
       if (outcome.isDefined && open.task == null) throw readAfterCommit()
     }
-    if (if (writing) live.writer ne open else live.generation != generation) throw stale()
+    if (open.left || (if (writing) live.writer ne open else live.generation != generation)) throw stale()
     !writing
   }
 
@@ -195,8 +195,12 @@ final class LaminaStateStore(
     val from = family("valuesIterator", colFamilyName)
     verifyMultiValue(from, "valuesIterator")
     val row = find(keyRow, from, base)
-    if (row == 0L) Iterator.empty else from.values(row)
+    if (row == 0L) Iterator.empty else new ValuesIterator(this, from.values(row))
   }
+
+  /** The row for the calling thread: as it lies in the table where that may read it there, else a copy. */
+  private[lamina] def handOut(row: UnsafeRow): UnsafeRow =
+    if (row == null || row.getBaseObject != null || open.readsInPlace) row else row.copy()
 
   private def find(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): Long =
     if (from.table == null) 0L
@@ -212,7 +216,7 @@ final class LaminaStateStore(
     else {
       val found = from.value(row)
       if (found != null) validate(keyRow, found)
-      found
+      handOut(found)
     }
   }
 

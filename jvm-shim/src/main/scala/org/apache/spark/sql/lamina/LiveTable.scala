@@ -116,7 +116,6 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     giveUp(open)
     if (writer eq open) abort()
     rest()
-    if (closed) sweepLater()
     notifyAll()
   }
 
@@ -139,7 +138,10 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
 
   private def giveUp(open: Open): Unit = {
     open.left = true
-    table.readersEnded(open.stamp)
+    open.whenUnread { () =>
+      table.readersEnded(open.stamp)
+      Reclaimer.submit(this)
+    }
   }
 
   // ---- transaction
@@ -337,20 +339,24 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     if (siblings.size > LiveTable.MaxSiblings) siblings -= siblings.head._1
   }
 
-  /** Gives the memory back; rows that opens handed out stay until those have ended. */
+  /** Gives the memory back; what was handed out where it lies stays until the tasks that have it have ended. */
   def close(): Unit = if (!closed) {
     closed = true
     StatePool.tables.decrementAndGet()
+    opens.foreach(giveUp)
+    opens.clear()
     clear(Position.Start)
     siblings.clear()
-    sweepLater()
     notifyAll()
   }
 
-  /** What was given up goes back when its quarantine is over, though nobody may ask for memory any more. */
-  private def sweepLater(): Unit = {
-    val memory = pool
-    Timer.after(memory.quarantineMs + 1)(memory.sweep())
+  /** Waits, for a moment at most, until tasks that have ended give back what they read of a closed table. */
+  def awaitReaders(): Unit = {
+    val deadline = System.nanoTime() + LiveTable.LeavingTaskNanos
+    while (table.hasReadPages && System.nanoTime() < deadline) {
+      Thread.sleep(1)
+      TaskThreads.check()
+    }
   }
 }
 
@@ -361,6 +367,9 @@ object LiveTable {
 
   /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
   private final class OtherShape extends RuntimeException with NoStackTrace
+
+  /** How long the end of a task is waited for at the cap. */
+  private val LeavingTaskNanos = 1000000000L
 
   /** An attempt that this table made: its base, and what it changed. */
   private final case class Sibling(base: String, digest: String, families: ColumnFamilies)

@@ -49,6 +49,7 @@ final class Open(val task: TaskContext, writes: Boolean) {
   val stamp: Long = Open.stamps.incrementAndGet()
 
   private val thread = Thread.currentThread()
+  private val taskThread = TaskThreads.current(task)
 
   /** Read without the lock by who walks rows that were fetched under it. */
   @volatile private var current: OpenState = if (writes) Writing else Reading
@@ -58,14 +59,24 @@ final class Open(val task: TaskContext, writes: Boolean) {
   /** Scans that were begun after the commit and are neither exhausted nor closed. */
   private[lamina] var scans = 0
 
-  /** Its rows are given up: what it has in its hands may be gone at any time. */
+  /** Its rows are given up: it reads none any more. */
   @volatile private[lamina] var left = false
 
   def state: OpenState = current
 
   def isWriting: Boolean = current eq Writing
 
-  /** Whether the rows that it handed out can still be in use, as far as is known. */
+  /**
+   * Whether the calling thread may read rows where they lie. Only the thread that runs the open's task may: its end is
+   * known. All others get copies.
+   */
+  def readsInPlace: Boolean = Thread.currentThread() eq taskThread
+
+  /** Runs `action` when nobody can have a row in hands that was handed out where it lies. */
+  def whenUnread(action: () => Unit): Unit =
+    if (taskThread == null) action() else TaskThreads.whenLeft(taskThread, task.taskAttemptId())(action)
+
+  /** Whether its task has ended; its thread may still run listeners. */
   def isOver: Boolean = task != null && task.isCompleted()
 
   /**

@@ -22,7 +22,8 @@ final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
 /**
  * Walks a cursor for one open. It takes the table's lock for some rows at a time, ever more of them up to a bound (for
  * each where rows are not read in place), and then checks the open like any other call; in between, an open that came
- * into another state or whose rows were given up is noticed. The pair is reused from row to row, its rows are not.
+ * into another state or whose rows were given up is noticed. Threads that may not read rows in place take the lock for each
+ * row, and copy it. The pair is reused from row to row, its rows are not.
  *
  * @param cursor null where there is nothing to walk
  * @param multi whether each element of a value comes as a row of its own
@@ -55,7 +56,9 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   private def isAhead: Boolean = position < count || elements.hasNext
 
   private def advance(): Boolean = {
-    if (isAhead && from.codec.readsInPlace && (store.open.state eq checked) && !store.open.left) step()
+    if (
+      isAhead && from.codec.readsInPlace && store.open.readsInPlace && (store.open.state eq checked) && !store.open.left
+    ) step()
     if (valueRow == null && (isAhead || cursor != null)) store.live.synchronized(checkAndStep())
     valueRow != null
   }
@@ -93,12 +96,12 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   /** Takes the next row of those fetched, if any is left. */
   private def step(): Unit =
     while (valueRow == null && isAhead) {
-      if (elements.hasNext) valueRow = elements.next()
+      if (elements.hasNext) valueRow = store.handOut(elements.next())
       else {
         val row = ahead(position)
         position += 1
-        keyRow = from.key(row)
-        if (multi) elements = from.values(row) else valueRow = from.value(row)
+        keyRow = store.handOut(from.key(row))
+        if (multi) elements = from.values(row) else valueRow = store.handOut(from.value(row))
       }
     }
 
@@ -113,6 +116,19 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
     position = count
     elements = Iterator.empty
   }
+}
+
+/** The values of one key, for one open: refused once that has given its rows up. */
+final class ValuesIterator(store: LaminaStateStore, elements: Iterator[UnsafeRow]) extends Iterator[UnsafeRow] {
+  override def hasNext: Boolean = elements.hasNext
+
+  override def next(): UnsafeRow =
+    if (store.open.readsInPlace && !store.open.left) elements.next()
+    else
+      store.live.synchronized {
+        if (store.open.left) throw store.stale()
+        store.handOut(elements.next())
+      }
 }
 
 private object RowIterator {

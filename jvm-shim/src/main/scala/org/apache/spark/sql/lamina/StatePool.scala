@@ -1,6 +1,5 @@
 package org.apache.spark.sql.lamina
 
-import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicInteger
 
 import org.apache.spark.SparkConf
@@ -12,7 +11,7 @@ import org.apache.spark.sql.lamina.wire.{Engine, ProcessSettings}
  * later one may leave it out, and another value is an error that names both.
  */
 object StatePool {
-  private val Names = Seq("heap.maxBytes", "heap.quarantineMs")
+  private val Names = Seq("heap.maxBytes")
   private var pool: PagePool = _
   private var fixed: Map[String, Option[String]] = Map.empty
 
@@ -27,11 +26,7 @@ object StatePool {
       throw ProcessSettings.conflict(key, fixed(name), "the first store of this JVM opened", now)
     }
     if (outdated) {
-      val created = new PagePool(
-        HeapCap.resolve(settings.get("heap.maxBytes"), conf, Machine.current()),
-        settings.long("heap.quarantineMs", 1000L),
-        () => TimeUnit.NANOSECONDS.toMillis(System.nanoTime())
-      )
+      val created = new PagePool(HeapCap.resolve(settings.get("heap.maxBytes"), conf, Machine.current()))
       created.onPressure(() => TableRegistry.ofExecutor.evictOne())
       fixed = wanted
       if (pool != null) pool.trim()

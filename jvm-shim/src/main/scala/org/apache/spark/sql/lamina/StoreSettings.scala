@@ -72,8 +72,7 @@ object StoreSettings {
 
   /** Settings that the first store of a JVM fixes. */
   def isProcessWide(name: String): Boolean =
-    name.startsWith("engine.") || name.startsWith("storage.cache.") || name == "heap.maxBytes" ||
-      name == "heap.quarantineMs"
+    name.startsWith("engine.") || name.startsWith("storage.cache.") || name == "heap.maxBytes"
 
   /** Spark's configuration, also where no Spark context runs. */
   def sparkConf: SparkConf = Option(SparkEnv.get).map(_.conf).getOrElse(new SparkConf(loadDefaults = false))

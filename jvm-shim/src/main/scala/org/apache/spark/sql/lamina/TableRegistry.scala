@@ -213,34 +213,40 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   /** Closes the parked tables whose time is over. */
   def expire(): Unit = {
     val now = nowMs()
-    while (evictFirst(entry => (entry.state eq Parked) && entry.until <= now)) ()
+    while (evict(entry => (entry.state eq Parked) && entry.until <= now).isDefined) ()
   }
 
   /** A table of the store is loaded: closes the parked ones, whose rows would be in memory beside its own. */
   def evictOf(store: StoreKey): Unit =
-    while (evictFirst(entry => (entry.state eq Parked) && entry.key.contains(store))) ()
+    while (evict(entry => (entry.state eq Parked) && entry.key.contains(store)).isDefined) ()
 
   /**
    * Memory is short: closes one table, the least recently used of those that are parked, else one of a query that has
    * stopped. Whether there was one. Tables in use are left alone, and none of them is waited for.
    */
-  def evictOne(): Boolean = evictFirst(_.state eq Parked) || {
-    val idle = synchronized(tables.values.filter(_.state eq Idle).map(_.owner).toSeq.distinct)
-    idle.exists(owner => owner.isStopped && evictFirst(entry => (entry.state eq Idle) && (entry.owner eq owner)))
+  def evictOne(): Boolean = {
+    val evicted = evict(_.state eq Parked).orElse {
+      val idle = synchronized(tables.values.filter(_.state eq Idle).map(_.owner).toSeq.distinct)
+      idle.iterator.filter(_.isStopped)
+        .flatMap(owner => evict(entry => (entry.state eq Idle) && (entry.owner eq owner))).nextOption()
+    }
+    evicted.foreach(_.awaitReaders())
+    evicted.isDefined
   }
 
-  private def evictFirst(condition: Entry => Boolean): Boolean = {
+  /** Closes the least recently used table that fits, if there is one. */
+  private def evict(condition: Entry => Boolean): Option[LiveTable] = {
     val evicted = synchronized {
       tables.find { case (_, entry) => condition(entry) }.map { case (table, entry) =>
         apply(table, entry, Evict)
         (table, lastOf(entry.owner))
       }
     }
-    evicted.foreach { case (table, last) =>
+    evicted.map { case (table, last) =>
       table.synchronized(table.close())
       last.foreach(_.leftAll())
+      table
     }
-    evicted.isDefined
   }
 
   // ---- parts, under the lock

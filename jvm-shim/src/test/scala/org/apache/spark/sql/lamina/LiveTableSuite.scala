@@ -59,8 +59,8 @@ class LiveTableSuite extends AnyFunSuite {
     }
   }
 
-  private final class Fixture(quarantineMs: Long = 0L) {
-    val pool = new PagePool(64L << 20, quarantineMs, () => System.nanoTime() / 1000000)
+  private final class Fixture {
+    val pool = new PagePool(64L << 20)
     val live = new LiveTable(pool)
     val versions = new Versions
 
@@ -99,19 +99,17 @@ class LiveTableSuite extends AnyFunSuite {
     def rollBack(attempt: String): Unit = live.synchronized(live.rollBack(attempt))
   }
 
-  test("what a closed table held goes back when its quarantine is over, though nobody asks for memory any more") {
-    val fixture = new Fixture(quarantineMs = 3000L)
+  test("what a closed table held goes back when its last reader has ended, though nobody asks for memory any more") {
+    val fixture = new Fixture
     val value = "x" * 60000
     fixture.commit("a", (0 until 800).map(number => s"key $number" -> value): _*)
+    fixture.live.table.readersActive(7L)
     val held = fixture.pool.reservedBytes
     assert(held > (45L << 20))
     fixture.live.synchronized(fixture.live.close())
-    assert(fixture.pool.reservedBytes == held, "rows that were handed out are still there")
-    val deadline = System.nanoTime() + 60000000000L
-    while (fixture.pool.reservedBytes > (32L << 20)) {
-      assert(System.nanoTime() < deadline, s"${fixture.pool.reservedBytes} bytes are kept")
-      Thread.sleep(50)
-    }
+    assert(fixture.pool.reservedBytes > (45L << 20), "rows that were handed out are still there")
+    fixture.live.table.readersEnded(7L)
+    assert(fixture.pool.reservedBytes <= (32L << 20))
   }
 
   test("the version that the table has is opened without asking the engine") {

@@ -134,11 +134,16 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
   protected def provideHeld(id: StateStoreId, handOverMs: Long = 60000L): HeldProvider =
     init(new HeldProvider, id, ordered = false, handOverMs)
 
+  /** A provider of lists of whole numbers, otherwise as `provide` gives them. */
+  protected def provideLists(id: StateStoreId): LaminaStateStoreProvider =
+    init(new StreamingProvider, id, ordered = false, handOverMs = 0L, lists = true)
+
   private def init[P <: LaminaStateStoreProvider](
       provider: P,
       id: StateStoreId,
       ordered: Boolean,
-      handOverMs: Long
+      handOverMs: Long,
+      lists: Boolean = false
   ): P = {
     val conf = new SQLConf
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
@@ -156,23 +161,31 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       keySchema,
       valueSchema,
       if (ordered) RangeKeyScanStateEncoderSpec(keySchema, Seq(0)) else NoPrefixKeyStateEncoderSpec(keySchema),
-      useColumnFamilies = false,
+      useColumnFamilies = lists,
       new StateStoreConf(conf),
       hadoop,
-      useMultipleValuesPerKey = false,
+      useMultipleValuesPerKey = lists,
       stateSchemaProvider = None
     )
     provider
   }
 
-  /** Runs `body` as a task's thread does. */
+  /** Runs `body` as a task's thread does, under the name that executors give it. */
   protected def asTask[A](task: TaskContext)(body: => A): A = {
+    val thread = Thread.currentThread()
+    val name = thread.getName
+    thread.setName(s"task 0.0 in stage 0.0 (TID ${task.taskAttemptId()})")
     TaskContext.setTaskContext(task)
     try body
-    finally TaskContext.unset()
+    finally {
+      TaskContext.unset()
+      thread.setName(name)
+    }
   }
 
   protected def key(key: Long): UnsafeRow = toKey(InternalRow(key)).copy()
+
+  protected def value(value: Int): UnsafeRow = toValue(InternalRow(value)).copy()
 
   protected def put(store: StateStore, rows: (Long, Int)*): Unit = rows.foreach { case (at, value) =>
     store.put(key(at), toValue(InternalRow(value)), family)

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina.table
 
-import java.util.{ArrayDeque, TreeMap}
+import java.util.TreeMap
 
 import org.apache.spark.sql.lamina.errors.LaminaError
 
@@ -29,9 +29,6 @@ private[table] object PagePool {
    */
   val PagesPerChunk = 128
 
-  /** The longest wait for quarantines to be over, under the lock of the table that needs memory. */
-  val MaxRestMs = 5000L
-
   private val isBackground = ThreadLocal.withInitial[java.lang.Boolean](() => false)
 
   /** Runs work that takes nobody else's memory: at the cap it fails at once. */
@@ -48,22 +45,12 @@ private[table] object PagePool {
 /**
  * Off-heap memory of all tables of this JVM, with one cap.
  *
- * Pages that a table gave up may still be read by rows handed out earlier, so they wait `quarantineMs` before they are used
- * again or freed. Thread-safe.
+ * What is given back is used again or freed at once: who gives pages back sees to it that nobody reads them. Thread-safe.
  *
  * @param maxBytes cap for everything reserved here; passing it is the error `memory.cap`
- * @param quarantineMs milliseconds
- * @param clock milliseconds, monotonic
  */
-final class PagePool(
-    val maxBytes: Long,
-    val quarantineMs: Long,
-    clock: () => Long,
-    memory: SystemMemory = SystemMemory.Native
-) {
+final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Native) {
   import PagePool._
-
-  private val waiting = new ArrayDeque[(Long, Page)]()
 
   /** By address: the lowest are used first, so that the others become empty. `open` are those with a free page. */
   private val chunks, open = new TreeMap[Long, Chunk]()
@@ -136,58 +123,35 @@ final class PagePool(
     new Page(run(count), count * PageBytes)
   }
 
-  /** Milliseconds, monotonic: now, and when the quarantine of what is given up now will be over. */
-  private[table] def nowMs: Long = clock()
-  private[table] def quarantineEndMs: Long = clock() + quarantineMs
-
-  /** Takes a page back; it is kept as it is until the quarantine is over. */
-  private[table] def retire(page: Page): Unit = synchronized {
-    waiting.addLast((clock() + quarantineMs, page))
-    sweep()
-  }
-
-  /** Re-uses or frees pages whose quarantine is over. */
-  def sweep(): Unit = synchronized {
-    val now = clock()
-    while (!waiting.isEmpty && waiting.peekFirst()._1 <= now) {
-      val page = waiting.pollFirst()._2
-      if (page.bytes < PageBytes) freeCell(smallPages, page.address, page.bytes)
-      else give(page.address, pagesFor(page.bytes))
-    }
+  /** Takes a page back that nobody reads. */
+  private[table] def give(page: Page): Unit = synchronized {
+    if (page.bytes < PageBytes) freeCell(smallPages, page.address, page.bytes)
+    else give(page.address, pagesFor(page.bytes))
   }
 
   /** Frees all that is not in use. */
   private[lamina] def trim(): Unit = synchronized {
-    sweep()
     open.values.stream.filter(_.isEmpty).toList.forEach(drop(_))
   }
 
-  /** Pages next to each other; the address of the first. What gives way to pressure is waited for before this fails. */
+  /** Pages next to each other; the address of the first. Before this fails others give way, one by one. */
   private def run(count: Int): Long = {
     var run = tryRun(count)
     if (run == 0L) {
-      awaitSwept()
+      trim()
       run = tryRun(count)
     }
     // Not under this pool's lock: what frees memory takes locks of its own.
     while (run == 0L && !isBackground.get && synchronized(pressure)()) {
-      awaitSwept()
+      trim()
       run = tryRun(count)
     }
     if (run == 0L) throw capError(count * PageBytes)
     run
   }
 
-  /** What has just been given up may be read until its quarantine is over. */
-  private def awaitSwept(): Unit = {
-    val rest = if (isBackground.get) 0L else untilSweptMs
-    if (rest > 0) Thread.sleep(math.min(rest, MaxRestMs))
-    trim()
-  }
-
   /** Pages that are in memory already, else others; 0 at the cap, or where the system has no memory. */
   private def tryRun(count: Int): Long = synchronized {
-    sweep()
     var (best, first, more) = (null: Chunk, 0, Int.MaxValue)
     val candidates = open.values.iterator
     while (more > 0 && candidates.hasNext) {
@@ -237,11 +201,6 @@ final class PagePool(
     open.remove(chunk.address)
     chunk.close()
     reserved -= chunk.touched * PageBytes
-  }
-
-  /** Milliseconds until the quarantine of all pages that wait now is over. */
-  private def untilSweptMs: Long = synchronized {
-    if (waiting.isEmpty) 0L else math.max(0L, waiting.peekLast()._1 - clock())
   }
 
   private def capError(bytes: Long): LaminaError = synchronized {

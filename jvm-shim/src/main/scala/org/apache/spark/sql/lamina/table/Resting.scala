@@ -7,7 +7,9 @@ import scala.collection.mutable
 /**
  * What a table does not need any more and readers may still have in their hands: whole pages, and the rows that a
  * transaction replaced or that were taken back with it. They wait until every reader has ended that was active when
- * they were given up, and for the pool's quarantine after that.
+ * they were given up.
+ *
+ * Readers may end on any thread, without the table's lock, and give pages back with it; all else is done under that lock.
  */
 private[table] final class Resting(pool: PagePool) {
   import Resting.Rows
@@ -17,28 +19,31 @@ private[table] final class Resting(pool: PagePool) {
   private val rows = new ArrayDeque[Rows]
   private var epoch = 0L
 
+  /** Rows are being moved: until the logs follow, an address must name one row. */
+  private var isHeld = false
+
   /** Entries of the log that was added last. */
   var lastAdded = 0
 
   /** Somebody starts to read rows under an id of their own choice. */
-  def readersActive(id: Long): Unit = readers(id) = epoch
+  def readersActive(id: Long): Unit = synchronized(readers(id) = epoch)
 
   /** Nobody reads rows under this id any more. */
-  def readersEnded(id: Long): Unit = {
+  def readersEnded(id: Long): Unit = synchronized {
     readers.remove(id)
-    startQuarantine()
+    releasePages()
   }
 
-  def add(page: Page): Unit = pages.addLast((next(), page))
+  def add(page: Page): Unit = synchronized(pages.addLast((next(), page)))
 
   /** The rows of a log that nothing refers to any more: those before its transaction, or the new ones. */
-  def add(family: FamilyTable, log: LongLog, news: Boolean): Unit =
+  def add(family: FamilyTable, log: LongLog, news: Boolean): Unit = synchronized {
     if (log.isEmpty) log.close()
     else {
       lastAdded = log.size
       rows.addLast(new Rows(next(), family, log, news))
-      startQuarantine()
     }
+  }
 
   private def next(): Long = {
     epoch += 1
@@ -47,23 +52,24 @@ private[table] final class Resting(pool: PagePool) {
 
   private def oldestReader: Long = if (readers.isEmpty) Long.MaxValue else readers.values.min
 
-  /** The quarantine begins when the last reader has ended that may know of the rows. */
-  private def startQuarantine(): Unit = {
-    val oldest = oldestReader
-    val end = pool.quarantineEndMs
-    rows.forEach(resting => if (resting.untilMs == Long.MaxValue && resting.epoch <= oldest) resting.untilMs = end)
+  /** From now on pages are kept, also those that nobody reads. */
+  def hold(): Unit = synchronized { isHeld = true }
+
+  /** Gives pages to the pool that nobody can read, now and from now on. */
+  def release(): Unit = synchronized {
+    isHeld = false
+    releasePages()
   }
 
-  /** Hands pages to the pool that no reader can know of. */
-  def releasePages(): Unit = {
+  private def releasePages(): Unit = if (!isHeld) {
     val oldest = oldestReader
-    while (!pages.isEmpty && pages.peekFirst()._1 <= oldest) pool.retire(pages.pollFirst()._2)
+    while (!pages.isEmpty && pages.peekFirst()._1 <= oldest) pool.give(pages.pollFirst()._2)
   }
 
   /** Lets the space of at most `limit` rows be used again; whether there are more that could be. */
-  def bury(limit: Int): Boolean = {
+  def freeRows(limit: Int): Boolean = {
     var left = limit
-    while (left > 0 && isOver(rows.peekFirst())) {
+    while (left > 0 && isOver) {
       val first = rows.peekFirst()
       val until = math.min(first.log.size, first.done + left)
       first.family.bury(first.log, first.news, first.done, until)
@@ -71,11 +77,16 @@ private[table] final class Resting(pool: PagePool) {
       first.done = until
       if (until == first.log.size) rows.pollFirst().log.close()
     }
-    isOver(rows.peekFirst())
+    isOver
   }
 
-  private def isOver(first: Rows): Boolean =
-    first != null && first.untilMs <= pool.nowMs
+  private def isOver: Boolean = {
+    val first = rows.peekFirst()
+    first != null && first.epoch <= synchronized(oldestReader)
+  }
+
+  /** Whether pages wait for readers. */
+  def hasPages: Boolean = synchronized(!pages.isEmpty)
 
   /** Points the logs of a column family at rows that were moved. */
   def follow(family: FamilyTable, moved: MovedRows): Unit =
@@ -83,7 +94,7 @@ private[table] final class Resting(pool: PagePool) {
       if (resting.family eq family) resting.log.follow(moved, resting.done, !resting.news, resting.news)
     )
 
-  def pageBytes: Long = {
+  def pageBytes: Long = synchronized {
     var sum = 0L
     pages.forEach(page => sum += page._2.bytes)
     sum
@@ -109,7 +120,6 @@ private object Resting {
       val log: LongLog,
       val news: Boolean
   ) {
-    var untilMs: Long = Long.MaxValue
     var done = 0
   }
 }

@@ -5,8 +5,8 @@ import scala.collection.mutable
 /**
  * The state of one store in memory: one [[FamilyTable]] per column family, one transaction at a time, one version back.
  *
- * Not thread-safe: the provider calls everything under the store's lock. Rows handed out are off-heap addresses; they stay
- * readable while their reader (see `readersActive`) lives and for the quarantine of the pool after that.
+ * Not thread-safe, but for `readersEnded`: the provider calls everything under the store's lock. Rows handed out are off-heap
+ * addresses; they stay readable while their reader (see `readersActive`) lives.
  */
 final class StoreTable(pool: PagePool) {
   private val families = mutable.TreeMap.empty[Int, FamilyTable]
@@ -37,7 +37,7 @@ final class StoreTable(pool: PagePool) {
     require(!open, "a transaction is open")
     settleMoves()
     // Twice what a transaction gives up: the backlog cannot grow, whatever maintenance gets done.
-    resting.bury(math.max(StoreTable.BuriedAtOnce, 2 * resting.lastAdded))
+    resting.freeRows(math.max(StoreTable.FreedAtOnce, 2 * resting.lastAdded))
     open = true
   }
 
@@ -147,12 +147,13 @@ final class StoreTable(pool: PagePool) {
    * @return whether there is more to do before the next transaction
    */
   def maintain(maxPages: Int): Boolean = !open && {
-    if (moves.isEmpty && resting.bury(StoreTable.BuriedAtOnce)) true else reclaim(maxPages)
+    if (moves.isEmpty && resting.freeRows(StoreTable.FreedAtOnce)) true else reclaim(maxPages)
   }
 
   private def reclaim(maxPages: Int): Boolean = PagePool.inBackground {
     var pages = math.min(maxPages, reclaimBudget)
     var more = false
+    resting.hold()
     families.values.foreach { family =>
       while (pages > 0 && family.reclaimPage(moves.getOrElseUpdate(family.id, new MovedRows))) {
         pages -= 1
@@ -162,8 +163,7 @@ final class StoreTable(pool: PagePool) {
     }
     val goesOn = more && reclaimBudget > 0
     if (!goesOn) settleMoves()
-    releasePages()
-    pool.sweep()
+    if (moves.isEmpty) resting.release()
     goesOn
   }
 
@@ -174,17 +174,17 @@ final class StoreTable(pool: PagePool) {
       resting.follow(family, moved)
     }
     moves.clear()
-    releasePages()
+    resting.release()
   }
 
   /** Somebody starts to read rows under an id of their own choice. */
   def readersActive(id: Long): Unit = resting.readersActive(id)
 
-  /** Nobody reads rows under this id any more. */
-  def readersEnded(id: Long): Unit = {
-    resting.readersEnded(id)
-    releasePages()
-  }
+  /** Nobody reads rows under this id any more. On any thread, without the lock too. */
+  def readersEnded(id: Long): Unit = resting.readersEnded(id)
+
+  /** Whether pages that the table has given up are still read. */
+  def hasReadPages: Boolean = resting.hasPages
 
   def rows(family: Int): Long = this.family(family).rows
 
@@ -211,15 +211,13 @@ final class StoreTable(pool: PagePool) {
     families.clear()
     open = false
     stepBackPossible = false
-    releasePages()
+    resting.release()
   }
-
-  private def releasePages(): Unit = if (moves.isEmpty) resting.releasePages()
 }
 
 private object StoreTable {
   val PagesAfterAbort = 16
 
   /** Rows whose space is given up in one go: some milliseconds. */
-  val BuriedAtOnce = 16384
+  val FreedAtOnce = 16384
 }

@@ -9,8 +9,7 @@ import org.apache.spark.unsafe.Platform
 class MemoryCapSuite extends AnyFunSuite {
   private val base = Platform.BYTE_ARRAY_OFFSET.toLong
 
-  private def pool(bytes: Long, quarantineMs: Long = 0L): PagePool =
-    new PagePool(bytes, quarantineMs, () => System.nanoTime() / 1000000)
+  private def pool(bytes: Long): PagePool = new PagePool(bytes)
 
   private def newTable(pool: PagePool, ordered: Boolean = false): StoreTable = {
     val table = new StoreTable(pool)
@@ -64,8 +63,8 @@ class MemoryCapSuite extends AnyFunSuite {
     }
   }
 
-  test("what gives way to memory pressure is there for who asked, when its quarantine is over") {
-    val shared = pool(10L << 20, quarantineMs = 200L)
+  test("what gives way to memory pressure is there for who asked") {
+    val shared = pool(10L << 20)
     val (parked, wanting) = (newTable(shared), newTable(shared))
     assert(fill(parked, rows = 6000, valueBytes = 1000) == "none")
     shared.onPressure(() => closed(parked))

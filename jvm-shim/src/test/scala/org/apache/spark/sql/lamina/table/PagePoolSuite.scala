@@ -15,7 +15,7 @@ import org.apache.spark.unsafe.Platform
 class PagePoolSuite extends AnyFunSuite {
   import PagePool._
 
-  private def pool(pages: Int): PagePool = new PagePool(pages * PageBytes, 0L, () => System.nanoTime() / 1000000)
+  private def pool(pages: Int): PagePool = new PagePool(pages * PageBytes)
 
   /** One piece of memory, filled with a number at its start, in each page and at its end. */
   private final class Piece(val address: Long, val bytes: Long, number: Long) {
@@ -56,12 +56,12 @@ class PagePoolSuite extends AnyFunSuite {
     val all = pool(400)
     val first = Seq.fill(10)(all.page())
     assert(all.reservedBytes == 10 * PageBytes)
-    first.take(5).foreach(all.retire)
+    first.take(5).foreach(all.give(_))
     val second = Seq.fill(5)(all.page())
     assert(all.reservedBytes == 10 * PageBytes)
     val large = all.largePage(3 * PageBytes)
     assert(large.bytes == 4 * PageBytes && all.reservedBytes == 14 * PageBytes)
-    (first.drop(5) ++ second :+ large).foreach(all.retire)
+    (first.drop(5) ++ second :+ large).foreach(all.give(_))
     assert(all.reservedBytes == 14 * PageBytes)
     all.trim()
     assert(all.reservedBytes == 0)
@@ -96,7 +96,7 @@ class PagePoolSuite extends AnyFunSuite {
     val cell = small.allocate(100)
     assert(intercept[LaminaError](small.page()).kind == LaminaError.MemoryCap)
     assert(small.reservedBytes == 6 * PageBytes)
-    pages.foreach(small.retire)
+    pages.foreach(small.give(_))
     small.free(cell, 100)
     assert(small.largePage(4 * PageBytes).bytes == 5 * PageBytes)
   }

@@ -53,7 +53,7 @@ class ResidentMemorySuite extends AnyFunSuite {
 
   test("tables that are loaded and closed again and again leave no memory behind") {
     assume(Files.exists(mappings), "needs Linux")
-    val pool = new PagePool(2L << 30, 0L, () => System.nanoTime() / 1000000)
+    val pool = new PagePool(2L << 30)
     val kept = new ConcurrentLinkedQueue[StoreTable]()
     def round(n: Int): Unit = inThreads(8) { i =>
       val table = load(pool, i, 20000 + (n * 8 + i) * 7919 % 300000)

@@ -7,11 +7,10 @@ import scala.collection.mutable
 import org.apache.spark.unsafe.Platform
 
 /** A store table beside a Scala map that does the same; `check` compares all there is to compare. */
-private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 1L << 30) {
+private[table] final class TableModel(maxBytes: Long = 1L << 30) {
   import TableModel._
 
-  var now = 0L
-  val pool = new PagePool(maxBytes, quarantineMs, () => now)
+  val pool = new PagePool(maxBytes)
   val table = new StoreTable(pool)
   table.addFamily(Plain, ordered = false, multiValue = false)
   table.addFamily(Sorted, ordered = true, multiValue = false)
@@ -216,8 +215,6 @@ private[table] final class TableModel(quarantineMs: Long = 0L, maxBytes: Long = 
   def close(): Unit = {
     held.keys.foreach(table.readersEnded)
     table.close()
-    now += quarantineMs + 1
-    pool.sweep()
   }
 
   private def touch(family: Int, key: String): Unit = touches((family, key)) = touches.getOrElse((family, key), 0) + 1

@@ -71,8 +71,8 @@ object TableProperties extends Properties("table") {
     case Check => model.check()
   }
 
-  private def withModel(quarantineMs: Long)(body: TableModel => Unit): Prop = {
-    val model = new TableModel(quarantineMs)
+  private def withModel(body: TableModel => Unit): Prop = {
+    val model = new TableModel()
     try {
       body(model)
       model.check()
@@ -84,11 +84,11 @@ object TableProperties extends Properties("table") {
   }
 
   property("a random history gives what a map gives") = forAll(Gen.listOfN(200, step)) { steps =>
-    withModel(0L)(model => steps.foreach(run(model, _)))
+    withModel(model => steps.foreach(run(model, _)))
   }
 
   property("growth and reclaim lose nothing") = Prop.all((1 to 12).map { seed =>
-    withModel(0L) { model =>
+    withModel { model =>
       val random = new scala.util.Random(seed)
       val keys = 1500 * seed
       for (version <- 1 to 12) {
@@ -107,7 +107,7 @@ object TableProperties extends Properties("table") {
   }: _*)
 
   property("reclaim bounds dead space") = Prop.all((1 to 3).map { seed =>
-    withModel(0L) { model =>
+    withModel { model =>
       val random = new scala.util.Random(seed)
       for (i <- 0 until 20000) model.put(Plain, f"$i%08d", "x" * 56)
       model.commit()
@@ -125,7 +125,7 @@ object TableProperties extends Properties("table") {
   }: _*)
 
   property("rows of one size take the place of dead ones, and nothing has to be moved for that") = Prop.delay {
-    val model = new TableModel(quarantineMs = 1000L)
+    val model = new TableModel()
     try {
       val random = new scala.util.Random(1)
       val rows = 40000
@@ -135,7 +135,6 @@ object TableProperties extends Properties("table") {
       for (_ <- 1 to 100) {
         for (_ <- 1 to 1000) model.put(Plain, f"${random.nextInt(rows)}%08d", random.nextPrintableChar().toString * 56)
         model.commit()
-        model.now += 1000L
         while (model.table.maintain(0)) ()
       }
       val memory = model.table.memory
@@ -148,8 +147,8 @@ object TableProperties extends Properties("table") {
     } finally model.close()
   }
 
-  property("a dead row's space is not used while its reader lives, nor in the quarantine after it") = Prop.delay {
-    val model = new TableModel(quarantineMs = 1000L)
+  property("a dead row's space is not used while its reader lives, and is used after that") = Prop.delay {
+    val model = new TableModel()
     try {
       val rows = 5000
       def update(fill: String): Unit = {
@@ -166,15 +165,12 @@ object TableProperties extends Properties("table") {
         model.table.family(Plain).get(key, Base, key.length)
       }
       def intact: Boolean = handedOut.forall(row => value(row).contains("first" * 20))
-      for (round <- 1 to 5) { update(s"next$round"); model.now += 5000L }
+      for (round <- 1 to 5) { update(s"next$round") }
       val whileReading = intact
       model.table.readersEnded(7L)
-      for (round <- 1 to 3) update(s"last$round")
-      val inQuarantine = intact
-      for (round <- 1 to 3) { model.now += 1001L; update(s"late$round") }
+      for (round <- 1 to 3) update(s"late$round")
       model.check()
-      Prop(whileReading) :| "used while its reader lived" && Prop(inQuarantine) :| "used in the quarantine" &&
-      Prop(!intact) :| "never used again"
+      Prop(whileReading) :| "used while its reader lived" && Prop(!intact) :| "never used again"
     } finally model.close()
   }
 
@@ -283,8 +279,8 @@ object TableProperties extends Properties("table") {
     Prop(same) :| s"another hash has another name: $hashes, $parts"
   }
 
-  property("a row stays readable while its reader lives and for the quarantine after it") = Prop {
-    val model = new TableModel(quarantineMs = 1000L)
+  property("a row stays readable while its reader lives") = Prop {
+    val model = new TableModel()
     try {
       for (i <- 0 until 5000) model.put(Plain, s"key $i", "first" * 20)
       model.commit()
@@ -298,13 +294,9 @@ object TableProperties extends Properties("table") {
       }
       for (round <- 1 to 5) overwriteAll(s"next$round")
       val whileReading = value(row)
-      model.now += 5000L
       for (round <- 1 to 5) overwriteAll(s"more$round")
       val longAfter = value(row)
-      model.table.readersEnded(7L)
-      for (round <- 1 to 5) overwriteAll(s"last$round")
-      val inQuarantine = value(row)
-      whileReading.contains("first" * 20) && longAfter.contains("first" * 20) && inQuarantine.contains("first" * 20)
+      whileReading.contains("first" * 20) && longAfter.contains("first" * 20)
     } finally model.close()
   }
 

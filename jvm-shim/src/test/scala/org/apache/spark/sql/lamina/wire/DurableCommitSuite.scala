@@ -12,7 +12,7 @@ class DurableCommitSuite extends EngineFixture {
   private val one = Seq(Entry(0, 1, Array[Byte](1), Array[Byte](2)))
 
   private def sent(engine: Engine, peer: String): (LiveTable, DurableCommit, PendingCommit) = {
-    val pool = new PagePool(64L << 20, 0L, () => System.nanoTime() / 1000000)
+    val pool = new PagePool(64L << 20)
     val live = new LiveTable(pool)
     val pending = engine.commit(header ~ ("peer" -> peer), Seq("increment" -> Entry.fill(one) _))
     val commit = new DurableCommit(live, "a", pending, (_, _) => ())

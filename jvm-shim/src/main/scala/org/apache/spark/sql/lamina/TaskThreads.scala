@@ -1,0 +1,54 @@
+package org.apache.spark.sql.lamina
+
+import scala.collection.mutable
+
+import org.apache.spark.TaskContext
+
+/**
+ * Which thread runs a task, and when it has left it.
+ *
+ * The end of a task that its context signals is not the end of its thread's work: other listeners follow, and the task's
+ * result is serialized. A thread has left a task when it runs another one, or none, or has ended.
+ */
+private[lamina] object TaskThreads {
+  private val Runner = "org.apache.spark.executor.Executor$TaskRunner"
+
+  /** Between two looks at the threads of tasks that have ended. */
+  private val PollMs = 10L
+
+  private val waiting = mutable.LinkedHashMap.empty[(Thread, Long), mutable.ArrayBuffer[() => Unit]]
+
+  /** Whether `thread` is the one that runs `task`, or ran it last: executors name their threads after the tasks. */
+  def isOf(thread: Thread, task: Long): Boolean = thread.getName.contains(s"(TID $task)")
+
+  /** The task's own thread, if that calls; null in any other one, such as those that feed Python. */
+  def current(task: TaskContext): Thread = {
+    val thread = Thread.currentThread()
+    if (task != null && isOf(thread, task.taskAttemptId())) thread else null
+  }
+
+  def runs(thread: Thread, task: Long): Boolean =
+    thread.isAlive && isOf(thread, task) && thread.getStackTrace.exists(_.getClassName == Runner)
+
+  /** Runs `action` when the thread has left the task: at once, or soon after, on another thread. */
+  def whenLeft(thread: Thread, task: Long)(action: () => Unit): Unit =
+    if (!runs(thread, task)) action()
+    else {
+      val first = synchronized {
+        waiting.getOrElseUpdate((thread, task), mutable.ArrayBuffer.empty) += action
+        waiting.size == 1
+      }
+      if (first) poll()
+    }
+
+  private def poll(): Unit = Timer.after(PollMs) {
+    check()
+    if (synchronized(waiting.nonEmpty)) poll()
+  }
+
+  /** Runs the actions of the threads that have left their tasks. Takes no lock of a table. */
+  def check(): Unit = {
+    val left = synchronized(waiting.keys.toSeq).filterNot { case (thread, task) => runs(thread, task) }
+    left.flatMap(key => synchronized(waiting.remove(key))).flatten.foreach(_())
+  }
+}

@@ -1,0 +1,149 @@
+package org.apache.spark.sql.lamina
+
+import java.util.concurrent.atomic.AtomicReference
+
+import scala.util.Try
+
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
+import org.scalatest.time.SpanSugar._
+
+import org.apache.spark.{SparkConf, SparkContext, TaskContext}
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+
+/** How long rows stay readable that a store has handed out, and to whom it hands them out where they lie. */
+class RowLifetimeSuite extends ProviderFixture {
+  private val rows = (1L to 2000L).map(at => at -> at.toInt)
+
+  private def isInPlace(row: UnsafeRow): Boolean = row.getBaseObject == null
+
+  private def onOtherThread[A](body: => A): A = {
+    var result: Try[A] = null
+    val thread = new Thread(() => result = Try(body))
+    thread.start()
+    thread.join()
+    result.get
+  }
+
+  private def open(provider: LaminaStateStoreProvider, version: Long, base: Option[String]): LaminaStateStore =
+    provider.getStore(version, base).asInstanceOf[LaminaStateStore]
+
+  /** Runs `body` as a task of Spark, on the thread of an executor. */
+  private def inRealTask(body: TaskContext => Unit): Unit = {
+    val conf = new SparkConf(loadDefaults = false).setMaster("local[1]").setAppName("rows")
+      .set("spark.ui.enabled", "false")
+    val context = new SparkContext(conf)
+    RowLifetimeSuite.body.set(body)
+    try context.parallelize(Seq(1), 1).foreach(_ => RowLifetimeSuite.body.get()(TaskContext.get()))
+    finally context.stop()
+  }
+
+  test("a task's own thread reads rows where they lie, and every other thread gets copies") {
+    val provider = provide(newId())
+    val base = commit(provider, 0, None)(put(_, rows: _*))
+    val task = TaskContext.empty()
+    asTask(task) {
+      val store = open(provider, 1, base)
+      val walk = store.iterator(family)
+      assert(isInPlace(store.get(key(1), family)) && isInPlace(walk.next().value))
+      onOtherThread {
+        assert(!isInPlace(store.get(key(1), family)))
+        assert(!isInPlace(store.multiGet(Array(key(2)), family).next()))
+        val pair = walk.next()
+        assert(!isInPlace(pair.key) && !isInPlace(pair.value))
+      }
+      // with the task's context set, as Spark's threads that feed Python have it
+      onOtherThread {
+        TaskContext.setTaskContext(task)
+        assert(!isInPlace(walk.next().value))
+      }
+      assert(isInPlace(walk.next().value))
+    }
+    task.markTaskCompleted(None)
+    provider.close()
+  }
+
+  test("an open without a task hands out copies, which stay as they were whatever becomes of the table") {
+    val provider = provide(newId(), streaming = false)
+    val base = commit(provider, 0, None)(put(_, rows: _*))
+    val reader = provider.getReadStore(1, base)
+    val row = reader.get(key(7), family)
+    val walked = reader.iterator(family).map(pair => (pair.key, pair.value)).toList
+    assert(!isInPlace(row) && !walked.exists { case (key, value) => isInPlace(key) || isInPlace(value) })
+    provider.close()
+    assert(row.getInt(0) == 7)
+    assert(walked.map { case (key, value) => key.getLong(0) -> value.getInt(0) }.sorted == rows)
+  }
+
+  test("values of a key are refused once their open has given its rows up") {
+    val provider = provideLists(newId())
+    val store = open(provider, 0, None)
+    store.putList(key(1), Array.tabulate(3)(value), family)
+    val values = store.valuesIterator(key(1), family)
+    val first = values.next()
+    assert(!isInPlace(first) && first.getInt(0) == 0)
+    store.abort()
+    intercept[StateStoreInvalidStamp](values.next())
+    assert(first.getInt(0) == 0)
+    provider.close()
+  }
+
+  test("values of a key are in place for the task's thread and copies for others, on one iterator") {
+    val provider = provideLists(newId())
+    val task = TaskContext.empty()
+    val values = asTask(task) {
+      val store = open(provider, 0, None)
+      store.putList(key(1), Array.tabulate(4)(value), family)
+      val values = store.valuesIterator(key(1), family)
+      assert(isInPlace(values.next()))
+      assert(!isInPlace(onOtherThread(values.next())))
+      values
+    }
+    task.markTaskCompleted(None)
+    intercept[StateStoreInvalidStamp](values.next())
+    provider.close()
+  }
+
+  test("rows that a task has read stay until its thread has left it, after all of its listeners") {
+    val provider = provide(newId(), handOverMs = 60000L)
+    var table: LiveTable = null
+    var (inListener, freed, afterwards) = (0, true, false)
+    inRealTask { task =>
+      var row: UnsafeRow = null
+      // Listeners run in reverse: this one after those of the store.
+      task.addTaskCompletionListener[Unit] { _ =>
+        provider.close()
+        while (TableRegistry.ofExecutor.evictOne()) ()
+        freed = !table.table.hasReadPages
+        inListener = row.getInt(0)
+      }
+      val store = open(provider, 0, None)
+      table = store.live
+      put(store, rows: _*)
+      row = store.get(key(9), family)
+      assert(isInPlace(row))
+      store.commit()
+    }
+    assert(!freed && inListener == 9)
+    eventually(timeout(60.seconds))(assert(!table.table.hasReadPages))
+    assert(table.closed)
+  }
+
+  test("rows that are given up are used again when their readers have ended, and no batch has to begin for that") {
+    val provider = provide(newId())
+    val base = commit(provider, 0, None)(put(_, rows: _*))
+    val task = TaskContext.empty()
+    val live = asTask(task)(provider.getReadStore(1, base).asInstanceOf[LaminaStateStore].live)
+    val second = commit(provider, 1, base)(put(_, rows.map { case (at, _) => at -> -1 }: _*))
+    commit(provider, 2, second)(put(_, rows.map { case (at, _) => at -> -2 }: _*))
+    def dead: Long = live.synchronized(live.table.memory.deadBytes)
+    assert(dead == 0, "a reader is there")
+    task.markTaskCompleted(None)
+    eventually(timeout(60.seconds))(assert(dead > 0))
+    provider.close()
+  }
+}
+
+private object RowLifetimeSuite {
+  val body = new AtomicReference[TaskContext => Unit]()
+}
