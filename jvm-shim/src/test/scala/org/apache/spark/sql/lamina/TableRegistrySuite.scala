@@ -98,9 +98,7 @@ class TableRegistrySuite extends AnyFunSuite {
     assert(f.registry.take(key, content, f.second).contains(live))
   }
 
-  test(
-    "memory pressure closes parked tables one by one, least recently used first, and none in use"
-  ) {
+  test("memory pressure closes parked tables one by one, least recently used first, and none in use") {
     val f = new Fixture
     val (_, used) = f.idle()
     val tables = Seq.fill(3)(f.parked()._2)
