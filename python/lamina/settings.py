@@ -156,7 +156,7 @@ class Settings:
         _bytes_or_auto(1 << 20),
         None,
         "Most memory that the tables of one executor take together, rows, index and undo log. `auto` derives it from "
-        "the container's limit and `spark.executor.memoryOverhead`.",
+        "the container's limit and `spark.executor.memoryOverhead`, on YARN also from Spark's default of it.",
         "Too low fails a batch with `memory.cap`; too high lets the container's killer decide.",
         process_wide=True,
     )

@@ -41,38 +41,60 @@ final class Commits(
     counters: Counters,
     measure: LiveTable => StateStoreMetrics
 ) {
+  import Commits.Sent
 
   /** Under format v2 Spark names each version by attempt, so a version may be the attempt of an older one. */
   private val namesAttempts = storeConf.enableStateStoreCheckpointIds
 
+  /** The lock of the table is held before and after the change set is sent and waited for, and not meanwhile. */
   def commit(store: LaminaStateStore): Unit = {
     val live = store.live
     live.synchronized {
       store.requireCommit()
-      val draft = store.draft
-      val begun = draft.begun.getOrElse(
-        engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true)
-      )
-      val base = draft.base.orElse(begun.baseAttempt)
-      val attempt = skippedAs(live, draft, begun, base) match {
-        case Some(kept) =>
-          live.keep(store.version + 1)
-          counters.add(Metrics.SkippedCommits, 1)
-          kept
-        case None =>
-          send(store, draft, begun, base)
-          begun.attempt
+      store.open.transition(OpenAction.Send)
+    }
+    val sent =
+      try send(store)
+      catch {
+        case error: Throwable =>
+          live.synchronized(live.endSend(store.open, OpenAction.Fail))
+          throw error
       }
-      store.open.transition(OpenAction.Commit)
-      val info = StateStoreCheckpointInfo(
-        id.partitionId,
-        store.version + 1,
-        if (namesAttempts) Some(attempt) else None,
-        if (namesAttempts) store.sent else None
-      )
-      store.outcome = Some(Outcome(info, measure(live)))
+    live.synchronized {
+      sent.next match {
+        case None => live.keep(store.version + 1)
+        case Some(next) => live.advance(next)
+      }
+      live.pending = sent.pending.orNull
+      store.outcome = Some(outcome(store, sent.attempt))
+      live.endSend(store.open, OpenAction.Commit)
       store.attach()
       store.endWithoutTask()
+    }
+    sent.pending.foreach(TaskDurability.defer(TaskContext.get(), _))
+  }
+
+  private def outcome(store: LaminaStateStore, attempt: String): Outcome = {
+    val info = StateStoreCheckpointInfo(
+      id.partitionId,
+      store.version + 1,
+      if (namesAttempts) Some(attempt) else None,
+      if (namesAttempts) store.sent else None
+    )
+    Outcome(info, measure(store.live))
+  }
+
+  private def send(store: LaminaStateStore): Sent = {
+    val draft = store.draft
+    val begun = draft.begun.getOrElse(
+      engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true)
+    )
+    val base = draft.base.orElse(begun.baseAttempt)
+    skippedAs(store.live, draft, begun, base) match {
+      case Some(kept) =>
+        counters.add(Metrics.SkippedCommits, 1)
+        Sent(kept, None, None)
+      case None => send(store, draft, begun, base)
     }
   }
 
@@ -84,7 +106,7 @@ final class Commits(
     if (nothing) base else None
   }
 
-  private def send(store: LaminaStateStore, draft: Draft, begun: Begun, base: Option[String]): Unit = {
+  private def send(store: LaminaStateStore, draft: Draft, begun: Begun, base: Option[String]): Sent = {
     val live = store.live
     val whole = draft.loadEmpty || draft.forceSnapshot || begun.snapshot
     var summary: ChangeSummary = null
@@ -106,13 +128,8 @@ final class Commits(
       // The transaction stays open until the file is durable: a failure leaves it to be aborted.
       val sent = System.nanoTime()
       onDurable(answer.await(), (System.nanoTime() - sent) / 1000000L)
-      live.advance(next)
-    } else {
-      live.advance(next)
-      val commit = new DurableCommit(live, begun.attempt, answer, onDurable)
-      live.pending = commit
-      TaskDurability.defer(task, commit)
-    }
+      Sent(begun.attempt, Some(next), None)
+    } else Sent(begun.attempt, Some(next), Some(new DurableCommit(live, begun.attempt, answer, onDurable)))
   }
 
   private def describe(
@@ -158,5 +175,15 @@ final class Commits(
 }
 
 object Commits {
+
+  /**
+   * A change set that was sent.
+   *
+   * @param attempt what the next version is called
+   * @param next what the table holds then; none where nothing changed
+   * @param pending the commit, where it is not durable yet
+   */
+  private final case class Sent(attempt: String, next: Option[Position], pending: Option[DurableCommit])
+
   private val DurabilityKey = StoreSettings.Prefix + "durability.level"
 }

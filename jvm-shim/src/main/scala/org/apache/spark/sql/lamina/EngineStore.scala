@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina
 
-import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.{ConcurrentHashMap, ExecutionException, Executors, FutureTask}
+import java.util.concurrent.locks.ReentrantLock
 
 import org.json4s.{JArray, JBool, JInt, JNothing, JNull, JObject, JString, JValue}
 import org.json4s.JsonDSL._
@@ -13,7 +14,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.EntrySink
-import org.apache.spark.sql.lamina.wire.{Engine, PendingCommit, ProcessSettings}
+import org.apache.spark.sql.lamina.wire.{DaemonThreads, Engine, PendingCommit, ProcessSettings}
 
 /**
  * A store that is open in an engine process.
@@ -67,20 +68,34 @@ class EngineStore(
 ) extends StateSource
     with Logging {
 
-  private var current: EngineHandle = _
+  /** Held while the store is opened in the engine, which may take as long as its storage. */
+  private val opening = new ReentrantLock
+  @volatile private var current: EngineHandle = _
 
   private lazy val storageKeys = StoreSettings.storageKeys(hadoopConf, id.checkpointRootLocation)
 
   /** The store's handle in the running engine. A writer's handle serves readers too. */
-  def handle(readOnly: Boolean): EngineHandle = synchronized {
-    val engine = Engine.get(process)
-    val fits = current != null && current.engine.generation == engine.generation && (readOnly || !current.readOnly)
-    if (!fits) {
-      val stale = current
-      current = openStore(engine, readOnly)
-      if (stale != null && stale.engine.generation == engine.generation) closeQuietly(stale)
-    }
-    current
+  def handle(readOnly: Boolean): EngineHandle = {
+    val known = current
+    if (fits(known, Engine.get(process), readOnly)) known
+    else EngineStore.interruptibly(openedHandle(readOnly))
+  }
+
+  private def fits(known: EngineHandle, engine: Engine, readOnly: Boolean): Boolean =
+    known != null && known.engine.generation == engine.generation && (readOnly || !known.readOnly)
+
+  private def openedHandle(readOnly: Boolean): EngineHandle = {
+    opening.lock()
+    try {
+      val (engine, stale) = (Engine.get(process), current)
+      if (fits(stale, engine, readOnly)) stale
+      else {
+        val opened = openStore(engine, readOnly)
+        current = opened
+        if (stale != null && stale.engine.generation == engine.generation) closeQuietly(stale)
+        opened
+      }
+    } finally opening.unlock()
   }
 
   private def openStore(engine: Engine, readOnly: Boolean): EngineHandle = {
@@ -126,11 +141,10 @@ class EngineStore(
       have: Boolean
   ): Begun = {
     val opened = handle(readOnly = false)
-    val result = opened.call(
-      "begin",
+    val argument =
       ("version" -> version) ~ ("attempt" -> attempt) ~ ("task_attempt" -> EngineStore.taskAttempt) ~
         ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have)
-    )
+    val result = EngineStore.interruptibly(opened.call("begin", argument))
     Begun(
       opened,
       EngineStore.string(result \ "attempt").getOrElse(
@@ -147,8 +161,11 @@ class EngineStore(
   }
 
   /** The attempt of a version that counts; confirms nothing. */
-  def resolve(version: Long, attempt: Option[String], readOnly: Boolean): Option[String] =
-    EngineStore.string(handle(readOnly).call("resolve", ("version" -> version) ~ ("attempt" -> attempt)) \ "attempt")
+  def resolve(version: Long, attempt: Option[String], readOnly: Boolean): Option[String] = {
+    val opened = handle(readOnly)
+    val argument = ("version" -> version) ~ ("attempt" -> attempt)
+    EngineStore.string(EngineStore.interruptibly(opened.call("resolve", argument)) \ "attempt")
+  }
 
   override def load(version: Long, attempt: Option[String], have: Option[Position])(
       onHeader: LoadHeader => Unit
@@ -188,16 +205,22 @@ class EngineStore(
     begun.handle.engine.commit(() => ("handle" -> JInt(begun.handle.number)) ~ header(), sections)
 
   /** Queues compaction and collection, if the store is open in a living engine for writing. */
-  def maintain(): Unit = synchronized(Option(current)).filter(opened => opened.isCurrent && !opened.readOnly)
+  def maintain(): Unit = Option(current).filter(opened => opened.isCurrent && !opened.readOnly)
     .foreach(_.call("maintain", JObject()))
 
   /** Bytes of the wire's buffers in this JVM. */
-  def bufferBytes: Long = synchronized(Option(current)).fold(0L)(_.engine.bufferBytes)
+  def bufferBytes: Long = Option(current).fold(0L)(_.engine.bufferBytes)
 
-  def close(): Unit = synchronized {
-    if (current != null) closeQuietly(current)
-    current = null
+  def close(): Unit = {
+    opening.lock()
+    try {
+      if (current != null) closeQuietly(current)
+      current = null
+    } finally opening.unlock()
   }
+
+  /** Closes the store without waiting for what is under way. */
+  def closeLater(): Unit = EngineStore.calls.execute(() => close())
 
   /** A handle of an engine that is gone is gone too. */
   private def closeQuietly(opened: EngineHandle): Unit =
@@ -206,6 +229,20 @@ class EngineStore(
 }
 
 object EngineStore {
+  private val calls = Executors.newCachedThreadPool(DaemonThreads("lamina-call"))
+
+  /**
+   * Runs a control call so that a task that is killed stops at once, also while the storage hangs: its thread does not
+   * wait on the connection. A call that nobody waits for goes on and ends with its deadline.
+   */
+  private def interruptibly[A](call: => A): A =
+    if (TaskContext.get() == null) call
+    else {
+      val running = new FutureTask[A](() => call)
+      calls.execute(running)
+      try running.get()
+      catch { case failed: ExecutionException => throw failed.getCause }
+    }
 
   /** What the local copies of all stores took when the last commit of this JVM was durable. */
   @volatile var copiedBytes = 0L

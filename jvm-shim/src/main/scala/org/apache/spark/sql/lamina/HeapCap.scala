@@ -79,15 +79,35 @@ object HeapCap {
    */
   def resolve(setting: Option[String], conf: SparkConf, machine: Machine): Long =
     setting.map(_.trim).filterNot(_.equalsIgnoreCase("auto")) match {
-      case Some(text) => explicit(text, overhead(conf), machine)
-      case None => derived(overhead(conf), machine)
+      case Some(text) => explicit(text, askedOverhead(conf), machine)
+      case None =>
+        val overhead = askedOverhead(conf).orElse(if (machine.container) None else defaultOverhead(conf))
+        derived(overhead, machine)
     }
 
   /**
-   * What the user asked the cluster manager for, beside the Java heap; of what Spark adds by itself nothing is known. In
-   * local mode there is no executor that could have it.
+   * What Spark asks YARN or Kubernetes for beside the Java heap where the user asked for nothing. Where no control group
+   * holds a container to its limit, as on YARN, the manager ends the executor above it.
    */
-  private def overhead(conf: SparkConf): Option[Long] =
+  private def defaultOverhead(conf: SparkConf): Option[Long] = {
+    def mib(key: String, default: String): Long = JavaUtils.byteStringAsMb(conf.get(key, default))
+    val managed = Seq("yarn", "k8s://").exists(conf.get("spark.master", "").startsWith(_))
+    val isDriver = conf.get("spark.executor.id", "") == "driver"
+    if (!managed || isDriver) None
+    else
+      Try {
+        val factor = conf.getOption("spark.executor.memoryOverheadFactor")
+          .orElse(conf.getOption("spark.kubernetes.memoryOverheadFactor")).fold(0.1)(_.toDouble)
+        val share = (mib("spark.executor.memory", "1g") * factor).toLong
+        math.max(share, mib("spark.executor.minMemoryOverhead", "384m")) << 20
+      }.toOption
+  }
+
+  /**
+   * What the user asked the cluster manager for, beside the Java heap. In local mode there is no executor that could
+   * have it.
+   */
+  private def askedOverhead(conf: SparkConf): Option[Long] =
     conf.getOption(OverheadKey).filterNot(_ => Local.matches(conf.get("spark.master", "")))
       .flatMap(text => Try(JavaUtils.byteStringAsMb(text) << 20).toOption)
 

@@ -376,7 +376,7 @@ final class LaminaStateStore(
 
   /** Checks that a commit is allowed. Under the lock. */
   private[lamina] def requireCommit(): Unit = {
-    if (!open.allows(Commit)) open.transition(Commit)
+    if (!open.allows(Send)) open.transition(Send)
     if (live.writer ne open) throw stale()
   }
 
@@ -409,7 +409,8 @@ final class LaminaStateStore(
 
   override def hasCommitted: Boolean = open.state == OpenState.Committed
 
-  override def metrics: StateStoreMetrics = outcome.fold(live.synchronized(provider.measure(live)))(_.metrics)
+  override def metrics: StateStoreMetrics =
+    outcome.fold(live.synchronized { live.awaitMoved(); provider.measure(live) })(_.metrics)
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = outcome.map(_.info).getOrElse(
     throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot get checkpointInfo without committing the store")

@@ -46,9 +46,13 @@ trait StateSource {
  * The table of one store with everything that belongs to its rows: which version they are, one version back, the
  * siblings it knows, the open transaction and the opens that may still read rows.
  *
- * Its monitor is the store's one lock: every member is called under it (`live.synchronized`), also when the table goes
- * from one provider to the next. Invariants: at most one writer; a transaction is open exactly while there is a writer
- * that has begun; while a commit is pending the table already shows its version, and no open changes the table.
+ * Its monitor is the store's one lock: every member but `moveTo` is called under it (`live.synchronized`), also when the
+ * table goes from one provider to the next. It is never held while somebody waits for the engine or a storage.
+ * Invariants:
+ *   1. At most one writer; a transaction is open exactly while there is a writer that has begun.
+ *   1. While a commit is pending the table already shows its version, and no open changes the table.
+ *   1. While the table moves, only the thread that moves it touches its rows: no open has the generation that it will have.
+ *   1. While a writer sends, nobody changes rows, the writer's own calls included; its base may be read.
  */
 final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.ofExecutor) {
   import LiveTable.Sibling
@@ -56,11 +60,12 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   val table = new StoreTable(pool)
   StatePool.tables.incrementAndGet()
 
-  private var position = Position.Start
+  @volatile private var position = Position.Start
   private var before: Position = _
   private val siblings = mutable.LinkedHashMap.empty[String, Sibling]
   private val opens = mutable.LinkedHashSet.empty[Open]
   private var epoch = 0L
+  private var moving = false
 
   /** The open that has the transaction, or null. */
   var writer: Open = _
@@ -81,7 +86,23 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   /** Whether there is one version to step back to, and which. */
   def oneBack: Option[Position] = Option(before).filter(_ => table.canStepBack)
 
-  def isBusy: Boolean = writer != null || pending != null
+  def isBusy: Boolean = writer != null || pending != null || moving
+
+  /** From now on `moveTo` may be called, without the lock. Opens that read other rows are stale. */
+  def startMove(attempt: Option[String]): Unit = {
+    if (isBusy) throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
+    moving = true
+    if (!holdsRowsOf(attempt)) epoch += 1
+  }
+
+  def endMove(): Unit = if (moving) {
+    moving = false
+    Reclaimer.submit(this)
+    notifyAll()
+  }
+
+  /** Waits until the table does not move. */
+  def awaitMoved(): Unit = while (moving) wait()
 
   /** Whether rows of this version are read: by opens for reading, and by those that committed it and whose task goes on. */
   def hasReaders: Boolean = opens.exists { open =>
@@ -112,7 +133,8 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   }
 
   /** The rows that an open handed out are not used any more. */
-  def leave(open: Open): Unit = if (opens.remove(open)) {
+  def leave(open: Open): Unit = if (open.state eq OpenState.Sending) open.leavesLater = true
+  else if (opens.remove(open)) {
     giveUp(open)
     if (writer eq open) abort()
     rest()
@@ -170,6 +192,13 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     working = working.add(id => family.copy(id = id))
   }
 
+  /** The end of a writer's send, by `action`. */
+  def endSend(open: Open, action: OpenAction): Unit = {
+    open.transition(action)
+    if (open.leavesLater) leave(open)
+    notifyAll()
+  }
+
   def abort(): Unit = {
     table.abort()
     writer = null
@@ -181,7 +210,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   /** Reclaims some dead pages; whether there is more to do now. */
   def reclaim(pages: Int): Boolean = {
     // A parked table is left alone: it may be closed for its memory while it reclaims.
-    !closed && (registry.state(this) ne Ownership.Parked) && table.maintain(pages)
+    !closed && !moving && (registry.state(this) ne Ownership.Parked) && table.maintain(pages)
   }
 
   /** Ends a transaction that changed nothing: the rows keep their content under the next version. */
@@ -230,7 +259,8 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
    * applied.
    */
   def moveTo(version: Long, attempt: Option[String], source: StateSource): Move.Value = {
-    if (isBusy) throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
+    if (writer != null || pending != null)
+      throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
     val wanted = Attempts.content(attempt)
     if (position.content == wanted) {
       position = position.copy(version = version)

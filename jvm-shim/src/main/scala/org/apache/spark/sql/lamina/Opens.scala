@@ -16,6 +16,9 @@ object OpenState {
   /** Owns the store's one transaction. */
   case object Writing extends OpenState("UPDATING")
 
+  /** Its transaction is being sent, without the table's lock: nobody may change the table. */
+  case object Sending extends OpenState("COMMITTING")
+
   case object Committed extends OpenState("COMMITTED")
   case object Aborted extends OpenState("ABORTED")
   case object Released extends OpenState("RELEASED")
@@ -31,7 +34,11 @@ object OpenAction {
   case object Read extends OpenAction("read")
   case object Update extends OpenAction("update")
   case object Upgrade extends OpenAction("upgrade")
-  case object Commit extends OpenAction("commit")
+  case object Send extends OpenAction("commit")
+  case object Commit extends OpenAction("end the commit")
+
+  /** The commit failed: the transaction is open as before. */
+  case object Fail extends OpenAction("fail the commit")
   case object Abort extends OpenAction("abort")
   case object Release extends OpenAction("release")
   case object TakeOver extends OpenAction("take over")
@@ -58,6 +65,9 @@ final class Open(val task: TaskContext, writes: Boolean) {
 
   /** Scans that were begun after the commit and are neither exhausted nor closed. */
   private[lamina] var scans = 0
+
+  /** Its task has ended while its commit was being sent: it leaves the table when that ends. */
+  private[lamina] var leavesLater = false
 
   /** Its rows are given up: it reads none any more. */
   @volatile private[lamina] var left = false
@@ -123,9 +133,11 @@ object Open {
     (Reading, Release) -> Released,
     (Writing, Read) -> Writing,
     (Writing, Update) -> Writing,
-    (Writing, Commit) -> Committed,
+    (Writing, Send) -> Sending,
     (Writing, Abort) -> Aborted,
     (Writing, TakeOver) -> Lost,
+    (Sending, Commit) -> Committed,
+    (Sending, Fail) -> Writing,
     (Committed, Read) -> Committed,
     (Aborted, Abort) -> Aborted,
     (Released, Release) -> Released,

@@ -30,10 +30,13 @@ object Reclaimer extends Logging {
   }
 
   /** Reclaims what the last transaction of a table left. Stops when the next one begins. */
-  def submit(live: LiveTable): Unit = executor.execute { () =>
+  def submit(live: LiveTable): Unit = execute { () =>
     try while (live.synchronized(live.reclaim(PagesPerStep))) LockSupport.parkNanos(PauseNanos)
     catch {
       case error: Exception => logWarning("Pages of a table could not be reclaimed; its rows are not affected", error)
     }
   }
+
+  /** Runs work after what has been submitted. */
+  private[lamina] def execute(work: Runnable): Unit = executor.execute(work)
 }

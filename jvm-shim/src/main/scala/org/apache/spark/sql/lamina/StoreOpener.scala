@@ -1,8 +1,8 @@
 package org.apache.spark.sql.lamina
 
 import java.util.concurrent.TimeUnit
+import java.util.concurrent.locks.ReentrantLock
 
-import scala.concurrent.{ExecutionContext, Future}
 import scala.util.control.NonFatal
 
 import org.apache.spark.TaskContext
@@ -17,9 +17,9 @@ import org.apache.spark.util.NextIterator
 /**
  * Opens versions of one store: finds a table for it, brings that to the version, and lets one writer at a time have it.
  *
- * Opens of one provider run one after the other (`opening`); within an open the table's lock is taken and given back.
- * No lock of Spark's is taken under either. A commit that is not known to be durable, and a writer whose task still
- * runs, are waited for without the table's lock.
+ * Opens of one provider run one after the other (`opening`); who waits for his turn can be interrupted. Within an open
+ * the table's lock is taken and given back, and it is not held over calls of the engine: a table that is loaded is
+ * marked as moving. No lock of Spark's is taken under either.
  */
 final class StoreOpener(
     provider: LaminaStateStoreProvider,
@@ -33,7 +33,7 @@ final class StoreOpener(
     with Logging {
   import TableRegistry.{ofExecutor => registry}
 
-  private val opening = new Object
+  private val opening = new ReentrantLock
   private val codecs = newCodecs()
   private val turns = new WriterTurns(provider.stateStoreId)
 
@@ -49,7 +49,7 @@ final class StoreOpener(
   def write(version: Long, ckptId: Option[String], forceSnapshot: Boolean, loadEmpty: Boolean): LaminaStateStore =
     opened(version) {
       val streaming = provider.isStreaming
-      opening.synchronized {
+      inTurn {
         requireOpen()
         val sent = attemptOf(ckptId)
         settleTable()
@@ -58,21 +58,29 @@ final class StoreOpener(
         val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
         val table = tableFor(base, streaming)
         val open = new Open(TaskContext.get(), writes = true)
-        val store = table.synchronized {
-          awaitReaders(table, base)
-          requireOpen()
-          if (loadEmpty) table.clear(Position.Start.copy(version = version)) else move(table, version, base)
+        def started(): LaminaStateStore = {
           enter(table, open)
           try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
           catch { case error: Throwable => table.leave(open); throw error }
         }
-        watch(store)
+        val cleared = table.synchronized {
+          awaitReaders(table, base)
+          requireOpen()
+          if (loadEmpty) {
+            table.clear(Position.Start.copy(version = version))
+            Some(started())
+          } else {
+            table.startMove(base)
+            None
+          }
+        }
+        watch(cleared.getOrElse(moved(table, version, base)(started())))
       }
     }
 
   def read(version: Long, ckptId: Option[String]): LaminaStateStore = opened(version) {
     val streaming = provider.isStreaming
-    opening.synchronized {
+    inTurn {
       requireOpen()
       val sent = attemptOf(ckptId)
       val base = resolve(version, sent, streaming)
@@ -88,18 +96,24 @@ final class StoreOpener(
       version: Long,
       base: Option[String],
       sent: Option[String]
-  ): Option[LaminaStateStore] = table.synchronized {
-    requireOpen()
-    requireOwned(table)
-    val there = table.at.content == Attempts.content(base)
-    if (!there && (table.isBusy || table.hasReaders)) None
-    else {
-      if (!there) closingOnError(table)(move(table, version, base))
+  ): Option[LaminaStateStore] = {
+    def entered(): LaminaStateStore = {
       val open = new Open(TaskContext.get(), writes = false)
       enter(table, open)
       val codecs = if (table eq live) this.codecs else newCodecs()
-      Some(new LaminaStateStore(provider, table, open, codecs, version, sent))
+      new LaminaStateStore(provider, table, open, codecs, version, sent)
     }
+    val there = table.synchronized {
+      requireOpen()
+      requireOwned(table)
+      if (table.at.content == Attempts.content(base)) Some(Some(entered()))
+      else if (table.isBusy || table.hasReaders) Some(None)
+      else {
+        table.startMove(base)
+        None
+      }
+    }
+    there.getOrElse(Some(moved(table, version, base)(entered())))
   }
 
   /** Enters an open, if the table is still this provider's. Under the table's lock. */
@@ -114,7 +128,7 @@ final class StoreOpener(
    */
   def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
     val streaming = provider.isStreaming
-    opening.synchronized {
+    inTurn {
       settleTable()
       val base = resolve(store.version, store.sent, streaming)
       val begun =
@@ -122,9 +136,12 @@ final class StoreOpener(
       val table = tableFor(base, streaming)
       table.synchronized {
         awaitReaders(table, base)
-        store.open.transition(OpenAction.Upgrade)
-        move(table, store.version, base)
+        if (!store.open.allows(OpenAction.Upgrade)) store.open.transition(OpenAction.Upgrade)
+        table.startMove(base)
+      }
+      moved(table, store.version, base) {
         if (!registry.enter(table, this)) throw takenOver()
+        store.open.transition(OpenAction.Upgrade)
         if (store.live ne table) store.rebase(table, codecs)
         begin(store, Draft(base, begun, loadEmpty = false, forceSnapshot, _))
       }
@@ -149,13 +166,10 @@ final class StoreOpener(
         engine.replay(snapshot, attemptOf(snapshotAttempt), version, attempt)(onHeader)(sink)
     }
     val open = new Open(TaskContext.get(), writes = !readOnly)
-    val store = table.synchronized {
-      val base = closingOnError(table) {
-        val base = engine.resolve(end, sent, readOnly = true)
-        table.moveTo(end, base, source)
-        base
-      }
-      table.enter(open)
+    val base = closingOnError(table)(engine.resolve(end, sent, readOnly = true))
+    table.synchronized(table.startMove(base))
+    val store = moved(table, end, base, source) {
+      enter(table, open)
       if (readOnly) new LaminaStateStore(provider, table, open, newCodecs(), end, sent)
       else start(table, open, end, sent, Draft(base, None, loadEmpty = false, forceSnapshot = false, _))
     }
@@ -190,6 +204,13 @@ final class StoreOpener(
         if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
         throw StateStoreErrors.cannotLoadStore(error)
     }
+
+  /** Runs one open after the other. */
+  private def inTurn[A](open: => A): A = {
+    opening.lockInterruptibly()
+    try open
+    finally opening.unlock()
+  }
 
   /** The end of an open. Where it failed, or the provider was closed meanwhile, nothing may use the table. */
   private def rest(opened: Boolean): Unit = {
@@ -319,9 +340,27 @@ final class StoreOpener(
         throw error
     }
 
-  private def move(table: LiveTable, version: Long, base: Option[String]): Unit = {
+  /**
+   * Brings a table that has started to move to a version, without its lock, then does what `entered` says, under it. A
+   * private table on which this fails is closed.
+   */
+  private def moved[A](table: LiveTable, version: Long, base: Option[String], source: StateSource = engine)(
+      entered: => A
+  ): A = closingOnError(table) {
+    var is = false
+    try {
+      move(table, version, base, source)
+      is = true
+    } finally if (!is) table.synchronized { table.endMove(); table.rest() }
+    table.synchronized {
+      table.endMove()
+      entered
+    }
+  }
+
+  private def move(table: LiveTable, version: Long, base: Option[String], source: StateSource): Unit = {
     val started = System.nanoTime()
-    val how = table.moveTo(version, base, engine)
+    val how = table.moveTo(version, base, source)
     counters.add(Metrics.LoadMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
     how match {
       case Move.Loaded => counters.add(Metrics.Reloads, 1)
@@ -411,10 +450,7 @@ final class StoreOpener(
   override def isStopped: Boolean = provider.isStopped
 
   /** The engine may take its time, and neither a table's lock nor Spark's maintenance must wait for it. */
-  override def leftAll(): Unit = {
-    Future(engine.close())(ExecutionContext.global)
-    ()
-  }
+  override def leftAll(): Unit = engine.closeLater()
 }
 
 object StoreOpener {

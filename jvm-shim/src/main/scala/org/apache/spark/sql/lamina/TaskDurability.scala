@@ -23,14 +23,15 @@ final class DurableCommit(live: LiveTable, content: String, answer: PendingCommi
   /**
    * Waits for the outcome; null when the file is durable. Must not be called under the table's lock.
    *
-   * @throws InterruptedException if this thread is interrupted; the commit is settled without it then
+   * @param isKilled whether nobody needs the outcome any more
+   * @throws InterruptedException if this thread is interrupted, or `isKilled`; the commit is settled without it then
    */
-  def settle(): Throwable = {
+  def settle(isKilled: () => Boolean = () => false): Throwable = {
     val outcome =
-      try Right(answer.await())
+      try Right(answer.await(isKilled))
       catch {
         case interruption: InterruptedException =>
-          answer.whenDone { () => settle(); () }
+          answer.whenDone { () => settle(() => false); () }
           throw interruption
         case error: Throwable => Left(error)
       }
@@ -80,7 +81,7 @@ object TaskDurability extends Logging {
     val commits = synchronized(waiting.remove(id)).fold(Seq.empty[DurableCommit])(_.toSeq)
     // Each is waited for, also after a failure, so that every table knows where it stands.
     val outcomes = commits.map { commit =>
-      try commit.settle()
+      try commit.settle(() => task.isInterrupted())
       catch {
         case interruption: InterruptedException =>
           Thread.currentThread.interrupt()

@@ -46,7 +46,8 @@ private[lamina] final class WriterTurns(id: StateStoreId) extends Logging {
    */
   def takeOverIfEnded(table: LiveTable): Unit = {
     val writer = table.writer
-    if (writer != null && (writer.isOver || writer.isAbandonedBy(Thread.currentThread()))) {
+    val ended = writer != null && (writer.isOver || writer.isAbandonedBy(Thread.currentThread()))
+    if (ended && writer.allows(OpenAction.TakeOver)) {
       logWarning(s"$id: the transaction of $writer is taken over by abort")
       writer.transition(OpenAction.TakeOver)
       table.abort()

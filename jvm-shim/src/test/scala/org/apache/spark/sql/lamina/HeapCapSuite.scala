@@ -77,6 +77,33 @@ class HeapCapSuite extends AnyFunSuite {
     }
   }
 
+  test("without a limit of the container the cap on YARN follows from Spark's own default of the overhead") {
+    val machine = Machine(limit = 256 * gib, container = false, jvmHeap = 16 * gib)
+    val yarn = bare.clone().set("spark.master", "yarn").set("spark.executor.memory", "16g")
+    def asked(overhead: String): Long =
+      HeapCap.resolve(None, yarn.clone().set("spark.executor.memoryOverhead", overhead), machine)
+    assert(HeapCap.resolve(None, yarn, machine) == asked("1638m"), "a tenth of the heap")
+    val factor = yarn.clone().set("spark.executor.memoryOverheadFactor", "0.25")
+    assert(HeapCap.resolve(None, factor, machine) == asked("4g"))
+    val least = yarn.clone().set("spark.executor.minMemoryOverhead", "3g")
+    assert(HeapCap.resolve(None, least, machine) == asked("3g"))
+    assert(HeapCap.resolve(None, yarn.clone().set("spark.master", "k8s://host"), machine) == asked("1638m"))
+    val small = yarn.clone().set("spark.executor.memory", "1g")
+    assert(refusal(None, small, machine).contains("raise spark.executor.memoryOverhead"), "384 MiB are too few")
+  }
+
+  test("Spark's default of the overhead is no bound in a container with a limit, on the driver or without a manager") {
+    val machine = Machine(limit = 64 * gib, container = false, jvmHeap = 16 * gib)
+    val yarn = bare.clone().set("spark.master", "yarn").set("spark.executor.memory", "16g")
+    val free = HeapCap.resolve(None, bare, machine)
+    assert(free > 40 * gib)
+    assert(HeapCap.resolve(None, yarn, machine.copy(container = true)) == free)
+    assert(HeapCap.resolve(None, yarn.clone().set("spark.executor.id", "driver"), machine) == free)
+    for (master <- Seq("local[4]", "local-cluster[2,1,1024]", "spark://host:7077"))
+      assert(HeapCap.resolve(None, yarn.clone().set("spark.master", master), machine) == free)
+    assert(HeapCap.resolve(Some("4g"), yarn, machine) == 4 * gib, "a set cap is the user's word")
+  }
+
   private def refusal(setting: Option[String], conf: SparkConf, machine: Machine): String = {
     val error = intercept[LaminaError](HeapCap.resolve(setting, conf, machine))
     assert(error.kind == LaminaError.MemoryCap)

@@ -4,7 +4,7 @@ import java.io.IOException
 import java.net.URI
 import java.util.concurrent.{CountDownLatch, TimeUnit}
 
-import org.apache.hadoop.fs.{FSDataOutputStream, Path, RawLocalFileSystem}
+import org.apache.hadoop.fs.{FSDataInputStream, FSDataOutputStream, FileStatus, Path, RawLocalFileSystem}
 import org.apache.hadoop.util.Progressable
 
 /** Local files under a scheme that only Hadoop knows; a test may hold the upload of a commit. */
@@ -23,13 +23,50 @@ class HeldFileSystem extends RawLocalFileSystem {
     if (file.getName.contains(".lam.")) HeldFileSystem.uploads.foreach(_.arrive(file.getParent.getName))
     super.create(file, overwrite, bufferSize, replication, blockSize, progress)
   }
+
+  override def listStatus(file: Path): Array[FileStatus] = {
+    HeldFileSystem.onLook()
+    super.listStatus(file)
+  }
+
+  override def open(file: Path, bufferSize: Int): FSDataInputStream = {
+    HeldFileSystem.onLook()
+    super.open(file, bufferSize)
+  }
+
+  override def getFileStatus(file: Path): FileStatus = {
+    HeldFileSystem.onLook()
+    super.getFileStatus(file)
+  }
 }
 
 object HeldFileSystem {
   val Scheme = "held"
 
+  /** Called by each look for files and at them. */
+  @volatile var onLook: () => Unit = () => ()
+
   /** What holds the uploads of all instances; none by default. */
   @volatile var uploads: Option[Uploads] = None
+}
+
+/** Holds who arrives until it is let go. */
+final class Gate extends (() => Unit) {
+  private val (arrived, open) = (new CountDownLatch(1), new CountDownLatch(1))
+
+  override def apply(): Unit = {
+    arrived.countDown()
+    if (!open.await(Gate.PatienceSeconds, TimeUnit.SECONDS)) throw new IOException("nobody let it go on")
+  }
+
+  /** Waits until somebody is held; whether there is somebody. */
+  def isReached(): Boolean = arrived.await(Gate.PatienceSeconds, TimeUnit.SECONDS)
+
+  def letGo(): Unit = open.countDown()
+}
+
+private object Gate {
+  private val PatienceSeconds = 120L
 }
 
 /** One upload of each store in `names`, held from its start until it is told to go on or to fail. */

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.lamina
 
-import java.util.concurrent.{CountDownLatch, TimeUnit}
-
 import scala.util.Try
 
 import org.apache.spark.TaskContext
@@ -9,17 +7,6 @@ import org.apache.spark.sql.execution.streaming.state.StateStore
 
 /** Who has a table where its provider is closed at any moment. */
 class OwnershipSuite extends ProviderFixture {
-
-  /** Holds who arrives until it is let go. */
-  private final class Gate extends (() => Unit) {
-    private val (arrived, open) = (new CountDownLatch(1), new CountDownLatch(1))
-    override def apply(): Unit = {
-      arrived.countDown()
-      assert(open.await(60, TimeUnit.SECONDS), "nobody let it go on")
-    }
-    def awaitArrival(): Unit = assert(arrived.await(60, TimeUnit.SECONDS), "nobody arrived")
-    def letGo(): Unit = open.countDown()
-  }
 
   private def table(store: StateStore): LiveTable = store.asInstanceOf[LaminaStateStore].live
 
@@ -40,7 +27,7 @@ class OwnershipSuite extends ProviderFixture {
     val gate = new Gate
     second.held.onBegin = gate
     val (_, opened) = inThread(second.getStore(1, attempt))
-    gate.awaitArrival()
+    assert(gate.isReached())
     second.close()
     gate.letGo()
     assert(opened().isFailure)

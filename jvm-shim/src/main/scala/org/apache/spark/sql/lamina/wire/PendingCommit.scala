@@ -26,13 +26,18 @@ final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, 
   /**
    * Waits until the commit is durable and returns the engine's answer; may be called again.
    *
+   * @param isGivenUp looked at again and again: whether nobody waits any more
    * @throws errors.LaminaError what the engine answered, or `engine.lost`, `engine.deadline`
-   * @throws InterruptedException if this thread is interrupted; the commit goes on
+   * @throws InterruptedException if this thread is interrupted, or `isGivenUp`; the commit goes on
    */
-  def await(): JValue = {
-    val outcome =
-      try result.get(exchange.waitMs, TimeUnit.MILLISECONDS)
-      catch { case _: TimeoutException => Left(exchange.deadlineError) }
+  def await(isGivenUp: () => Boolean = () => false): JValue = {
+    var outcome: Either[Throwable, JValue] = null
+    val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(exchange.waitMs)
+    while (outcome == null) {
+      if (!isDone && isGivenUp()) throw new InterruptedException("nobody waits for the commit any more")
+      try outcome = result.get(PendingCommit.PollMs, TimeUnit.MILLISECONDS)
+      catch { case _: TimeoutException => if (System.nanoTime() > deadline) outcome = Left(exchange.deadlineError) }
+    }
     outcome match {
       case Right(json) => json
       case Left(error) => throw error
@@ -58,4 +63,8 @@ final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, 
     result.complete(answer)
     ()
   }
+}
+
+private object PendingCommit {
+  private val PollMs = 100L
 }
