@@ -17,7 +17,7 @@ import pytest
 
 from lamina.checkpoint import read_identity, read_runs
 from lamina.errors import LaminaError
-from lamina.format import manifest, paths
+from lamina.format import blocks, manifest, paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.container import FORMAT_VERSION, verify
 from lamina.format.manifest import CommitManifest
@@ -40,6 +40,12 @@ METADATA = {CHECKPOINT, RUNS}
 DETECTED = ("file.damaged", "file.identity", "file.version", "file.missing")
 
 State = dict[bytes, Any]
+
+
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sections of several blocks, however small they are."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 200)
 
 
 class Checkpoint:
@@ -118,6 +124,7 @@ def test_every_class_of_file_is_among_the_examples() -> None:
     for mode in MODES:
         checkpoint = Checkpoint(mode=mode)
         checkpoint.written()
+        assert all(section.blocks for section in checkpoint.newest().sections)
         kinds.update(reference.kind for reference in checkpoint.newest().references)
         names.update(type(parse_name(name)) for name in checkpoint.needed())
         others.update(path for path in checkpoint.objects.objects if not path.startswith("0/0/"))

@@ -98,7 +98,7 @@ class File:
             need(not any(data[end : section["offset"]]) and section["offset"] - end < 8, "zero padding")
             end = section["offset"] + section["length"]
             content = data[section["offset"] : end]
-            need(half_sha256(content).hex() == section["sha256"], f"checksum of {section['name']}")
+            need(checksum(content, section) == section["sha256"], f"checksum of {section['name']}")
             rows = entries(content)
             need(len(rows) == section["rows"], "number of rows")
             self.sections[section["name"]] = rows
@@ -107,6 +107,18 @@ class File:
 
     def section_at(self, offset: int, length: int) -> list[tuple[int, int, bytes, bytes]]:
         return self.sections[self._ranges[offset, length]]
+
+
+def checksum(content: bytes, section: dict[str, Any]) -> str:
+    """The checksum of a section's bytes, those of its blocks compared on the way."""
+    if "blocks" not in section:
+        need(len(content) <= 16 << 20, f"no blocks of {section['name']}")
+        return half_sha256(content).hex()
+    size = section["block_bytes"]
+    need(0 < size <= 16 << 20 and size < len(content), f"size of the blocks of {section['name']}")
+    blocks = [half_sha256(content[start : start + size]) for start in range(0, len(content), size)]
+    need(b"".join(blocks).hex() == section["blocks"], f"checksums of the blocks of {section['name']}")
+    return half_sha256(b"".join(blocks)).hex()
 
 
 def entries(content: bytes) -> list[tuple[int, int, bytes, bytes]]:

@@ -1,7 +1,8 @@
 """Writes the golden files of format version 2 anew: `python -m tests.golden.make_format_2 <directory>`.
 
 As tests/golden/make_format_1.py, for what came with version 2: rewrites of parts of a state, begun on files of
-version 1, through more than one cycle, with another number of parts, and left again.
+version 1, through more than one cycle, with another number of parts, and left again. The last versions have sections of
+several blocks, which are smaller than a release writes them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lamina.format import blocks
 from lamina.store.plain import PlainStore, open_store
 from lamina.testing import ManualClock, SequenceIds
 
@@ -53,6 +55,12 @@ def main(directory: Path) -> None:
     store = opened()
     store.put(b"last", b"one")
     commit(store)
+    blocks.BLOCK_BYTES = 1000
+    store = opened(compaction_mode="full", compaction_full_interval=2)
+    for number in range(2):
+        for key in range(40):
+            store.put(b"key %d" % key, b"in blocks %d" % number)
+        commit(store)
     (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 

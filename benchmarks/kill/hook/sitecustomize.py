@@ -117,9 +117,6 @@ def install(orders: Orders, broken: str | None) -> None:
         def publish_if_absent(self, path: str, data: bytes) -> bool:
             return self._inner.publish_if_absent(path, data)
 
-        def local_path(self, path: str) -> str | None:
-            return self._read(lambda: self._inner.local_path(path))
-
         def read(self, path: str, size: int | None = None) -> pa.Buffer:
             return self._read(lambda: self._inner.read(path, size))
 

@@ -6,7 +6,6 @@ reader works on bytes and knows no storage.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 import zlib
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.format import manifest
+from lamina.format.blocks import BlockHasher, half_sha256
 from lamina.format.entries import Compression, Written, encode
 from lamina.format.manifest import CommitManifest, Section, SegmentManifest, StoreIdentity
 
@@ -40,17 +40,12 @@ _FOOTER_CRC_BYTES = 48
 MAX_MANIFEST_BYTES = 256 << 20
 """No manifest is larger; a damaged length must not allocate the machine's memory."""
 
-_SHA_BYTES = 16
-
 _Parsed = TypeVar("_Parsed")
 
 
 def checksum(*chunks: Any) -> str:
     """First 16 bytes of SHA-256, in hexadecimal."""
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()[: 2 * _SHA_BYTES]
+    return half_sha256(*chunks).hex()
 
 
 def header(kind: int, version: int = PLAIN) -> bytes:
@@ -93,14 +88,15 @@ class ContainerWriter:
         yield footer(offset, stored, len(text), self.size, self._version)
 
     def _section(self, name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        offset, written, digest = self.size, Written(), hashlib.sha256()
+        offset, written, hasher = self.size, Written(), BlockHasher()
         for chunks in encode(batches, self._compression, written):
             for chunk in chunks:
-                digest.update(chunk)
+                hasher.update(chunk)
                 self.size += len(chunk)
                 yield chunk
-        sha256 = digest.hexdigest()[: 2 * _SHA_BYTES]
-        self.sections.append(Section(name, offset, self.size - offset, written.rows, sha256))
+        sha256, blocks = hasher.finish()
+        block_bytes = hasher.block_bytes if blocks else 0
+        self.sections.append(Section(name, offset, self.size - offset, written.rows, sha256, block_bytes, blocks))
         self.raw_bytes += written.raw_bytes
         padding = -self.size % 8
         if padding:
@@ -110,7 +106,7 @@ class ContainerWriter:
 
 def footer(manifest_offset: int, stored: bytes, manifest_length: int, file_length: int, version: int = PLAIN) -> bytes:
     """The last 64 bytes of a file."""
-    sha = hashlib.sha256(stored).digest()[:_SHA_BYTES]
+    sha = half_sha256(stored)
     body = struct.pack("<QQQ16sQ", manifest_offset, len(stored), manifest_length, sha, file_length)
     return body + struct.pack("<II8s", zlib.crc32(body), version, END_MAGIC)
 
@@ -154,7 +150,7 @@ class Footer:
 
     def manifest(self, stored: Any, path: str) -> dict[str, Any]:
         """The manifest's JSON from its bytes as stored, verified."""
-        if hashlib.sha256(stored).digest()[:_SHA_BYTES] != self.sha256:
+        if half_sha256(stored) != self.sha256:
             raise damaged(path, "its manifest does not fit its checksum")
         try:
             text = pa.Codec("zstd").decompress(stored, decompressed_size=self.manifest_length, asbytes=True)
@@ -227,7 +223,8 @@ def check_section(data: Any, section: Section, path: str) -> None:
     """Verifies the bytes of one section."""
     if len(data) != section.length:
         raise damaged(path, f"section {section.name!r} ends after {len(data)} of {section.length} bytes")
-    if checksum(data) != section.sha256:
+    view = memoryview(data)
+    if any(half_sha256(view[start:end]) != checksum for start, end, checksum in section.blocks_in_order()):
         raise damaged(path, f"section {section.name!r} does not fit its checksum")
 
 

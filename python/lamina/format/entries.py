@@ -205,5 +205,10 @@ def decode(message: Any, schema: pa.Schema, path: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+def has_appends(batch: pa.RecordBatch) -> bool:
+    """Whether some of these entries append to a value."""
+    return bool(batch.num_rows) and pc.max(batch.column(1)).as_py() == APPEND
+
+
 def _no_entries(path: str, reason: object) -> LaminaError:
     return LaminaError.from_kind("file.damaged", f"{path} is damaged: a section is no stream of entries ({reason})")

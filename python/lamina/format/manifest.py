@@ -6,10 +6,11 @@ Unknown keys are ignored when read. A meaning never changes under the same key (
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lamina.format import blocks
 from lamina.format.paths import require_normal
 
 INCREMENT = "increment"
@@ -64,16 +65,28 @@ class StoreIdentity:
 
 @dataclass(frozen=True)
 class Section:
-    """A range of the file that holds one Arrow stream; `sha256` is the first half of its SHA-256, in hexadecimal."""
+    """A range of the file that holds one Arrow stream.
+
+    `sha256` is the first half of the SHA-256 of its only block, or of the checksums of its blocks, in hexadecimal;
+    `blocks` are these checksums, of blocks of `block_bytes`, and empty where there is one block only.
+    """
 
     name: str
     offset: int
     length: int
     rows: int
     sha256: str
+    block_bytes: int = 0
+    blocks: bytes = b""
+
+    def blocks_in_order(self) -> Iterator[tuple[int, int, bytes]]:
+        """Where each block begins and ends, from the beginning of the section, and its checksum."""
+        return blocks.ranges(self.length, self.sha256, self.block_bytes, self.blocks)
 
     def to_json(self) -> dict[str, Any]:
+        several = {"block_bytes": self.block_bytes, "blocks": self.blocks.hex()} if self.blocks else {}
         return {
+            **several,
             "name": self.name,
             "offset": self.offset,
             "length": self.length,
@@ -83,9 +96,18 @@ class Section:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Section:
-        return cls(
-            str(value["name"]), int(value["offset"]), int(value["length"]), int(value["rows"]), str(value["sha256"])
+        several = "blocks" in value
+        found = cls(
+            str(value["name"]),
+            int(value["offset"]),
+            int(value["length"]),
+            int(value["rows"]),
+            str(value["sha256"]),
+            int(value["block_bytes"]) if several else 0,
+            bytes.fromhex(value["blocks"]) if several else b"",
         )
+        blocks.check(found.length, found.sha256, found.block_bytes, found.blocks)
+        return found
 
 
 @dataclass(frozen=True)

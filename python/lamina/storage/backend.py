@@ -84,10 +84,6 @@ class Backend(ABC):
         """Drops a local copy of an object, whose contents turned out wrong; whether there was one."""
         return False
 
-    def local_path(self, path: str) -> str | None:
-        """Where an object lies as a local file that can be read in pieces; None where it does not."""
-        return None
-
     @abstractmethod
     def size(self, path: str) -> int:
         """The size of an object; FileNotFoundError where it is not there."""

@@ -14,17 +14,20 @@ import fcntl
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.storage.backend import Backend, Listed, NotDurable
+from lamina.storage.backend import Backend, Listed, NotDurable, split
 from lamina.storage.temporary import temporary_name
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` says on file systems without hard links (FAT, some network and FUSE mounts)."""
+
+_PIECE_BYTES = 4 << 20
+"""What is in memory at once of a file that is read in pieces."""
 
 
 class LocalBackend(Backend):
@@ -144,6 +147,12 @@ class LocalBackend(Backend):
         with open(self._path(path), "rb", buffering=0) as file:
             return _pread(file, offset, length)
 
+    def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
+        # one handle, so that the file may be deleted meanwhile
+        with open(self._path(path), "rb", buffering=0) as file:
+            for start, wanted in split(offset, length, _PIECE_BYTES):
+                yield _pread(file, start, wanted)
+
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         with open(self._path(path), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -172,9 +181,6 @@ class LocalBackend(Backend):
         if stat.S_ISDIR(found.st_mode):
             raise FileNotFoundError(errno.ENOENT, "a directory, not an object", path)
         return found.st_size
-
-    def local_path(self, path: str) -> str:
-        return self._path(path)
 
     def _path(self, path: str) -> str:
         parts = path.split("/") if path else []

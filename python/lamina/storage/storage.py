@@ -121,20 +121,6 @@ class Storage:
         """Drops a local copy of an object, whose contents turned out wrong; whether there was one to read around."""
         return self._backend.forget(path)
 
-    def open_at(self, path: str, offset: int) -> pa.NativeFile | None:
-        """The object as a file that stands at `offset`; None where it is no local file. Reading it raises the system's
-        errors."""
-
-        def opened() -> pa.NativeFile | None:
-            local = self._backend.local_path(path)
-            if local is None:
-                return None
-            file = pa.OSFile(local, "rb")
-            file.seek(offset)
-            return file
-
-        return self._call("read", path, opened)
-
     def size(self, path: str) -> int:
         """Size in bytes; `file.missing` where there is no object."""
         return self._call("look up", path, lambda: self._backend.size(path))

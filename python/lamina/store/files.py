@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,8 +17,7 @@ from lamina.format.manifest import CommitManifest, Reference, Section, SegmentMa
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
 from lamina.storage.backend import split
-
-log = logging.getLogger(__name__)
+from lamina.store.section_reader import SectionFile, verified
 
 _TAIL_BYTES = 64 << 10
 """What is read first of a file to see its manifest; most manifests fit."""
@@ -30,12 +26,12 @@ _WHOLE_BYTES = 256 << 10
 """A file that holds at most this much beside the wanted section is read whole, in one request."""
 
 
-_PIECE_BYTES = 2 << 20
+_PIECE_BYTES = 4 << 20
+"""What is in memory at once of a file of which every byte is verified."""
 
 _IN_MEMORY_BYTES = 16 << 20
 """Sections above this size are not held in memory."""
 
-_COPY_PREFIX = "lamina-section-"
 _HEADER_BYTES = container.HEADER.size
 
 _Found = TypeVar("_Found")
@@ -135,41 +131,46 @@ class StoreFiles:
         storage, path = self._place(reference)
         return _without_bad_copy(storage, path, lambda: self._read(storage, path, reference))
 
-    def open_section(self, reference: Reference) -> pa.NativeFile:
-        """A file that stands at the section that `read` would give, verified when this returns.
+    def open_section(self, reference: Reference, ahead: Executor | None = None) -> pa.NativeFile:
+        """A file of the section that `read` would give, of which a large one is read and verified block by block.
 
-        Little of a large one is in memory: in a local file it is read a second time where it lies, and of a remote
-        storage it is copied to a file without a name in the temporary directory.
+        Args:
+            ahead: reads a large section on while what came of it is used.
+        Raises:
+            LaminaError: as `read`; of a large section also from reading the file.
+        """
+        if reference.length <= _IN_MEMORY_BYTES:
+            return pa.BufferReader(self.read(reference))
+        return pa.PythonFile(SectionFile(self._verified(reference), ahead), mode="r")
+
+    def check_section(self, reference: Reference) -> None:
+        """Verifies the section that `reference` refers to.
 
         Raises:
             LaminaError: as `read`.
         """
-        storage, path = self._place(reference)
-        if reference.length > _IN_MEMORY_BYTES:
-            local = storage.open_at(path, reference.offset)
-            if local is not None:
-                section = self._section_of(storage, path, reference)
-                self._check_digest(storage, path, section, _in_place(storage, path, section), lambda _: None)
-                return local
-            try:
-                return _without_bad_copy(storage, path, lambda: self._copied(storage, path, reference))
-            except OSError as error:
-                # no room there: then it has to be in memory
-                log.warning("%s cannot be copied to the temporary directory: %s", storage.location(path), error)
-        return pa.BufferReader(self.read(reference))
+        if reference.length <= _IN_MEMORY_BYTES:
+            self.read(reference)
+        else:
+            for _ in self._verified(reference):
+                pass
 
-    def _copied(self, storage: Storage, path: str, reference: Reference) -> pa.NativeFile:
+    def _verified(self, reference: Reference) -> Iterator[Any]:
+        """The bytes of a section as they come, in runs of blocks that were verified."""
+        storage, path = self._place(reference)
+        section = _without_bad_copy(storage, path, lambda: self._section_of(storage, path, reference))
         assert reference.size is not None
-        section = self._section_of(storage, path, reference)
         pieces = storage.read_pieces(path, section.offset, section.length, reference.size)
-        descriptor, name = tempfile.mkstemp(prefix=_COPY_PREFIX)
-        with open(descriptor, "wb") as file:
-            try:
-                copy = pa.OSFile(name, "rb")
-            finally:
-                os.unlink(name)
-            self._check_digest(storage, path, section, pieces, file.write)
-        return copy
+        forgotten = False
+
+        def read_again(start: int, length: int) -> pa.Buffer | None:
+            nonlocal forgotten
+            # one look at the storage tells for all that came from the copy
+            forgotten = forgotten or storage.forget(path)
+            return storage.read_range(path, section.offset + start, length) if forgotten else None
+
+        where = storage.location(path)
+        return verified(section, pieces, read_again, lambda reason: container.damaged(where, reason))
 
     def _read(self, storage: Storage, path: str, reference: Reference) -> pa.Buffer:
         assert reference.size is not None
@@ -186,17 +187,6 @@ class StoreFiles:
             data = pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
         container.check_section(data, section, where)
         return data
-
-    def _check_digest(
-        self, storage: Storage, path: str, section: Section, pieces: Iterable[Any], take: Callable[[Any], object]
-    ) -> None:
-        """Compares the checksum of a section that comes in pieces; `take` is called with each piece."""
-        digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
-            take(piece)
-        if digest.hexdigest()[: len(section.sha256)] != section.sha256:
-            raise container.damaged(storage.location(path), f"section {section.name!r} does not fit its checksum")
 
     def _section_of(self, storage: Storage, path: str, reference: Reference) -> Section:
         """What the file itself says of the section that is referred to."""
@@ -223,7 +213,8 @@ class StoreFiles:
         container.check_header(header, contents.kind, contents.header_crc, where)
         for section in contents.sections:
             pieces = _in_place(self.storage, path, section)
-            self._check_digest(self.storage, path, section, pieces, lambda piece: read(len(piece)))
+            for run in verified(section, pieces, lambda *_: None, lambda reason: container.damaged(where, reason)):
+                read(len(run))
         return container.parse_manifest(value, where), size
 
     def check_origin(self, name: str, manifest: CommitManifest | SegmentManifest, origin: StoreIdentity | None) -> None:

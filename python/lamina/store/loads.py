@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -26,7 +27,8 @@ class Loader:
     def __init__(self, versions: Versions, files: StoreFiles) -> None:
         self._versions = versions
         self._files = files
-        self._broken: set[restore.Place] = set()
+        self._lock = threading.Lock()
+        self._broken: frozenset[restore.Place] = frozenset()
 
     def load(self, version: Version, have: Version | None) -> Load:
         """See `HeapStore.load`."""
@@ -44,9 +46,23 @@ class Loader:
                 return self._load(opened, HAVE, steps, None)
         references: Sequence[Reference] = opened.references()
         chain.check(references, opened.manifest.version, self._files.location(opened.name))
-        if self._broken:
-            references = restore.around(self._files, references, frozenset(self._broken)) or references
+        references = self._around_broken(opened, references)
         return self._load(opened, EMPTY, references, self._recover(opened))
+
+    def _around_broken(self, opened: Opened, references: Sequence[Reference]) -> Sequence[Reference]:
+        """`references`, or what makes the same version without the sections that earlier loads found broken."""
+        broken = self._broken
+        if not any(restore.place(reference) in broken for reference in references):
+            return references
+        try:
+            return restore.alternatives(self._versions.open, self._files, opened.manifest.attempt, broken)
+        except LaminaError:
+            # somebody may have put the file back
+            return references
+
+    def _remember_broken(self, places: frozenset[restore.Place]) -> None:
+        with self._lock:
+            self._broken |= places
 
     def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
         """The entries of a version newest first, around files that are broken."""
@@ -108,7 +124,7 @@ class Loader:
     def _all_whole(self, references: Sequence[Reference]) -> bool:
         try:
             for reference in references:
-                self._files.open_section(reference)
+                self._files.check_section(reference)
         except LaminaError as error:
             if error.kind.startswith("file."):
                 return False
@@ -119,7 +135,10 @@ class Loader:
         """Another way to the state at the end of a broken reference of the version opened."""
         manifest = opened.manifest
 
-        def recover(failed: Reference, broken: frozenset[restore.Place]) -> Sequence[Reference]:
+        def recover(failed: Reference, broken: frozenset[restore.Place], appended: bool) -> Sequence[Reference]:
+            if appended:
+                self._remember_broken(broken)
+                raise LaminaError.from_kind("file.damaged", f"appends of {failed.path} were handed out already")
             attempt = self._attempt_at(manifest, failed.end)
             if attempt is None:
                 raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
@@ -128,7 +147,7 @@ class Loader:
             except LaminaError:
                 # the rows handed out already rule out a segment that holds newer changes too; the next load, from
                 # its beginning, may take one
-                self._broken.update(broken)
+                self._remember_broken(broken)
                 raise
 
         return recover

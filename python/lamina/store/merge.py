@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
+from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA, has_appends
 
 CHUNK_BYTES = 12 << 20
 """Unsorted entries that are sorted at once; sorting takes a few times as much."""
@@ -42,7 +42,7 @@ def fold(entries: pa.RecordBatch, *, whole: bool) -> pa.RecordBatch:
         entries: sorted by (cf, key); of equal keys the newest comes first.
         whole: nothing is older: deletes are dropped, and an append is a put.
     """
-    if entries.num_rows and pc.max(entries.column(1)).as_py() == APPEND:
+    if has_appends(entries):
         folded = _fold_appends(entries)
     else:
         heads = _heads(entries)

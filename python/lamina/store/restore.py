@@ -1,10 +1,12 @@
 """Restoring: streams the entries of a chain of references, reading, verifying and decompressing ahead in threads.
 
-Every section is verified before its first entry is handed out; one that cannot be read on after that fails the restore,
-since entries of it are out. A file that turns out damaged or missing half-way through the chain is worked around where
-another chain leads to the same state: what was handed out already covers the versions behind it, so the rest may come
-from the manifest of the version at which the broken reference ends, from older segments with the increments after them,
-or from another segment that was merged from the same files (`alternatives`).
+Every byte is verified before an entry of it is handed out. A file that turns out damaged or missing half-way through
+the chain is worked around where another chain leads to the same state: what was handed out already covers the versions
+behind it, so the rest may come from the manifest of the version at which the broken reference ends, from older segments
+with the increments after them, or from another segment that was merged from the same files (`alternatives`).
+
+Puts and deletes of the broken section itself may be out already: they decide, whatever else has the same key. Appends
+that are out must not come again, so the restore fails then, and the next one goes around the section from its start.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.format.entries import decode, messages
+from lamina.format.entries import decode, has_appends, messages
 from lamina.format.manifest import INCREMENT, CommitManifest, Reference
 from lamina.format.paths import SegmentName, parse_name
 from lamina.store import chain
@@ -35,8 +38,9 @@ _BATCHES_AHEAD = 6
 Place = tuple[str | None, int]
 """A section: path of its file, and offset in it."""
 
-Recover = Callable[[Reference, frozenset[Place]], Sequence[Reference]]
-"""Given a broken reference and the places of all broken sections: another chain for the state at its end."""
+Recover = Callable[[Reference, frozenset[Place], bool], Sequence[Reference]]
+"""Given a broken reference, the places of all broken sections, and whether appends of it are out: another chain for the
+state at its end."""
 
 
 def stream(files: StoreFiles, references: Sequence[Reference], recover: Recover | None) -> Iterator[pa.RecordBatch]:
@@ -58,22 +62,30 @@ def stream(files: StoreFiles, references: Sequence[Reference], recover: Recover 
             if recover is None or failed is None or not error.kind.startswith("file."):
                 raise
             first = first or error
-            broken.add(_place(failed))
+            broken.add(place(failed))
             try:
-                remaining = list(recover(failed, frozenset(broken)))
+                remaining = list(recover(failed, frozenset(broken), reader.appended))
             except LaminaError:
-                # what is missing for another way is not the news; the broken file is
-                raise hopeless(first) from first
+                # what is missing for another way is beside the point: the broken file is named
+                raise unrecoverable(first) from first
 
 
 class _Reader:
-    """One pass over a chain. `failed` is the reference whose section could not be read."""
+    """One pass over a chain.
+
+    `failed` is the reference whose section could not be read, and `appended` whether appends of it were handed out.
+    """
 
     def __init__(self, files: StoreFiles, references: Sequence[Reference]) -> None:
         self._files = files
         self._chain = references
         self._files_ahead = _REMOTE_FILES_AHEAD if files.storage.remote else _FILES_AHEAD
+        self._last_appended: Reference | None = None
         self.failed: Reference | None = None
+
+    @property
+    def appended(self) -> bool:
+        return self.failed is not None and self._last_appended is self.failed
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         decoding = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-restore-decode")
@@ -86,28 +98,45 @@ class _Reader:
 
     def _ordered(self, fetching: ThreadPoolExecutor, decoding: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
         fetched: deque[Future[pa.NativeFile]] = deque()
-        decoded: deque[Future[pa.RecordBatch]] = deque()
+        decoded: deque[tuple[Reference, Future[pa.RecordBatch]]] = deque()
         requested = 0
         for index, reference in enumerate(self._chain):
             requested = self._fetch_ahead(fetching, fetched, index, requested)
             section = fetched.popleft()
             while decoded and not section.done():
-                yield decoded.popleft().result()
+                yield self._taken(decoded)
             where = self._files.place(reference)
-            try:
-                schema, undecoded = messages(section.result(), reference.length, where)
-            except LaminaError:
-                # everything before this section is whole and goes out first
-                while decoded:
-                    yield decoded.popleft().result()
-                self.failed = reference
-                raise
-            for message in undecoded:
-                decoded.append(decoding.submit(decode, message, schema, where))
+            undecoded = self._messages(section, reference, where)
+            while True:
+                try:
+                    message = next(undecoded, None)
+                except LaminaError:
+                    # everything before what is broken is whole and goes out first
+                    while decoded:
+                        yield self._taken(decoded)
+                    self.failed = reference
+                    raise
+                if message is None:
+                    break
+                schema, body = message
+                decoded.append((reference, decoding.submit(decode, body, schema, where)))
                 if len(decoded) >= _BATCHES_AHEAD:
-                    yield decoded.popleft().result()
+                    yield self._taken(decoded)
         while decoded:
-            yield decoded.popleft().result()
+            yield self._taken(decoded)
+
+    @staticmethod
+    def _messages(section: Future[pa.NativeFile], reference: Reference, where: str) -> Iterator[tuple[pa.Schema, Any]]:
+        schema, undecoded = messages(section.result(), reference.length, where)
+        for message in undecoded:
+            yield schema, message
+
+    def _taken(self, decoded: deque[tuple[Reference, Future[pa.RecordBatch]]]) -> pa.RecordBatch:
+        reference, future = decoded.popleft()
+        batch = future.result()
+        if has_appends(batch):
+            self._last_appended = reference
+        return batch
 
     def _fetch_ahead(
         self, pool: ThreadPoolExecutor, fetched: deque[Future[pa.NativeFile]], index: int, requested: int
@@ -119,12 +148,12 @@ class _Reader:
             if requested > index and ahead + reference.length > _BYTES_AHEAD:
                 break
             ahead += reference.length
-            fetched.append(pool.submit(self._files.open_section, reference))
+            fetched.append(pool.submit(self._files.open_section, reference, pool))
             requested += 1
         return requested
 
 
-def hopeless(error: LaminaError) -> LaminaError:
+def unrecoverable(error: LaminaError) -> LaminaError:
     """The error about a broken file that nothing else can stand in for, with what to do about it."""
     return LaminaError.from_kind(
         error.kind,
@@ -134,8 +163,8 @@ def hopeless(error: LaminaError) -> LaminaError:
 
 
 def advised(error: LaminaError) -> LaminaError:
-    """`hopeless`, where a version's own file is lost; another error as it is."""
-    return hopeless(error) if error.kind in ("file.missing", "file.damaged") else error
+    """`unrecoverable`, where a version's own file is lost; another error as it is."""
+    return unrecoverable(error) if error.kind in ("file.missing", "file.damaged") else error
 
 
 def alternatives(
@@ -158,15 +187,10 @@ def alternatives(
             return [*steps, *around]
         increment = increment_reference(opened, files)
         base = opened.manifest.base
-        if increment is None or base is None or _place(increment) in broken:
+        if increment is None or base is None or place(increment) in broken:
             raise LaminaError.from_kind("file.damaged", f"no other way leads to version {opened.manifest.version}")
         steps.append(increment)
         attempt = base.attempt
-
-
-def around(files: StoreFiles, references: Sequence[Reference], broken: frozenset[Place]) -> Sequence[Reference] | None:
-    """The same state as `references` make without the broken sections; None where no segment stands in for them."""
-    return _around(references, _segments(files, broken), broken)
 
 
 def _around(
@@ -183,7 +207,7 @@ def _around(
             adopted = chain.adopt(references, segment)
             if adopted is not None:
                 references, found = adopted, True
-    return None if any(_place(reference) in broken for reference in references) else references
+    return None if any(place(reference) in broken for reference in references) else references
 
 
 def _segments(files: StoreFiles, broken: frozenset[Place]) -> list[Segment]:
@@ -199,12 +223,13 @@ def _segments(files: StoreFiles, broken: frozenset[Place]) -> list[Segment]:
                     raise
                 continue
             segment = Segment(manifest, size, entry.modified_ms)
-            if _place(segment.reference()) not in broken:
+            if place(segment.reference()) not in broken:
                 found.append(segment)
     return sorted(found, key=lambda segment: segment.manifest.start - segment.manifest.end)
 
 
-def _place(reference: Reference) -> Place:
+def place(reference: Reference) -> Place:
+    """Where the section that is referred to lies."""
     return reference.path, reference.offset
 
 

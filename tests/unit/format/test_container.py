@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from lamina.format import container, entries
+from lamina.format.blocks import MAX_BLOCK_BYTES, BlockHasher, half_sha256
 from lamina.format.container import COMMIT, ContainerWriter, Footer, verify
 from lamina.format.entries import SCHEMA, Compression
-from lamina.format.manifest import CommitManifest
+from lamina.format.manifest import CommitManifest, Section
 from lamina.storage import Storage
 from lamina.store import files
 from lamina.store.files import StoreFiles
@@ -25,6 +26,7 @@ from tests.sealed import sealed
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "format-1" / "state" / "0" / "0"
 ROLLING = next((GOLDEN.parents[3] / "format-2" / "state" / "0" / "0").glob("9_*.lam"))
+BLOCKS = next((GOLDEN.parents[3] / "format-2" / "state" / "0" / "0").glob("12_*.lam"))
 COMMITS = sorted(GOLDEN.glob("*.lam"))
 SEGMENTS = sorted(GOLDEN.glob("*.seg"))
 
@@ -56,7 +58,9 @@ def written(batches: list[pa.RecordBatch], compression: Compression | None = Non
 
 
 @pytest.mark.parametrize(
-    "path", [COMMITS[1], COMMITS[-1], SEGMENTS[0], ROLLING], ids=["commit", "full", "segment", "rolling"]
+    "path",
+    [COMMITS[1], COMMITS[-1], SEGMENTS[0], ROLLING, BLOCKS],
+    ids=["commit", "full", "segment", "rolling", "blocks"],
 )
 def test_every_flipped_byte_of_a_file_is_detected_and_the_file_named(path: Path) -> None:
     data = bytearray(path.read_bytes())
@@ -220,6 +224,56 @@ def stream(batches: list[pa.RecordBatch]) -> pa.NativeFile:
         for one in batches:
             writer.write_batch(one)
     return pa.BufferReader(sink.getvalue())
+
+
+def sections_in_blocks() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = verify(BLOCKS.read_bytes(), "f").to_json()["sections"]
+    assert [len(section["blocks"]) // 32 for section in found] == [2, 2]
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_bytes": 999},
+        {"block_bytes": 0},
+        {"block_bytes": -1000},
+        {"block_bytes": 1 << 40},
+        {"blocks": ""},
+        {"blocks": "00" * 32},
+        {"blocks": "no digits"},
+        {"sha256": "00" * 16},
+    ],
+    ids=str,
+)
+def test_checksums_of_blocks_that_do_not_fit_their_section_are_refused(change: dict[str, Any]) -> None:
+    data = BLOCKS.read_bytes()
+    end = Footer.parse(data, len(data), "f")
+    sections = sections_in_blocks()
+    value = {**verify(data, "f").to_json(), "sections": [{**sections[0], **change}, *sections[1:]]}
+    with fails_with("file.damaged"):
+        verify(sealed(data[: end.manifest_offset], value), "f")
+
+
+def test_a_large_section_without_checksums_of_its_blocks_is_refused() -> None:
+    """It could not be verified before all of it is in memory."""
+    value = {"name": "increment", "offset": 16, "length": MAX_BLOCK_BYTES + 1, "rows": 1, "sha256": "00" * 16}
+    with pytest.raises(ValueError, match="no checksums of its blocks"):
+        Section.from_json(value)
+    assert Section.from_json({**value, "length": MAX_BLOCK_BYTES}).blocks == b""
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 10, 100])
+def test_the_checksums_of_blocks_do_not_depend_on_the_chunks_in_which_bytes_come(chunk: int) -> None:
+    for length in (0, 9, 10, 11, 20, 95):
+        data = bytes(range(length))
+        hasher = BlockHasher(10)
+        for start in range(0, length, chunk):
+            hasher.update(data[start : start + chunk])
+        expected = [half_sha256(data[start : start + 10]) for start in range(0, length, 10)] or [half_sha256(b"")]
+        total, blocks = hasher.finish()
+        assert blocks == (b"".join(expected) if length > 10 else b"")
+        assert total == (half_sha256(b"".join(expected)) if length > 10 else expected[0]).hex()
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4", "uncompressed"])

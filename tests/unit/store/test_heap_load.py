@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -326,3 +328,15 @@ def test_versions_are_listed_with_their_files() -> None:
     assert [(info.version, info.attempt) for info in infos] == [(known.version, known.attempt) for known in versions]
     assert {file_name(info.attempt) for info in infos} == names(query.storage)
     assert all(info.size == query.storage.size(f"0/0/{file_name(info.attempt)}") for info in infos)
+
+
+def test_what_concurrent_loads_find_broken_is_remembered_of_all_of_them() -> None:
+    loader = Query().open()._loader
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda at: loader._remember_broken(frozenset({("file", at)})), range(4000)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert loader._broken == {("file", at) for at in range(4000)}

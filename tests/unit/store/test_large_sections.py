@@ -7,20 +7,23 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lamina.format.entries import PUT
-from lamina.format.manifest import Section
-from lamina.storage import Storage
-from lamina.store import Version, files
-from lamina.store.files import StoreFiles
+from lamina.format import blocks, entries
+from lamina.format.entries import APPEND, PUT
+from lamina.format.paths import is_immutable
+from lamina.storage import LocalCache, Storage, backend, cache, local
+from lamina.storage.cache import CachingBackend
+from lamina.storage.local import LocalBackend
+from lamina.store import Version, files, merge
+from lamina.store.plain import newest_first
 from lamina.store.versions import file_name
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, damage, rows_of
+from tests.unit.store.writing import Change, Query, damage, rows_of, triples
 
 EMPTY = Version(0)
 
@@ -28,7 +31,8 @@ EMPTY = Version(0)
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(files, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(local, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -68,39 +72,138 @@ def test_a_damaged_section_is_named_before_any_of_its_entries_is_handed_out(quer
     assert file_name(version.attempt) in caught.error.message
 
 
-def behind_a_batch(path: Path, section: Section) -> int:
-    """Where the schema and two batches of a section end."""
-    with pa.OSFile(str(path), "rb") as file:
-        file.seek(section.offset)
-        reader = pa.ipc.MessageReader.open_stream(file)
-        for _ in range(3):
-            reader.read_next_message()
-        assert section.offset < file.tell() < section.offset + section.length
-        return int(file.tell())
+class ToldReads(LocalBackend):
+    """Local files that say before each piece how many bytes were read of a section so far."""
+
+    def __init__(self, root: str, told: Callable[[int], None]) -> None:
+        super().__init__(root, fsync=False)
+        self._told = told
+
+    def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
+        read = 0
+        for piece in super().read_pieces(path, offset, length, size):
+            self._told(read)
+            read += piece.size
+            yield piece
 
 
-@pytest.mark.parametrize("left", [0.0, 0.5, 0.9, "batches"])
-def test_a_file_that_is_cut_off_after_it_was_verified_fails_the_restore(
-    left: float | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.9])
+def test_a_file_that_is_cut_off_while_it_is_read_fails_the_restore(
+    left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(local, "_PIECE_BYTES", 1 << 20)
     query = Query(Storage(str(tmp_path)), compression__codec="uncompressed")
     version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, b"v") for number in range(200_000)})
     assert version.attempt is not None
     path = tmp_path / "0" / "0" / file_name(version.attempt)
-    verified = StoreFiles._check_digest
+    manifest = query.open(read_only=True).manifest(version)
+    assert manifest is not None
+    section = manifest.sections[0]
 
-    def cut(self: StoreFiles, storage: Storage, at: str, section: Section, pieces: Any, take: Any) -> None:
-        verified(self, storage, at, section, pieces, take)
-        os.truncate(
-            path, behind_a_batch(path, section) if left == "batches" else section.offset + int(section.length * left)
-        )
+    def cut(read: int) -> None:
+        os.truncate(path, section.offset + int(section.length * left))
 
-    monkeypatch.setattr(files, "_PIECE_BYTES", 1 << 20)
-    monkeypatch.setattr(StoreFiles, "_check_digest", cut)
+    query.storage = Storage(str(tmp_path), backend=ToldReads(str(tmp_path), cut))
     load = query.open(read_only=True).load(version, have=None, read_only=True)
     with fails_with("file.damaged") as caught:
         rows_of(load)
     assert path.name in caught.error.message
+
+
+def test_the_first_rows_of_a_large_section_come_before_its_last_bytes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_PIECE_BYTES", 64 << 10)
+    monkeypatch.setattr(entries, "BATCH_ROWS", 500)
+    query = Query(Storage(str(tmp_path)), compression__codec="uncompressed")
+    version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, b"v") for number in range(100_000)})
+    read: list[int] = []
+    query.storage = Storage(str(tmp_path), backend=ToldReads(str(tmp_path), read.append))
+    load = query.open(read_only=True).load(version, have=None, read_only=True)
+    assert next(iter(load.batches)).num_rows > 0
+    assert 0 < max(read) < load.bytes_read // 4
+
+
+def in_batches(query: Query, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Version], str, int]:
+    """Versions whose oldest three increments are in a run of many batches, its path, and where its later half lies."""
+    monkeypatch.setattr(entries, "BATCH_ROWS", 50)
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 3)
+    many: dict[bytes, Change] = {b"m%04d" % number: (PUT, b"value %d" % number) for number in range(1000)}
+    versions.append(query.commit(store, versions[-1], many))
+    versions += query.run_batches(store, versions[-1], 2)
+    store.confirm(versions[-1])
+    compacted = store.compact()
+    assert compacted is not None
+    store.adopt(compacted.segment)
+    versions += query.run_batches(store, versions[-1], 1)
+    section = compacted.segment.manifest.sections[0]
+    return versions, f"0/0/{compacted.segment.name}", section.offset + section.length * 3 // 4
+
+
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of many batches, however few their rows."""
+    monkeypatch.setattr(merge, "BATCH_ROWS", 50)
+    monkeypatch.setattr(merge, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(backend, "PIECE_BYTES", 128)
+
+
+def test_a_section_that_is_damaged_behind_batches_that_are_out_is_worked_around(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before is as it was written, and its puts and deletes decide."""
+    small_runs(monkeypatch)
+    versions, path, later = in_batches(query, monkeypatch)
+    damage(query.storage, path, later)
+    load = query.open(read_only=True).load(versions[-1], have=None, read_only=True)
+    batches = list(load.batches)
+    handed_out = [key for key, _, _ in triples(batches)]
+    assert len(handed_out) > len(set(handed_out)) > 1000
+    assert {key: value for (_, key), value in newest_first(batches).items()} == query.states[versions[-1].attempt]
+
+
+def test_appends_that_are_out_when_the_section_turns_out_damaged_are_not_taken_twice(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restore fails, and the next one goes around the section from its beginning."""
+    small_runs(monkeypatch)
+    monkeypatch.setattr(entries, "BATCH_ROWS", 50)
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 2)
+    appends: dict[bytes, Change] = {b"list %04d" % number: (APPEND, b"(%d)" % number) for number in range(1000)}
+    versions.append(query.commit(store, versions[-1], dict.fromkeys(appends, (PUT, b"first"))))
+    versions.append(query.commit(store, versions[-1], appends))
+    spare = query.open()
+    spare.confirm(versions[-1])
+    assert spare.compact() is not None, "another way to the state that the appends made"
+    manifest = store.manifest(versions[-1])
+    assert manifest is not None
+    assert manifest.attempt is not None
+    versions.append(query.commit(store, versions[-1], {b"list 0001": (APPEND, b"<newer>")}))
+    section = manifest.sections[0]
+    damage(query.storage, f"0/0/{file_name(manifest.attempt)}", section.offset + section.length * 3 // 4)
+    reader = query.open(read_only=True)
+    with fails_with("file.damaged"):
+        rows_of(reader.load(versions[-1], have=None, read_only=True))
+    query.assert_restores(reader, versions[-1])
+
+
+def test_a_damaged_local_copy_is_left_in_the_middle_for_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "PIECE_BYTES", 1000)
+    inner = Storage(str(tmp_path / "remote"))
+    copies = LocalCache(str(tmp_path / "copies"), 64 << 20, is_immutable)
+    query = Query(Storage(inner.url, backend=CachingBackend(inner._backend, copies, inner.url)))
+    version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, os.urandom(8)) for number in range(1_000)})
+    assert version.attempt is not None
+    path = f"0/0/{file_name(version.attempt)}"
+    bad = bytearray(bytes(inner.read(path)))
+    for position in range(len(bad) // 3, len(bad) // 2, 500):
+        bad[position] ^= 1
+    copies.keep(f"{inner.url}/{path}", bytes(bad))
+    query.assert_restores(query.open(read_only=True), version)
+    assert copies.drop([f"{inner.url}/{path}"]) == 0, "the damaged copy is gone"
 
 
 REMOTE = """
@@ -111,14 +214,15 @@ REMOTE = """
     from lamina.format import SCHEMA, ColumnFamily, Count
     from lamina.settings import Settings
     from lamina.storage import LocalCache, Storage, cache
+    from lamina.storage.backend import Backend
     from lamina.storage.local import LocalBackend
     from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
 
     class Remote(LocalBackend):
         remote = True
 
-        def local_path(self, path):
-            return None
+        def read_pieces(self, path, offset, length, size):
+            return Backend.read_pieces(self, path, offset, length, size)
 
     def texts(width, count):
         data = pa.py_buffer(os.urandom(width * count))
