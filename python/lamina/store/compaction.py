@@ -139,11 +139,14 @@ class Compaction:
         def read(rows: int) -> None:
             nonlocal done
             done += rows
+            worked()
+
+        def worked() -> None:
             if progress is not None:
                 progress(done, total)
 
         with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
-            merged = Merger(directory).merged(
+            merged = Merger(directory, worked).merged(
                 ((reference.kind == RUN, entries(self._files, reference)) for reference in inputs),
                 whole=inputs[-1].start == 0,
                 read=read,
@@ -152,12 +155,25 @@ class Compaction:
         pa.default_memory_pool().release_unused()
         return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
 
-    def rebuilt(self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch]) -> Compacted:
+    def rebuilt(
+        self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch], progress: Progress | None = None
+    ) -> Compacted:
         """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
-        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
-            merged = Merger(directory).merged([(False, batches)], whole=True)
-            segment = self._publish(0, references[0].end, tuple(references), merged)
         rows = sum(reference.rows for reference in references)
+        done = 0
+
+        def read(more: int) -> None:
+            nonlocal done
+            done += more
+            worked()
+
+        def worked() -> None:
+            if progress is not None:
+                progress(done, rows)
+
+        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
+            merged = Merger(directory, worked).merged([(False, batches)], whole=True, read=read)
+            segment = self._publish(0, references[0].end, tuple(references), merged)
         return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
 
     def refreshed(self, segment: Segment, min_age_ms: int) -> Segment | None:

@@ -216,7 +216,7 @@ class HeapStore:
         except LaminaError as error:
             if error.kind not in ("file.damaged", "file.missing", "file.identity"):
                 raise
-            compacted = self._compaction.rebuilt(references, self._loader.entries(opened))
+            compacted = self._compaction.rebuilt(references, self._loader.entries(opened), progress)
         with self._lock:
             self._compacted = confirmed.attempt
         return compacted

@@ -1,16 +1,25 @@
 """Merging: streams a chain of references into one run sorted by (cf, key), in bounded memory.
 
 Unsorted sections are folded in chunks into sorted runs that are spilled to local disk. Sorted runs are merged step by
-step: the smallest of the sources' last keys in memory bounds a step, the rows up to it are taken from every source,
-newest first, sorted stably and folded. Each step uses up at least one batch, and all of it is vectorized.
+step: batches of the sources that reach least far are read until enough is in memory, the smallest of the sources' last
+keys there bounds the step, and the rows up to it are taken from every source, newest first, sorted stably and folded.
+
+A merge has as many sources as batches of them fit into memory. Where there are more runs, just as many of them are
+merged before the others as make the rest fit, those of the fewest bytes first: most rows are spilled once.
 """
 
 from __future__ import annotations
 
 import bisect
+import heapq
+import io
 import itertools
 import os
+import tempfile
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,15 +33,22 @@ CHUNK_BYTES = 12 << 20
 HELD_BYTES = 4 << 20
 """Runs that together stay below this are kept in memory: merging a few small increments needs no disk."""
 
-SPILL_ROWS = 8_192
-SPILL_BYTES = 256 << 10
-"""Size of a batch in a spilled run: one per source is in memory while merging."""
+SPILL_BYTES = 64 << 10
+"""Size of a batch in a spilled run, unless a single entry is larger: one per source is in memory while merging."""
+
+SOURCES_BYTES = 48 << 20
+"""What the batches of all sources of a merge, one of each, take together."""
+
+STEP_BYTES = 12 << 20
+"""What is read beyond them for one step: a step costs something for each source, however few rows it takes."""
 
 RELEASE_STEPS = 8
 """Steps of a merge after which the allocator is asked to give unused memory back."""
 
-MAX_SOURCES = 48
-"""Sources merged at once; more are merged in rounds."""
+_WRITE_BYTES = 1 << 20
+
+_INPUT_BYTES = 1 << 20
+"""What a batch of a sorted input is taken for; there are few such inputs."""
 
 
 def fold(entries: pa.RecordBatch, *, whole: bool) -> pa.RecordBatch:
@@ -115,30 +131,45 @@ def _combined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class _Source:
-    """A sorted run on its way through a merge: `batch` is what is in memory of it, None at its end."""
+    """A sorted run on its way through a merge: `batches` are in memory of it, none at its end."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self.batch: pa.RecordBatch | None = None
-        self.advance()
+        self._unread = batches
+        self._loaded: deque[pa.RecordBatch] = deque()
+        self.load()
 
-    def advance(self) -> None:
-        self.batch = next((batch for batch in self._batches if batch.num_rows), None)
+    @property
+    def loaded(self) -> bool:
+        """Whether something of it is in memory."""
+        return bool(self._loaded)
+
+    def load(self) -> int:
+        """Reads one more batch; its bytes, 0 at the end."""
+        batch = next((batch for batch in self._unread if batch.num_rows), None)
+        if batch is None:
+            return 0
+        self._loaded.append(batch)
+        return max(1, int(batch.nbytes))
 
     def last(self) -> tuple[int, bytes]:
-        assert self.batch is not None
-        return _position(self.batch, self.batch.num_rows - 1)
+        """The last position in memory."""
+        batch = self._loaded[-1]
+        return _position(batch, batch.num_rows - 1)
 
-    def take(self, bound: tuple[int, bytes]) -> pa.RecordBatch | None:
+    def take(self, bound: tuple[int, bytes]) -> list[pa.RecordBatch]:
         """The rows up to `bound` inclusive."""
-        batch = self.batch
-        assert batch is not None
-        end = bisect.bisect_right(_Positions(batch), bound)
-        if end == batch.num_rows:
-            self.advance()
-            return batch
-        self.batch = batch.slice(end)
-        return batch.slice(0, end) if end else None
+        taken = []
+        while self._loaded:
+            batch = self._loaded[0]
+            end = bisect.bisect_right(_Positions(batch), bound)
+            if end < batch.num_rows:
+                if end:
+                    taken.append(batch.slice(0, end))
+                    self._loaded[0] = batch.slice(end)
+                return taken
+            taken.append(self._loaded.popleft())
+        self.load()
+        return taken
 
 
 class _Positions(Sequence[tuple[int, bytes]]):
@@ -160,16 +191,32 @@ def _position(batch: pa.RecordBatch, row: int) -> tuple[int, bytes]:
 
 def merge(runs: Sequence[Iterator[pa.RecordBatch]], *, whole: bool) -> Iterator[pa.RecordBatch]:
     """Sorted runs, newest first, as one: each key once."""
-    sources = [source for source in map(_Source, runs) if source.batch is not None]
+    sources = [source for source in map(_Source, runs) if source.loaded]
     for step in itertools.count(1):
         if not sources:
             return
         if step % RELEASE_STEPS == 0:
             _release()
-        bound = min(source.last() for source in sources)
-        parts = [part for part in (source.take(bound) for source in sources) if part is not None]
+        bound = _bound(sources)
+        parts = [part for source in sources for part in source.take(bound)]
         yield fold(parts[0] if len(parts) == 1 else sort(parts), whole=whole)
-        sources = [source for source in sources if source.batch is not None]
+        del parts
+        sources = [source for source in sources if source.loaded]
+
+
+def _bound(sources: Sequence[_Source]) -> tuple[int, bytes]:
+    """How far all sources are in memory, after the ones that reach least far were read on."""
+    heap = [(source.last(), number) for number, source in enumerate(sources)]
+    heapq.heapify(heap)
+    read = 0
+    while read < STEP_BYTES:
+        _, number = heap[0]
+        more = sources[number].load()
+        if not more:
+            break
+        read += more
+        heapq.heapreplace(heap, (sources[number].last(), number))
+    return heap[0][0]
 
 
 def _release() -> None:
@@ -177,13 +224,40 @@ def _release() -> None:
     pa.default_memory_pool().release_unused()
 
 
-class Merger:
-    """Merges references into one run, with runs spilled to `directory`."""
+@dataclass(frozen=True)
+class _Run:
+    """A sorted run that waits for its merge.
 
-    def __init__(self, directory: str) -> None:
+    Args:
+        largest: bytes of the largest of its batches.
+        size: bytes of all of them; what has not been read yet counts as larger than all that was spilled.
+    """
+
+    batches: Iterator[pa.RecordBatch]
+    largest: int
+    size: int
+
+
+_UNREAD_BYTES = 1 << 50
+
+
+class Merger:
+    """Merges references into one run, with runs spilled to `directory`.
+
+    Args:
+        worked: called after each piece of work, however long the merge: nobody is to take it for hanging.
+    """
+
+    def __init__(self, directory: str, worked: Callable[[], None] = lambda: None) -> None:
         self._directory = directory
-        self._spilled = 0
+        self._worked = worked
         self._held = 0
+        self._spilled: SpillFile | None = None
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What was written to `directory`."""
+        return self._spilled.size if self._spilled is not None else 0
 
     def merged(
         self,
@@ -200,14 +274,14 @@ class Merger:
             whole: nothing is older than the last input.
             read: called with the number of rows read.
         """
-        runs: list[Iterator[pa.RecordBatch]] = []
+        runs: list[_Run] = []
         chunk: list[pa.RecordBatch] = []
         size = 0
         for is_sorted, batches in inputs:
             if is_sorted:
                 self._flush(chunk, runs)
                 size = 0
-                runs.append(_counted(batches, read))
+                runs.append(_Run(_counted(batches, read), _INPUT_BYTES, _UNREAD_BYTES))
                 continue
             for batch in _counted(batches, read):
                 chunk.append(batch)
@@ -216,39 +290,136 @@ class Merger:
                     self._flush(chunk, runs)
                     size = 0
         self._flush(chunk, runs)
-        while len(runs) > MAX_SOURCES:
-            runs[:MAX_SOURCES] = [self._spill(merge(runs[:MAX_SOURCES], whole=False))]
-        return coalesced(merge(runs, whole=whole))
+        while (first := first_merged(runs)) is not None:
+            start, end = first
+            runs[start:end] = [self._spill(self._steps(runs[start:end], whole=False))]
+        return coalesced(self._steps(runs, whole=whole))
 
-    def _flush(self, chunk: list[pa.RecordBatch], runs: list[Iterator[pa.RecordBatch]]) -> None:
+    def _steps(self, runs: Sequence[_Run], *, whole: bool) -> Iterator[pa.RecordBatch]:
+        for batch in merge([run.batches for run in runs], whole=whole):
+            self._worked()
+            yield batch
+
+    def _flush(self, chunk: list[pa.RecordBatch], runs: list[_Run]) -> None:
         if chunk:
             entries = sort(chunk)
             chunk.clear()
             entries = fold(entries, whole=False)
             if self._held + entries.nbytes <= HELD_BYTES:
                 self._held += entries.nbytes
-                runs.append(iter([entries]))
+                runs.append(_Run(iter([entries]), 0, int(entries.nbytes)))
             else:
                 runs.append(self._spill(iter([entries])))
                 del entries
                 _release()
+            self._worked()
 
-    def _spill(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        path = os.path.join(self._directory, f"run-{self._spilled}")
-        self._spilled += 1
-        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, SCHEMA, options=options) as writer:
+    def _spill(self, batches: Iterator[pa.RecordBatch]) -> _Run:
+        if self._spilled is None:
+            self._spilled = SpillFile(self._directory)
+        size = largest = 0
+
+        def cut() -> Iterator[pa.RecordBatch]:
+            nonlocal size, largest
             for batch in batches:
-                rows = max(1, min(SPILL_ROWS, SPILL_BYTES * batch.num_rows // max(1, batch.nbytes)))
-                for offset in range(0, batch.num_rows, rows):
-                    writer.write_batch(batch.slice(offset, rows))
-        return _unspilled(path)
+                for part in _cut(batch):
+                    size += part.nbytes
+                    largest = max(largest, part.nbytes)
+                    yield part
+
+        run = self._spilled.append(cut())
+        return _Run(run, largest, size)
 
 
-def _unspilled(path: str) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(path, "rb") as file, pa.ipc.open_stream(file) as reader:
-        os.unlink(path)
-        yield from reader
+def first_merged(runs: Sequence[_Run]) -> tuple[int, int] | None:
+    """Which neighbouring runs to merge before the others: from, inclusive, to, exclusive; None where all fit at once.
+
+    No more than is needed so that the rest fits, and the fewest bytes of that; where one merge cannot do it, as many as
+    fit. At least two runs are merged at once, however large their batches are.
+    """
+    memory = [0, *itertools.accumulate(run.largest for run in runs)]
+    sizes = [0, *itertools.accumulate(run.size for run in runs)]
+    excess = memory[-1] - SOURCES_BYTES
+    if excess <= 0 or len(runs) <= 2:
+        return None
+    # what is merged holds one batch afterwards instead of one of each
+    wanted = excess + max(run.largest for run in runs)
+    best: tuple[bool, float, int, int] | None = None
+    for start in range(len(runs) - 1):
+        most = bisect.bisect_right(memory, memory[start] + SOURCES_BYTES) - 1
+        enough = max(bisect.bisect_left(memory, memory[start] + wanted), start + 2)
+        end = min(enough, max(most, start + 2), len(runs))
+        size = sizes[end] - sizes[start]
+        found = (end < enough, size if end == enough else size / (end - start - 1), start, end)
+        if best is None or found < best:
+            best = found
+    assert best is not None
+    return best[2:]
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch` in parts of at most `SPILL_BYTES`, or of one row, however unlike its rows are."""
+    pending = [batch]
+    while pending:
+        part = pending.pop()
+        if part.num_rows > 1 and part.nbytes > SPILL_BYTES:
+            rows = max(1, part.num_rows // -(-part.nbytes // SPILL_BYTES))
+            pending.append(part.slice(rows))
+            pending.append(part.slice(0, rows))
+        elif part.num_rows:
+            yield part
+
+
+class SpillFile:
+    """One local file for all runs of a merge, however many; it has no name, so that it goes with its process."""
+
+    def __init__(self, directory: str) -> None:
+        self.descriptor, name = tempfile.mkstemp(dir=directory)
+        weakref.finalize(self, os.close, self.descriptor)
+        os.unlink(name)
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return os.fstat(self.descriptor).st_size
+
+    def append(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes a run behind those before it; gives its batches, which are read as they are asked for."""
+        start = self.size
+        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4"))
+        sink = pa.PythonFile(io.BufferedWriter(_At(self, start), _WRITE_BYTES), mode="w")
+        with sink, pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return self._run(start)
+
+    def _run(self, start: int) -> Iterator[pa.RecordBatch]:
+        with pa.ipc.open_stream(pa.PythonFile(_At(self, start), mode="r")) as reader:
+            yield from reader
+
+
+class _At(io.RawIOBase):
+    """A position of its own in a file that others read and write, too."""
+
+    def __init__(self, spilled: SpillFile, position: int) -> None:
+        self._spilled = spilled
+        self._position = position
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = os.preadv(self._spilled.descriptor, [buffer], self._position)
+        self._position += count
+        return count
+
+    def write(self, data: Any) -> int:
+        count = os.pwrite(self._spilled.descriptor, data, self._position)
+        self._position += count
+        return count
 
 
 def _counted(batches: Iterable[pa.RecordBatch], read: Callable[[int], None]) -> Iterator[pa.RecordBatch]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -104,8 +106,9 @@ def test_a_merge_of_more_chunks_than_fit_at_once_spills_and_gives_the_same(
 ) -> None:
     monkeypatch.setattr(merge, "HELD_BYTES", held)
     monkeypatch.setattr(merge, "CHUNK_BYTES", 2_000)
-    monkeypatch.setattr(merge, "MAX_SOURCES", 4)
-    monkeypatch.setattr(merge, "SPILL_ROWS", 7)
+    monkeypatch.setattr(merge, "SOURCES_BYTES", 1_000)
+    monkeypatch.setattr(merge, "STEP_BYTES", 500)
+    monkeypatch.setattr(merge, "SPILL_BYTES", 200)
     expected: dict[Position, bytes] = {}
     chain = []
     for number in range(60):
@@ -131,6 +134,111 @@ def test_values_larger_than_a_chunk_are_merged(tmp_path: Path, monkeypatch: pyte
     chain = [(False, [batch([(0, PUT, b"%d" % key, b"%d" % number * 5_000) for key in range(3)])]) for number in (2, 1)]
     merged = rows(list(Merger(str(tmp_path)).merged(chain, whole=True)))
     assert merged == [(0, PUT, b"%d" % key, b"2" * 5_000) for key in range(3)]
+
+
+def unsorted(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
+    """Rows of 96 bytes that no codec makes smaller."""
+    random = Random(7)
+    for _ in range(batches):
+        keys, values = [random.randbytes(20) for _ in range(rows)], [random.randbytes(76) for _ in range(rows)]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([0] * rows, pa.uint16()),
+                pa.array([PUT] * rows, pa.uint8()),
+                pa.array(keys, pa.binary()),
+                pa.array(values, pa.binary()),
+            ],
+            schema=SCHEMA,
+        )
+
+
+@pytest.fixture
+def small_scale(monkeypatch: pytest.MonkeyPatch) -> int:
+    """10 GB at one 128th: as many chunks, and as many of them fit into one merge; the number of chunks."""
+    scale = 128
+    chunks = -(-(10 * 10**9) // merge.CHUNK_BYTES)
+    sources = merge.SOURCES_BYTES // merge.SPILL_BYTES
+    monkeypatch.setattr(merge, "CHUNK_BYTES", merge.CHUNK_BYTES // scale)
+    monkeypatch.setattr(merge, "STEP_BYTES", 1 << 20)
+    monkeypatch.setattr(merge, "HELD_BYTES", 0)
+    monkeypatch.setattr(merge, "SPILL_BYTES", 12 << 10)
+    monkeypatch.setattr(merge, "SOURCES_BYTES", sources * (12 << 10))
+    return chunks
+
+
+def test_ten_gigabytes_in_one_store_are_spilled_little_more_than_once(tmp_path: Path, small_scale: int) -> None:
+    """Each phase says that it goes on, at least once a step."""
+    size = 0
+    reported = [0]
+
+    def inputs() -> Iterator[pa.RecordBatch]:
+        nonlocal size
+        for one in unsorted(small_scale):
+            size += one.nbytes
+            yield one
+
+    merger = Merger(str(tmp_path), lambda: reported.append(merger.spilled_bytes))
+    output = rows_written = 0
+    quiet = 0
+    for one in merger.merged([(False, inputs())], whole=True):
+        output += one.nbytes
+        rows_written += one.num_rows
+        assert len(reported) > quiet, "a piece of the output without a word"
+        quiet = len(reported)
+    assert rows_written == 1000 * small_scale
+    assert merger.spilled_bytes + output <= 2.2 * size
+    steps = [after - before for before, after in itertools.pairwise(reported)]
+    assert max(steps) <= 2 * merge.STEP_BYTES, "no long silence while runs are spilled or merged"
+
+
+def spilled(sizes: Sequence[int], largest: int = 10) -> list[merge._Run]:
+    return [merge._Run(iter([]), largest, size) for size in sizes]
+
+
+@settings(max_examples=300, deadline=None)
+@given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=200), fit=st.integers(2, 20))
+def test_runs_that_do_not_fit_at_once_are_merged_in_as_few_rounds_as_there_can_be(sizes: list[int], fit: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "SOURCES_BYTES", fit * 10)
+        runs = spilled(sizes)
+        rounds = [0] * len(runs)
+        while (found := merge.first_merged(runs)) is not None:
+            start, end = found
+            assert 2 <= end - start <= fit
+            runs[start:end] = spilled([sum(run.size for run in runs[start:end])])
+            rounds[start:end] = [max(rounds[start:end]) + 1]
+        assert len(runs) <= fit
+        assert sum(run.size for run in runs) == sum(sizes)
+
+
+def test_equal_runs_are_merged_as_often_as_a_tree_is_high() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "SOURCES_BYTES", 10 * 10)
+        for count in (10, 11, 19, 100, 101, 1000):
+            runs = spilled([1] * count)
+            written = 0
+            while (found := merge.first_merged(runs)) is not None:
+                start, end = found
+                total = sum(run.size for run in runs[start:end])
+                written += total
+                runs[start:end] = spilled([total])
+            rounds = next(height for height in range(9) if 10 ** (height + 1) >= count)
+            assert written <= rounds * count
+            assert (written == 0) == (count <= 10)
+
+
+def test_no_more_is_merged_before_the_others_than_makes_them_fit() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "SOURCES_BYTES", 10 * 10)
+        assert merge.first_merged(spilled([5] * 4 + [1] * 3 + [5] * 5)) == (4, 7)
+        assert merge.first_merged(spilled([5] * 10)) is None
+
+
+def test_runs_of_large_values_are_merged_by_what_they_take_in_memory() -> None:
+    """Two at a time, however large they are."""
+    huge = merge.SOURCES_BYTES
+    assert merge.first_merged(spilled([1, 1, 1], huge)) == (0, 2)
+    assert merge.first_merged(spilled([1, 1], huge)) is None
 
 
 def test_memory_stays_below_its_bound_however_large_the_inputs_are(tmp_path: Path) -> None:
