@@ -43,7 +43,7 @@ def any_segment_is_adopted(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_segment_that_waited_is_named_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Compaction, "refreshed", lambda self, segment, min_age_ms: segment)
+    patch.setattr(Compaction, "is_young", lambda self, segment, min_age_ms: True)
 
 
 def a_slow_commit_does_not_look_at_its_segments_again(patch: pytest.MonkeyPatch) -> None:

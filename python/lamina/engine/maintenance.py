@@ -103,6 +103,10 @@ class Maintainer:
         try:
             confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
             store.keep_segments(job["waiting"])
+            report["stamped"] = [
+                {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
+                for name, stamped in store.stamp_segments(progress)
+            ]
             compacted = store.compact(progress)
             if compacted is not None:
                 # until a commit refers to it, the next compaction must not merge the same files again

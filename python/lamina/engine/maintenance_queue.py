@@ -80,6 +80,7 @@ class MaintenanceQueue:
         self._segments = 0
         self._collected: Counter[str] = Counter()
         self._untold: OrderedDict[Hashable, Counter[str]] = OrderedDict()
+        self._later: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._heard = 0.0
         self._silent = False
         self._started = 0.0
@@ -109,6 +110,12 @@ class MaintenanceQueue:
             self._waiting[store] = job
             self._changed.notify_all()
             return new
+
+    def call_later(self, store: Hashable, delay_s: float, submit: Callable[[], None]) -> None:
+        """Calls `submit`, which may queue a job for the store, after `delay_s`, in place of an earlier call."""
+        with self._changed:
+            self._later[store] = self._clock.monotonic() + delay_s, submit
+            self._changed.notify_all()
 
     def leave(self, store: Hashable, report: Report) -> None:
         """Says that the handle that hears `report` was closed: its waiting job is dropped if its turn does not come
@@ -190,8 +197,9 @@ class MaintenanceQueue:
         while True:
             with self._changed:
                 while not self._closed and self._alive and (self._current or not self._waiting):
-                    self._changed.wait(self._rest())
-                    self._end_if_silent()
+                    if not self._call_due():
+                        self._changed.wait(self._next_look())
+                        self._end_if_silent()
                 if self._closed:
                     return
                 if not self._alive:
@@ -216,6 +224,24 @@ class MaintenanceQueue:
                 pipe.flush()
             except OSError:
                 pass  # it died; `_hear` sees that too
+
+    def _call_due(self) -> bool:
+        """Calls what is due; whether anything was."""
+        now = self._clock.monotonic()
+        due = [store for store, (at, _) in self._later.items() if at <= now]
+        for store in due:
+            _, submit = self._later.pop(store)
+            try:
+                submit()
+            except Exception:
+                log.exception("a job that was due could not be queued")
+        return bool(due)
+
+    def _next_look(self) -> float | None:
+        """Seconds until something is due, or the job in work counts as hanging; None where neither will be."""
+        times = [max(0.0, at - self._clock.monotonic()) for at, _ in self._later.values()]
+        rest = self._rest()
+        return min(times if rest is None else [*times, rest], default=None)
 
     def _rest(self) -> float | None:
         """Seconds until the job in work counts as hanging; None where there is none, or one that is ended already."""

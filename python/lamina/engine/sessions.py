@@ -19,6 +19,9 @@ from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
 from lamina.store import CommitRequest, HeapStore, Version
 
+_SHORTEST_STAMP_S = 1.0
+"""Segments that wait are not stamped more often than this, however short the minimum age is."""
+
 
 def field(value: Mapping[str, Any], name: str, *types: type) -> Any:
     """The field `name` of a JSON object, which must be of one of `types`.
@@ -42,13 +45,19 @@ class OpenStore:
     """One handle: a store as one provider of the JVM opened it."""
 
     def __init__(
-        self, argument: OpenArgument, store: HeapStore, maintenance: MaintenanceQueue, stores: OpenStores
+        self,
+        argument: OpenArgument,
+        store: HeapStore,
+        maintenance: MaintenanceQueue,
+        stores: OpenStores,
+        min_age_ms: int,
     ) -> None:
         self.argument = argument
         self.store = store
         self._maintenance = maintenance
         self._stores = stores
         self._confirmed: Version | None = None
+        self._stamp_s = max(_SHORTEST_STAMP_S, min_age_ms / 4 / 1000)
 
     def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """Confirms a base and allots an attempt."""
@@ -119,6 +128,16 @@ class OpenStore:
         segment = report.get("segment")
         if segment is not None:
             self.store.adopt(segment_from_json(segment))
+        for stamped in report.get("stamped", ()):
+            found = stamped["segment"]
+            self.store.replace_segment(stamped["name"], None if found is None else segment_from_json(found))
+        if self.store.waiting_segments():
+            # the query's next batch may be far off, and Spark may ask for no maintenance until then
+            self._maintenance.call_later(self.argument.store, self._stamp_s, self._stamp)
+
+    def _stamp(self) -> None:
+        if self.store.waiting_segments():
+            self._queue(collect=False)
 
 
 class Sessions:
@@ -143,7 +162,9 @@ class Sessions:
         argument = replace(argument, settings={**argument.settings, **shared}, claimed=claimed)
         with self._lock:
             handle = next(self._numbers)
-            self._open[handle] = OpenStore(argument, store, self._maintenance, self._stores)
+            self._open[handle] = OpenStore(
+                argument, store, self._maintenance, self._stores, settings.retention_min_age_ms
+            )
         return {
             "handle": handle,
             "checkpoint": checkpoint.uuid,

@@ -80,6 +80,11 @@ class Backend(ABC):
     def delete_many(self, paths: Sequence[str]) -> None:
         """Deletes objects; one that is not there is no error."""
 
+    def stamp(self, path: str) -> bool:
+        """Makes the time of publication of an object the present one, and changes nothing else; False where the storage
+        cannot do that without the object's bytes coming here."""
+        return False
+
     def forget(self, path: str) -> bool:
         """Drops a local copy of an object, whose contents turned out wrong; whether there was one."""
         return False

@@ -426,6 +426,9 @@ class CachingBackend(Backend):
         self._cache.drop(self._url(path) for path in paths)
         self._inner.delete_many(paths)
 
+    def stamp(self, path: str) -> bool:
+        return self._inner.stamp(path)
+
     def forget(self, path: str) -> bool:
         return self._cache.holds(path) and self._cache.drop([self._url(path)]) > 0
 

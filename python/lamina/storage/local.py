@@ -176,6 +176,10 @@ class LocalBackend(Backend):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(path))
 
+    def stamp(self, path: str) -> bool:
+        os.utime(self._path(path))
+        return True
+
     def size(self, path: str) -> int:
         found = os.stat(self._path(path))
         if stat.S_ISDIR(found.st_mode):

@@ -22,6 +22,9 @@ _CONFLICTS = 10
 _DELETE_AT_ONCE = 1000
 """The protocol's limit of keys in one request."""
 
+_COPY_BYTES = 5 << 30
+"""The protocol's limit of an object that is copied in one request."""
+
 
 class S3Backend(FsspecBackend):
     """Objects below `root` (bucket and prefix) of an s3fs file system.
@@ -91,6 +94,20 @@ class S3Backend(FsspecBackend):
                     f"{len(refused)} of {len(keys)} objects were not deleted; {first.get('Key')}: "
                     f"{first.get('Code')}: {first.get('Message')}",
                 )
+
+    def stamp(self, path: str) -> bool:
+        bucket, key = self._key(path)
+        if self.size(path) > _COPY_BYTES:
+            return False
+        # an object may be copied to itself where something about it is replaced
+        self._filesystem.call_s3(
+            "copy_object",
+            Bucket=bucket,
+            Key=key,
+            CopySource={"Bucket": bucket, "Key": key},
+            MetadataDirective="REPLACE",
+        )
+        return True
 
     def size(self, path: str) -> int:
         bucket, key = self._key(path)

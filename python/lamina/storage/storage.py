@@ -108,6 +108,10 @@ class Storage:
         """The last `length` bytes and the size of the object; `file.missing` where there is none."""
         return self._call("read", path, lambda: self._backend.read_tail(path, length))
 
+    def stamp(self, path: str) -> bool:
+        """Gives an object a new time of publication; False where the storage cannot."""
+        return self._call("stamp", path, lambda: self._backend.stamp(path))
+
     def list(self, directory: str) -> Sequence[Listed]:
         """The objects directly in `directory`."""
         return self._call("list", directory, lambda: self._backend.list(directory))

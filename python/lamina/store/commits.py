@@ -31,7 +31,7 @@ from lamina.store.files import Opened, StoreFiles
 from lamina.store.model import Begin, CommitRequest, Committed, StoreConf, Version
 from lamina.store.restore import advised
 from lamina.store.retention import Retention
-from lamina.store.segments import Refresh, WaitingSegments
+from lamina.store.segments import WaitingSegments, Young
 from lamina.store.versions import Versions, file_name, is_empty
 
 _ATTEMPTS_KEPT = 16
@@ -63,7 +63,7 @@ class Commits:
         files: StoreFiles,
         versions: Versions,
         segments: WaitingSegments,
-        refresh: Refresh,
+        young: Young,
         conf: StoreConf,
         *,
         clock: Clock,
@@ -73,7 +73,7 @@ class Commits:
         self._files = files
         self._versions = versions
         self._segments = segments
-        self._refresh = refresh
+        self._young = young
         self._conf = conf
         self._settings = conf.settings
         self._retention = Retention.of(conf.settings, conf.min_versions)
@@ -157,7 +157,7 @@ class Commits:
             return ()
         references = base.references()
         short = chain.files(references) < chain.longest(self._settings)
-        return references if short else self._segments.applied(base, self._refresh)
+        return references if short else self._segments.applied(base, self._young)
 
     def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
         """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
@@ -182,7 +182,7 @@ class Commits:
         if SNAPSHOT not in sections:
             _check_rewrite(request, begun, REWRITE in sections)
         self._refuse_if_superseded(request)
-        older = self._segments.applied(begun.base, self._refresh) if begun.base and SNAPSHOT not in sections else ()
+        older = self._segments.applied(begun.base, self._young) if begun.base and SNAPSHOT not in sections else ()
         rewrites = REWRITE in sections or any(reference.part is not None for reference in older)
         writer = ContainerWriter(
             COMMIT,

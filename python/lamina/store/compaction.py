@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +29,6 @@ from lamina.format.container import SEGMENT, ContainerWriter
 from lamina.format.entries import Compression, decode, messages
 from lamina.format.manifest import REWRITE, RUN, CommitManifest, Reference, Section, SegmentManifest
 from lamina.format.paths import SegmentName
-from lamina.store import restore
 from lamina.store.chain import Segment
 from lamina.store.files import StoreFiles
 from lamina.store.merge import Merger
@@ -176,23 +175,41 @@ class Compaction:
             segment = self._publish(0, references[0].end, tuple(references), merged)
         return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
 
-    def refreshed(self, segment: Segment, min_age_ms: int) -> Segment | None:
-        """A segment that no collector may have in its hands: a young one as it is, an old one under a new name.
+    def is_young(self, segment: Segment, min_age_ms: int) -> bool:
+        """Whether no collector can have the segment in its hands.
 
         A collector deletes what was never referred to once it is older than the minimum age, and it may have decided so
-        before the first manifest names the file. A new name is in nobody's hands.
+        before the first manifest names the file.
         """
-        age = self._clock.now_ms() - segment.published_ms
-        if 0 <= age <= min_age_ms // 2:
+        return 0 <= self._clock.now_ms() - segment.published_ms <= min_age_ms // 2
+
+    def stamped(self, segment: Segment, min_age_ms: int, worked: Callable[[], None]) -> Segment | None:
+        """A segment that stays young for a while: one of at most a quarter of the minimum age as it is, and an older
+        one with a new time of publication; None where it is lost.
+
+        A young file gets it by a stamp where the storage knows how, otherwise by a copy. An old one, which a collector
+        may have in its hands, gets a copy: a new name is in nobody's hands.
+        """
+        now = self._clock.now_ms()
+        if 0 <= now - segment.published_ms <= min_age_ms // 4:
             return segment
         manifest = segment.manifest
-        found = restore.stream(self._files, [segment.reference()], None)
         try:
-            return self._publish(manifest.start, manifest.end, manifest.inputs, found)
+            young = self.is_young(segment, min_age_ms) and self._files.stamp(str(segment.name))
+            # a stamp that took long may have come too late
+            if young and self._clock.now_ms() - segment.published_ms <= min_age_ms * 3 // 4:
+                return replace(segment, published_ms=now)
+            return self._publish(
+                manifest.start,
+                manifest.end,
+                manifest.inputs,
+                _reported(entries(self._files, segment.reference()), worked),
+            )
         except LaminaError as error:
-            # the commit does without it, whether the segment is lost or cannot be written anew
-            if error.kind.startswith(("file.", "storage.")):
+            if error.kind.startswith("file."):
                 return None
+            if error.kind.startswith("storage."):
+                return segment
             raise
 
     def _publish(
@@ -222,6 +239,12 @@ class Compaction:
         published_ms = self._clock.now_ms()
         self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
         return Segment(written[0], writer.size, published_ms)
+
+
+def _reported(batches: Iterator[pa.RecordBatch], worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        worked()
+        yield batch
 
 
 def entries(files: StoreFiles, reference: Reference) -> Iterator[pa.RecordBatch]:

@@ -90,6 +90,10 @@ class StoreFiles:
         """Writes a file whole and durably; gives its size."""
         return self.storage.publish(self._path(name), chunks)
 
+    def stamp(self, name: str) -> bool:
+        """Gives a file a new time of publication; False where the storage cannot."""
+        return self.storage.stamp(self._path(name))
+
     def delete(self, names: Sequence[str]) -> None:
         """Deletes files."""
         self.storage.delete_many([self._path(name) for name in names])

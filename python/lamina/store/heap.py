@@ -6,6 +6,7 @@ The table itself lives in the caller. This class puts together what keeps the pr
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
@@ -66,14 +67,14 @@ class HeapStore:
         self._loader = Loader(self._versions, self._files)
         compression = Compression(settings.compression_codec, settings.compression_level)
         self._compaction = Compaction(self._files, compression, clock, ids)
-        min_age_ms = settings.retention_min_age_ms
+        self._min_age_ms = settings.retention_min_age_ms
         self._segments = WaitingSegments() if segments is None else segments
         self._commits = Commits(
             checkpoint,
             self._files,
             self._versions,
             self._segments,
-            lambda segment: self._compaction.refreshed(segment, min_age_ms),
+            lambda segment: self._compaction.is_young(segment, self._min_age_ms),
             conf,
             clock=clock,
             ids=ids,
@@ -224,6 +225,32 @@ class HeapStore:
     def adopt(self, segment: Segment) -> None:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""
         self._segments.add(segment)
+
+    def stamp_segments(self, progress: Callable[[int, int], None] | None = None) -> list[tuple[str, Segment | None]]:
+        """Gives finished segments that wait a new time of publication before they are too old to be referred to.
+
+        Run in the maintenance process, so that no commit writes one anew.
+
+        Returns:
+            the names of those that were stamped, written under a new name, or lost, with what they became.
+        """
+        changed: list[tuple[str, Segment | None]] = []
+        batches = itertools.count(1)
+
+        def worked() -> None:
+            if progress is not None:
+                progress(next(batches), 0)
+
+        for segment in self._segments.all():
+            stamped = self._compaction.stamped(segment, self._min_age_ms, worked)
+            if stamped is not segment:
+                self.replace_segment(str(segment.name), stamped)
+                changed.append((str(segment.name), stamped))
+        return changed
+
+    def replace_segment(self, name: str, stamped: Segment | None) -> None:
+        """Lets the next commit refer to `stamped` in place of the waiting segment of that name; None forgets it."""
+        self._segments.replace(name, stamped)
 
     def waiting_segments(self) -> list[str]:
         """The names of finished segments that the next commit is to refer to."""

@@ -33,13 +33,13 @@ CHUNK_BYTES = 12 << 20
 HELD_BYTES = 4 << 20
 """Runs that together stay below this are kept in memory: merging a few small increments needs no disk."""
 
-SPILL_BYTES = 64 << 10
+SPILL_BYTES = 48 << 10
 """Size of a batch in a spilled run, unless a single entry is larger: one per source is in memory while merging."""
 
-SOURCES_BYTES = 48 << 20
+SOURCES_BYTES = 32 << 20
 """What the batches of all sources of a merge, one of each, take together."""
 
-STEP_BYTES = 12 << 20
+STEP_BYTES = 8 << 20
 """What is read beyond them for one step: a step costs something for each source, however few rows it takes."""
 
 RELEASE_STEPS = 8

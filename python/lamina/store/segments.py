@@ -10,8 +10,8 @@ from lamina.store import chain
 from lamina.store.chain import Segment
 from lamina.store.files import Opened
 
-Refresh = Callable[[Segment], Segment | None]
-"""A segment that may be referred to now: the same, or one under a new name; None where it is lost."""
+Young = Callable[[Segment], bool]
+"""Whether no collector can have a segment in its hands, so that a manifest may refer to it now."""
 
 
 class WaitingSegments:
@@ -53,20 +53,30 @@ class WaitingSegments:
                     references = replaced
         return references
 
-    def applied(self, base: Opened, refresh: Refresh) -> tuple[Reference, ...]:
-        """The references of `base` with the segments in place of what they were merged from."""
-        with self._lock:
-            segments = list(self._segments)
+    def applied(self, base: Opened, young: Young) -> tuple[Reference, ...]:
+        """The references of `base` with the segments in place of what they were merged from.
+
+        A segment that is too old goes on waiting until it is stamped anew, with those after it, which may have been
+        merged from it; one that does not fit is forgotten.
+        """
         references = base.references()
-        for segment in segments:
-            fits = chain.adopt(references, segment) is not None
-            fresh = refresh(segment) if fits else None
-            replaced = chain.adopt(references, fresh) if fresh else None
-            if replaced is not None:
+        for segment in self.all():
+            replaced = chain.adopt(references, segment)
+            if replaced is None:
+                self.replace(str(segment.name), None)
+            elif not young(segment):
+                break
+            else:
                 references = replaced
-            with self._lock:
-                if fresh is None or replaced is None:
-                    self._segments = [kept for kept in self._segments if kept is not segment]
-                elif fresh is not segment:
-                    self._segments = [fresh if kept is segment else kept for kept in self._segments]
         return references
+
+    def all(self) -> list[Segment]:
+        """The segments that wait."""
+        with self._lock:
+            return list(self._segments)
+
+    def replace(self, name: str, stamped: Segment | None) -> None:
+        """Puts `stamped` in place of the segment of that file; None forgets it."""
+        with self._lock:
+            found = [(stamped if str(kept.name) == name else kept) for kept in self._segments]
+            self._segments = [kept for kept in found if kept is not None]

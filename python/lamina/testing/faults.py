@@ -239,6 +239,9 @@ class FaultyBackend(Backend):
             lambda: self._inner.delete_many(paths[: (len(paths) + 1) // 2]),
         )
 
+    def stamp(self, path: str) -> bool:
+        return self._call("stamp", path, lambda: self._inner.stamp(path))
+
     def size(self, path: str) -> int:
         return self._call("size", path, lambda: self._inner.size(path))
 

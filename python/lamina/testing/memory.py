@@ -53,6 +53,12 @@ class MemoryBackend(Backend):
                 if path.startswith(start) and "/" not in path[len(start) :]
             ]
 
+    def stamp(self, path: str) -> bool:
+        data = self._get(path)
+        with self._lock:
+            self.objects[path] = (data, self._clock.now_ms())
+        return True
+
     def delete_many(self, paths: Sequence[str]) -> None:
         with self._lock:
             for path in paths:

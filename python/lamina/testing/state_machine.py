@@ -121,6 +121,7 @@ class StoreMachine(QueryMachine):
     def _compact(self, executor: Executor, *kinds: str) -> None:
         def step() -> None:
             executor.store.confirm(self.known(self.committed))
+            executor.store.stamp_segments()
             compacted = executor.store.compact()
             if compacted is not None:
                 self.segments.append(compacted.segment)

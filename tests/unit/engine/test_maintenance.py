@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 from lamina.components import RandomIds, SystemClock
-from lamina.engine import maintenance_queue
+from lamina.engine import maintenance_queue, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument
 from lamina.engine.reports import segment_from_json
+from lamina.engine.sessions import Sessions
 from lamina.format.container import verify
 from lamina.format.entries import PUT
 from lamina.format.manifest import RUN
+from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Segment, StoreId, Version
 from lamina.store.versions import file_name
@@ -30,6 +32,7 @@ from tests.unit.store.writing import Query
 
 EMPTY = Version(0)
 MIN_AGE_MS = 600_000
+BEGIN = {"task_attempt": 1, "load_empty": False, "force_snapshot": False, "have": True}
 
 
 def job(
@@ -175,7 +178,7 @@ def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path:
     query = Query(Storage(str(tmp_path)))
     store = query.open()
     versions = query.run_batches(store, EMPTY, 6)
-    maintainer = Maintainer(SystemClock(), RandomIds())
+    maintainer = Maintainer(query.clock, RandomIds())
     assert maintainer.work(job(tmp_path, 0, versions[0], collect=False))["ok"]
     # the collection cannot list the runs of the query
     runs = tmp_path / "_lamina" / "runs"
@@ -378,3 +381,52 @@ def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path:
     queue.start()
     reports.wait_for(2)
     assert [report["segment"] is not None for report in reports.all] == [True, False]
+
+
+def test_a_segment_that_waits_is_stamped_by_each_job_and_the_report_says_so(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)))
+    versions = query.run_batches(query.open(), EMPTY, 6)
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer = Maintainer(clock, RandomIds())
+    first = maintainer.work(job(tmp_path, 0, versions[-1], collect=False))
+    segment = segment_from_json(first["segment"])
+    assert first["stamped"] == []
+    for _ in range(10):
+        clock.advance(MIN_AGE_MS * 2 // 5)
+        (stamped,) = maintainer.work(job(tmp_path, 0, versions[-1], waiting=[str(segment.name)]))["stamped"]
+        assert stamped["name"] == str(segment.name)
+        segment = segment_from_json(stamped["segment"])
+        assert segment.published_ms == clock.now_ms()
+    store = query.open()
+    store.adopt(segment)
+    assert isinstance(query.clock, ManualClock)
+    query.clock.advance(clock.now_ms() - query.clock.now_ms())
+    manifest = store.manifest(query.run_batches(store, versions[-1], 1)[-1])
+    assert manifest is not None
+    assert str(segment.name) in {reference.path for reference in manifest.references}
+
+
+def test_a_store_whose_segment_waits_is_asked_for_again_although_nobody_maintains_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed store: with `unloadOnCommit` the query's next batch opens it."""
+    monkeypatch.setattr(sessions, "_SHORTEST_STAMP_S", 0.0)
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), 60)
+    submitted = threading.Semaphore(0)
+    handed: list[Job] = []
+    monkeypatch.setattr(queue, "submit", lambda store, one: (handed.append(one), submitted.release()))
+    opened = Sessions(Settings(), queue, SystemClock(), RandomIds())
+    argument = {**job(tmp_path, 0, version)["open"], "settings": {PREFIX + "retention.minAgeMs": "0"}}
+    store = opened.get(opened.open(argument)["handle"])
+    store.begin({"version": 6, "attempt": version.attempt, **BEGIN})
+    report = Maintainer(SystemClock(), RandomIds()).work(job(tmp_path, 0, version, collect=False))
+    store._maintained(report)
+    queue.start()
+    try:
+        assert submitted.acquire(timeout=60)
+    finally:
+        queue.close()
+    assert handed[0].argument["collect"] is False
+    assert handed[0].waiting() == [str(segment_from_json(report["segment"]).name)]

@@ -57,6 +57,19 @@ def test_throttled_requests_are_tried_again(server: S3Server, storage: Storage) 
     assert [entry.name for entry in storage.list("d")] == ["g"]
 
 
+def test_a_stamp_renews_the_time_of_an_object_and_sends_none_of_its_bytes(server: S3Server, storage: Storage) -> None:
+    storage.publish("d/f", blocks(1))
+    bucket, key = storage._backend._key("d/f")
+    connection = storage._backend._filesystem
+    before = connection.call_s3("head_object", Bucket=bucket, Key=key)["LastModified"]
+    written = b"".join(blocks(1))
+    server.proxy.forget()
+    while connection.call_s3("head_object", Bucket=bucket, Key=key)["LastModified"] == before:
+        assert storage.stamp("d/f")
+    assert bytes(storage.read("d/f")) == written
+    assert [entry.name for entry in storage.list("d")] == ["f"]
+
+
 def test_an_internal_error_of_the_storage_is_tried_again(server: S3Server, storage: Storage) -> None:
     server.proxy.inject(Trouble("PUT", status=500, code="InternalError"))
     storage.publish("d/f", b"hello")

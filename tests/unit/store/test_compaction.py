@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lamina.format.container import verify
 from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
-from lamina.store import Compacted, HeapStore, Version, chain
+from lamina.store import Compacted, HeapStore, Segment, Version, chain
 from lamina.store.compaction import entries, pick
-from lamina.testing import Fault, ManualClock
+from lamina.testing import Effect, Fault, FaultyBackend, ManualClock, MemoryBackend
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, names, rows_of, triples
 
@@ -230,62 +232,134 @@ def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:
     query.assert_restores(query.open(), query.commit(store, version, {b"z": (PUT, b"z")}))
 
 
-def test_a_segment_that_waited_long_is_published_anew_before_a_commit_refers_to_it() -> None:
-    """A collector may be about to delete the file that nobody ever referred to."""
-    query = Query()
+def waiting() -> tuple[Query, ManualClock, HeapStore, Version, Segment]:
+    """A store of four versions, and the segment that its next commit is to refer to."""
+    clock = ManualClock(1_790_000_000_000)
+    query = Query(Storage("files:/state", backend=FaultyBackend(MemoryBackend(clock))), clock=clock)
     store = query.open()
     base = query.run_batches(store, EMPTY, 4)[-1]
     segment = compact(store, base).segment
     store.adopt(segment)
-    assert isinstance(query.clock, ManualClock)
-    query.clock.advance(query.settings.retention_min_age_ms // 2 + 1)
+    return query, clock, store, base, segment
+
+
+def written(query: Query, calls: int) -> list[str]:
+    """What was published since `calls` calls."""
+    return [path for operation, path in query.faults.calls[calls:] if operation == "publish"]
+
+
+@pytest.mark.parametrize("waited", [0.51, 5, -1])
+def test_a_commit_writes_no_segment_anew_however_long_it_waited(waited: float) -> None:
+    """It does without one that a collector may be about to delete, and the segment goes on waiting."""
+    query, clock, store, base, segment = waiting()
+    clock.advance(int(waited * query.settings.retention_min_age_ms))
+    calls = len(query.faults.calls)
     version = query.run_batches(store, base, 1)[-1]
-    manifest = store.manifest(version)
-    assert manifest is not None
-    assert references(store, version) == [(4, 5), (0, 4)]
-    assert manifest.references[1].path != str(segment.name)
-    query.storage.delete_many([f"0/0/{segment.name}"])
+    assert [path.endswith(".lam") for path in written(query, calls)] == [True]
+    assert len(references(store, version)) == 5
+    assert store.waiting_segments() == [str(segment.name)]
     query.assert_restores(query.open(), version)
 
 
-def test_a_segment_is_published_anew_also_when_the_clock_went_back() -> None:
-    query = Query()
+def test_a_segment_that_is_stamped_in_time_is_referred_to_hours_later_and_never_written_again() -> None:
+    query, clock, store, base, segment = waiting()
+    calls = len(query.faults.calls)
+    for _ in range(20):
+        clock.advance(query.settings.retention_min_age_ms * 2 // 5)
+        assert [name for name, stamped in store.stamp_segments() if stamped] == [str(segment.name)]
+    assert written(query, calls) == []
+    version = query.run_batches(store, base, 1)[-1]
+    assert references(store, version) == [(4, 5), (0, 4)]
+    query.assert_restores(query.open(), version)
+
+
+def test_a_stamp_is_a_new_time_of_publication_so_that_collectors_let_the_file_be(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)))
     store = query.open()
     base = query.run_batches(store, EMPTY, 4)[-1]
     segment = compact(store, base).segment
-    store.adopt(segment)
-    assert isinstance(query.clock, ManualClock)
-    query.clock.advance(-3_600_000)
-    manifest = store.manifest(query.run_batches(store, base, 1)[-1])
-    assert manifest is not None
-    assert manifest.references[1].path not in (None, str(segment.name))
+    path = tmp_path / "0" / "0" / str(segment.name)
+    os.utime(path, (1, 1))
+    assert store._files.stamp(path.name)
+    assert path.stat().st_mtime > 1
+
+
+def test_a_young_segment_is_not_stamped() -> None:
+    query, clock, store, _, segment = waiting()
+    clock.advance(query.settings.retention_min_age_ms // 4)
+    assert store.stamp_segments() == []
+    assert store.waiting_segments() == [str(segment.name)]
+
+
+@pytest.mark.parametrize("waited", [0.51, 5, -1])
+def test_a_segment_that_was_stamped_too_late_gets_a_name_that_no_collector_has(waited: float) -> None:
+    """A collector may be about to delete the file that nobody ever referred to; also when the clock went back."""
+    query, clock, store, base, segment = waiting()
+    clock.advance(int(waited * query.settings.retention_min_age_ms))
+    assert [name for name, _ in store.stamp_segments()] == [str(segment.name)]
+    query.storage.delete_many([f"0/0/{segment.name}"])
+    version = query.run_batches(store, base, 1)[-1]
+    assert references(store, version) == [(4, 5), (0, 4)]
+    query.assert_restores(query.open(), version)
+
+
+def test_a_storage_that_knows_no_stamps_gets_a_copy() -> None:
+    query, clock, store, base, segment = waiting()
+    assert isinstance(query.storage._backend, FaultyBackend)
+    clock.advance(query.settings.retention_min_age_ms * 2 // 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FaultyBackend, "stamp", lambda self, path: False)
+        changed = store.stamp_segments()
+    assert [name for name, _ in changed] == [str(segment.name)]
+    assert store.waiting_segments() != [str(segment.name)]
+    version = query.run_batches(store, base, 1)[-1]
+    assert references(store, version) == [(4, 5), (0, 4)]
+    query.assert_restores(query.open(), version)
+
+
+def test_a_stamp_that_took_so_long_that_it_may_have_come_too_late_counts_for_nothing() -> None:
+    query, clock, store, _, segment = waiting()
+    clock.advance(query.settings.retention_min_age_ms * 2 // 5)
+    query.faults._wait = clock.advance
+    query.faults.inject(Fault("stamp", effect=Effect.DELAY, delay_ms=query.settings.retention_min_age_ms // 2))
+    assert [name for name, _ in store.stamp_segments()] == [str(segment.name)]
+    assert store.waiting_segments() != [str(segment.name)]
 
 
 def test_a_segment_that_was_lost_while_it_waited_is_not_referred_to() -> None:
-    query = Query()
-    store = query.open()
-    base = query.run_batches(store, EMPTY, 4)[-1]
-    segment = compact(store, base).segment
-    store.adopt(segment)
+    query, clock, store, base, segment = waiting()
     query.storage.delete_many([f"0/0/{segment.name}"])
-    assert isinstance(query.clock, ManualClock)
-    query.clock.advance(query.settings.retention_min_age_ms)
+    clock.advance(query.settings.retention_min_age_ms)
+    assert store.stamp_segments() == [(str(segment.name), None)]
+    assert store.waiting_segments() == []
     version = query.run_batches(store, base, 1)[-1]
     assert len(references(store, version)) == 5
     query.assert_restores(query.open(), version)
 
 
-def test_a_segment_that_cannot_be_published_anew_costs_the_segment_and_not_the_commit() -> None:
-    query = Query()
-    store = query.open()
-    base = query.run_batches(store, EMPTY, 4)[-1]
-    store.adopt(compact(store, base).segment)
-    assert isinstance(query.clock, ManualClock)
-    query.clock.advance(query.settings.retention_min_age_ms)
+def test_a_segment_that_cannot_be_stamped_now_goes_on_waiting() -> None:
+    query, clock, store, base, _ = waiting()
+    clock.advance(query.settings.retention_min_age_ms)
     query.faults.inject(Fault("publish", ".seg"))
+    assert store.stamp_segments() == []
     version = query.run_batches(store, base, 1)[-1]
     assert len(references(store, version)) == 5
+    store.stamp_segments()
+    version = query.run_batches(store, version, 1)[-1]
+    assert references(store, version) == [(5, 6), (4, 5), (0, 4)]
     query.assert_restores(query.open(), version)
+
+
+def test_a_segment_merged_from_one_that_is_too_old_waits_with_it() -> None:
+    query, clock, store, base, segment = waiting()
+    clock.advance(query.settings.retention_min_age_ms * 2 // 5)
+    version = query.run_batches(query.open(), base, 12)[-1]
+    newer = compact(store, version).segment
+    assert str(segment.name) in {reference.path for reference in newer.manifest.inputs}
+    store.adopt(newer)
+    clock.advance(query.settings.retention_min_age_ms // 5)
+    assert len(references(store, query.run_batches(store, version, 1)[-1])) == 17
+    assert store.waiting_segments() == [str(segment.name), str(newer.name)]
 
 
 def test_only_a_confirmed_version_is_compacted() -> None:
