@@ -305,6 +305,17 @@ class Settings:
         process_wide=True,
     )
 
+    engine_memory_bytes: int | None = _key(
+        "engine.memoryBytes",
+        _bytes_or_auto(32 << 20),
+        None,
+        "Most memory that restores, uploads and change feeds have in the engine together; who finds none free waits. "
+        "`auto` is a sixteenth of the container's memory, 64 MiB to 256 MiB. The engine itself takes about 100 MiB "
+        "beside it.",
+        "Larger lets more restores and large commits go on at once; it has to fit beside the tables in the container.",
+        process_wide=True,
+    )
+
     @staticmethod
     def parse(conf: Mapping[str, str]) -> Settings:
         """The settings in `conf`, a mapping of full Spark keys; keys outside `PREFIX` are not ours and pass.

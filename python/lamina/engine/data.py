@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -34,6 +34,10 @@ class Exchange:
     def sections(self) -> dict[str, Iterator[pa.RecordBatch]]:
         """The request's sections by name, in the order in which they arrive; asking for one skips those before it."""
         return {name: self._section(name) for name in self._unread}
+
+    def on_stop(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` once the request is stopped."""
+        self._request.on_stop(wake)
 
     def skip_sections(self) -> None:
         """Reads what is left of the request, so that the next one can follow."""

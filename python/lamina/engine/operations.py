@@ -2,41 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
 
 from lamina.engine.data import Exchange, Operation
 from lamina.engine.framing import FEED_SCHEMA
 from lamina.engine.sessions import OpenStore, Sessions, field, version_of
 from lamina.format import SCHEMA
 from lamina.store import Load
+from lamina.store.memory_budget import MemoryBudget, Share
+
+_FEEDS_SHARE = 4
+"""The part of the engine's memory that change feeds have for themselves: their readers may be slow, or stop."""
 
 
-def operations(sessions: Sessions) -> Mapping[str, Operation]:
+class Memory:
+    """The engine's memory for requests: one budget for restores and uploads, and one for change feeds."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._requests = MemoryBudget(max_bytes - max_bytes // _FEEDS_SHARE)
+        self._feeds = MemoryBudget(max_bytes // _FEEDS_SHARE)
+
+    def stats(self) -> dict[str, Any]:
+        """The figures of both budgets."""
+        return {"requests": self._requests.stats(), "feeds": self._feeds.stats()}
+
+    def share(self, exchange: Exchange, *, feed: bool = False) -> Share:
+        """What a request takes; it waits no longer once the request was stopped."""
+        share = (self._feeds if feed else self._requests).share()
+        exchange.on_stop(share.cancel)
+        return share
+
+
+def operations(sessions: Sessions, memory: Memory) -> Mapping[str, Operation]:
     """The operations by name."""
 
     def opened(exchange: Exchange) -> OpenStore:
         return sessions.get(exchange.header.get("handle"))
 
     def commit(exchange: Exchange) -> None:
-        exchange.answer(opened(exchange).commit(exchange.header, exchange.sections()))
+        store = opened(exchange)
+        exchange.answer(store.commit(exchange.header, exchange.sections(), memory.share(exchange)))
 
     def load(exchange: Exchange) -> None:
         have = field(exchange.header, "have", dict, type(None))
         version = version_of(exchange.header)
         read_only = field(exchange.header, "read_only", bool)
-        store = opened(exchange).store
-        _send(exchange, store.load(version, have=None if have is None else version_of(have), read_only=read_only))
+        store, share = opened(exchange).store, memory.share(exchange)
+        held = None if have is None else version_of(have)
+        _send(exchange, store.load(version, have=held, read_only=read_only, share=share))
 
     def replay(exchange: Exchange) -> None:
         snapshot = version_of(exchange.header, "snapshot_version", "snapshot_attempt")
-        _send(exchange, opened(exchange).store.replay(snapshot, version_of(exchange.header)))
+        store, share = opened(exchange).store, memory.share(exchange)
+        _send(exchange, store.replay(snapshot, version_of(exchange.header), share))
 
     def feed(exchange: Exchange) -> None:
         end = version_of(exchange.header, "end_version", "end_attempt")
         family = field(exchange.header, "cf", int, type(None))
-        changes = opened(exchange).store.feed(field(exchange.header, "start_version", int), end, family)
-        exchange.answer({"column_families": [family.to_json() for family in changes.column_families]})
-        exchange.stream(FEED_SCHEMA, changes.batches)
+        start, share = field(exchange.header, "start_version", int), memory.share(exchange, feed=True)
+        changes = opened(exchange).store.feed(start, end, family, share)
+        with _closing(changes.batches) as batches:
+            exchange.answer({"column_families": [family.to_json() for family in changes.column_families]})
+            exchange.stream(FEED_SCHEMA, batches)
 
     def ping(exchange: Exchange) -> None:
         exchange.answer({})
@@ -44,18 +75,29 @@ def operations(sessions: Sessions) -> Mapping[str, Operation]:
     return {"commit": commit, "load": load, "replay": replay, "feed": feed, "ping": ping}
 
 
+@contextmanager
+def _closing(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Ends what makes `batches`, so that its memory is free, whoever keeps the error that broke off the response."""
+    try:
+        yield batches
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()
+
+
 def _send(exchange: Exchange, load: Load) -> None:
-    exchange.answer(
-        {
-            "attempt": load.attempt,
-            "version": load.version,
-            "start": load.start,
-            "rows": load.rows,
-            "counts": {str(family): count.to_json() for family, count in load.counts.items()},
-            "column_families": [family.to_json() for family in load.column_families],
-            "next_column_family": load.next_column_family,
-            "bytes_read": load.bytes_read,
-            "files": load.files,
-        }
-    )
-    exchange.stream(SCHEMA, load.batches)
+    with _closing(load.batches) as batches:
+        exchange.answer(
+            {
+                "attempt": load.attempt,
+                "version": load.version,
+                "start": load.start,
+                "rows": load.rows,
+                "counts": {str(family): count.to_json() for family, count in load.counts.items()},
+                "column_families": [family.to_json() for family in load.column_families],
+                "next_column_family": load.next_column_family,
+                "bytes_read": load.bytes_read,
+                "files": load.files,
+            }
+        )
+        exchange.stream(SCHEMA, batches)

@@ -22,12 +22,13 @@ from lamina.engine.data import DataServer
 from lamina.engine.directories import Directories
 from lamina.engine.framing import PROTOCOL, TOKEN_BYTES
 from lamina.engine.maintenance_queue import MaintenanceQueue
-from lamina.engine.operations import operations
+from lamina.engine.operations import Memory, operations
 from lamina.engine.requests import Requests
 from lamina.engine.sessions import Sessions
 from lamina.errors import EngineError
 from lamina.settings import Settings
 from lamina.storage import Jvm
+from lamina.store.memory_budget import default_bytes
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,11 @@ class EngineProcess:
             silence_s = settings.engine_request_timeout_ms / 1000
             self._maintenance = MaintenanceQueue(clock, directory, silence_s, jvm)
             self._sessions = Sessions(settings, self._maintenance, clock, ids, jvm)
+            self._memory = Memory(settings.engine_memory_bytes or default_bytes())
             self._data = DataServer(
                 self._directories.socket_path,
                 token,
-                operations(self._sessions),
+                operations(self._sessions, self._memory),
                 self._requests,
                 settings.engine_connections,
             )
@@ -121,6 +123,7 @@ class EngineProcess:
                 "resident_bytes": _resident_bytes(),
                 "peak_resident_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
                 "arrow_bytes": pa.total_allocated_bytes(),
+                "budget": self._memory.stats(),
             },
             "cpu_ms": round((usage.ru_utime + usage.ru_stime) * 1000),
             "requests": self._requests.stats(),

@@ -41,6 +41,15 @@ class Request:
         self._claimed = False
         self._stopped = False
         self._finished = False
+        self._on_stop: list[Callable[[], None]] = []
+
+    def on_stop(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` once the request is stopped, at once where it was; it ends what the working thread waits for."""
+        with self._lock:
+            stopped = self._stopped
+            self._on_stop.append(wake)
+        if stopped:
+            wake()
 
     def check(self) -> None:
         """Raises Stopped once the request was stopped; long work calls it between its pieces."""
@@ -72,6 +81,9 @@ class Request:
             self._stopped = True
             answer = not self._claimed
             self.broken = error if self._claimed else None
+            waits = list(self._on_stop)
+        for wake in waits:
+            wake()
         if answer:
             with suppress(OSError):
                 self._connection.send_header(failure(self.id, error))

@@ -18,8 +18,9 @@ from lamina.errors import EngineError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
 from lamina.store import CommitRequest, HeapStore, Version
+from lamina.store.memory_budget import Share
 
-_SHORTEST_STAMP_S = 1.0
+_SHORTEST_STAMP_S = 5.0
 """Segments that wait are not stamped more often than this, however short the minimum age is."""
 
 
@@ -80,13 +81,15 @@ class OpenStore:
             "lost": begun.lost,
         }
 
-    def commit(self, header: Mapping[str, Any], sections: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, Any]:
+    def commit(
+        self, header: Mapping[str, Any], sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share
+    ) -> dict[str, Any]:
         """Makes an attempt durable; the response of a commit."""
         try:
             request = CommitRequest.from_header(header)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError("engine.protocol", f"a commit without a field, or with a wrong one: {error!r}") from None
-        committed = self.store.commit(request, sections)
+        committed = self.store.commit(request, sections, share)
         if committed.compaction_due:
             self._queue(collect=False)
         return {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-PIECE_BYTES = 32 << 20
+PIECE_BYTES = 8 << 20
 """What is in memory at once of an object that is read in pieces; a remote storage fetches it in several requests."""
 
 

@@ -26,7 +26,7 @@ from lamina.storage.temporary import temporary_name
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` says on file systems without hard links (FAT, some network and FUSE mounts)."""
 
-_PIECE_BYTES = 4 << 20
+PIECE_BYTES = 4 << 20
 """What is in memory at once of a file that is read in pieces."""
 
 
@@ -150,7 +150,7 @@ class LocalBackend(Backend):
     def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         # one handle, so that the file may be deleted meanwhile
         with open(self._path(path), "rb", buffering=0) as file:
-            for start, wanted in split(offset, length, _PIECE_BYTES):
+            for start, wanted in split(offset, length, PIECE_BYTES):
                 yield _pread(file, start, wanted)
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:

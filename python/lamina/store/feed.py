@@ -12,6 +12,7 @@ from lamina.format.entries import SCHEMA
 from lamina.format.manifest import CommitManifest, Reference
 from lamina.store import restore
 from lamina.store.files import StoreFiles
+from lamina.store.memory_budget import Share
 from lamina.store.versions import Versions
 
 FEED_SCHEMA = pa.schema([*SCHEMA, pa.field("version", pa.int64(), nullable=False)])
@@ -53,11 +54,15 @@ def _not_kept(start: int, reason: str) -> LaminaError:
 
 
 def batches(
-    versions: Versions, files: StoreFiles, references: Sequence[Reference], family: int | None
+    versions: Versions,
+    files: StoreFiles,
+    references: Sequence[Reference],
+    family: int | None,
+    share: Share | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The entries of `references` with their version, of one column family or of all."""
     for reference in references:
-        for batch in versions.watched(reference.end, restore.stream(files, [reference], None)):
+        for batch in versions.watched(reference.end, restore.stream(files, [reference], None, share)):
             entries = batch
             if family is not None:
                 entries = batch.filter(pc.equal(batch.column(0), pa.scalar(family, pa.uint16())))

@@ -16,7 +16,8 @@ from lamina.format.container import COMMIT, Contents, Footer
 from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
-from lamina.storage.backend import split
+from lamina.storage.backend import PIECE_BYTES, split
+from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
 from lamina.store.section_reader import SectionFile, verified
 
 _TAIL_BYTES = 64 << 10
@@ -146,6 +147,14 @@ class StoreFiles:
         if reference.length <= _IN_MEMORY_BYTES:
             return pa.BufferReader(self.read(reference))
         return pa.PythonFile(SectionFile(self._verified(reference), ahead), mode="r")
+
+    def reading_bytes(self, reference: Reference) -> int:
+        """What `open_section` and reading it take in memory at most, beside what was read and is used."""
+        piece = PIECE_BYTES if self.storage.remote else LOCAL_PIECE_BYTES
+        if reference.length > _IN_MEMORY_BYTES:
+            # one is used, one is ahead, both are in parts before they are whole, and a batch is made of them
+            return 5 * piece
+        return (2 if self.storage.remote else 1) * reference.length + _TAIL_BYTES
 
     def check_section(self, reference: Reference) -> None:
         """Verifies the section that `reference` refers to.

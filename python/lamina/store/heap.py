@@ -23,6 +23,7 @@ from lamina.store.commits import Commits
 from lamina.store.compaction import Compacted, Compaction
 from lamina.store.files import StoreFiles
 from lamina.store.loads import Loader
+from lamina.store.memory_budget import Share, unbounded
 from lamina.store.model import (
     Begin,
     Collected,
@@ -141,41 +142,45 @@ class HeapStore:
         self._confirm(confirmed)
         return begun
 
-    def commit(self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]]) -> Committed:
+    def commit(
+        self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share | None = None
+    ) -> Committed:
         """Writes an attempt that `begin` allotted; returns when its file is durable.
 
         Args:
             sections: `increment`, and `snapshot` or `rewrite` where `begin` asked for it; consumed in their order.
+            share: what a large commit has in memory is taken from it.
         Raises:
             LaminaError: `store.state`, `state.base`, `state.superseded`, `storage.*`, `engine.protocol`.
         """
-        return self._commits.commit(request, sections)
+        return self._commits.commit(request, sections, share or unbounded())
 
     # Reading
 
-    def load(self, version: Version, *, have: Version | None, read_only: bool) -> Load:
+    def load(self, version: Version, *, have: Version | None, read_only: bool, share: Share | None = None) -> Load:
         """Streams `version`, from empty or on top of the version that the caller has.
 
         Args:
             have: what the caller's table holds; used where the way from there is known and whole.
             read_only: a streaming open (False) confirms the version.
+            share: what the restore has in memory is taken from it.
         Raises:
             LaminaError: `file.*`, `state.not-retained`, `attempt-id.unknown`, `storage.*`; also from the batches.
         """
-        load = self._loader.load(version, have)
+        load = self._loader.load(version, have, share)
         if not read_only:
             self._confirm(Version(version.version, load.attempt))
         return load
 
-    def replay(self, snapshot: Version, end: Version) -> Load:
+    def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
         """Streams `end` from the state of `snapshot` and every increment after it, newest first.
 
         Raises:
             LaminaError: as `load`, and `state.base` where `end` does not stand on `snapshot` by increments.
         """
-        return self._loader.replay(snapshot, end)
+        return self._loader.replay(snapshot, end, share)
 
-    def feed(self, start: int, end: Version, family: int | None) -> Feed:
+    def feed(self, start: int, end: Version, family: int | None, share: Share | None = None) -> Feed:
         """The changes of versions `start` … `end`, both inclusive.
 
         Raises:
@@ -185,7 +190,7 @@ class HeapStore:
         if newest is None:
             return Feed((), iter(()))
         references = feed.increments(self._versions, self._files, newest, start)
-        batches: Iterator[pa.RecordBatch] = feed.batches(self._versions, self._files, references, family)
+        batches: Iterator[pa.RecordBatch] = feed.batches(self._versions, self._files, references, family, share)
         return Feed(newest.column_families, batches)
 
     # Maintenance

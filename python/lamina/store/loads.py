@@ -11,6 +11,7 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, Reference
 from lamina.store import chain, restore
 from lamina.store.files import Opened, StoreFiles
+from lamina.store.memory_budget import Share, unbounded
 from lamina.store.model import Load, Version
 from lamina.store.versions import Versions, is_empty
 
@@ -30,7 +31,7 @@ class Loader:
         self._lock = threading.Lock()
         self._broken: frozenset[restore.Place] = frozenset()
 
-    def load(self, version: Version, have: Version | None) -> Load:
+    def load(self, version: Version, have: Version | None, share: Share | None = None) -> Load:
         """See `HeapStore.load`."""
         attempt = self._versions.locate(version)
         if attempt is None or is_empty(attempt):
@@ -42,12 +43,12 @@ class Loader:
         if have is not None:
             steps = self._steps(opened, have)
             # no entry may be handed out on top of the caller's rows before all of them are known to be whole
-            if steps is not None and self._all_whole(steps):
-                return self._load(opened, HAVE, steps, None)
+            if steps is not None and self._all_whole(steps, share or unbounded()):
+                return self._load(opened, HAVE, steps, None, share)
         references: Sequence[Reference] = opened.references()
         chain.check(references, opened.manifest.version, self._files.location(opened.name))
         references = self._around_broken(opened, references)
-        return self._load(opened, EMPTY, references, self._recover(opened))
+        return self._load(opened, EMPTY, references, self._recover(opened), share)
 
     def _around_broken(self, opened: Opened, references: Sequence[Reference]) -> Sequence[Reference]:
         """`references`, or what makes the same version without the sections that earlier loads found broken."""
@@ -68,12 +69,12 @@ class Loader:
         """The entries of a version newest first, around files that are broken."""
         return restore.stream(self._files, opened.references(), self._recover(opened))
 
-    def replay(self, snapshot: Version, end: Version) -> Load:
+    def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
         """See `HeapStore.replay`."""
         target = self._versions.locate(end)
         start = self._versions.locate(snapshot)
         if target is None or is_empty(target):
-            return self.load(end, None)
+            return self.load(end, None, share)
         opened = self._versions.open_present(target, end)
         steps: list[Reference] = []
         current = opened
@@ -84,10 +85,10 @@ class Loader:
                 raise LaminaError.from_kind("state.base", f"{end} does not stand on {snapshot} by increments alone")
             steps.append(increment)
             if base is None:
-                return self._load(opened, EMPTY, steps, None, oldest=current.manifest.version)
+                return self._load(opened, EMPTY, steps, None, share, oldest=current.manifest.version)
             current = self._versions.open(base.attempt, Version(base.version, base.attempt))
         references = [*steps, *current.references()]
-        return self._load(opened, EMPTY, references, self._recover(opened), oldest=current.manifest.version)
+        return self._load(opened, EMPTY, references, self._recover(opened), share, oldest=current.manifest.version)
 
     def _steps(self, opened: Opened, have: Version) -> Sequence[Reference] | None:
         """The references, oldest first, from `have` to the version opened; None where there are none."""
@@ -121,10 +122,14 @@ class Loader:
                 return None
         return None
 
-    def _all_whole(self, references: Sequence[Reference]) -> bool:
+    def _all_whole(self, references: Sequence[Reference], share: Share) -> bool:
         try:
             for reference in references:
-                self._files.check_section(reference)
+                share.take(self._files.reading_bytes(reference))
+                try:
+                    self._files.check_section(reference)
+                finally:
+                    share.close()
         except LaminaError as error:
             if error.kind.startswith("file."):
                 return False
@@ -158,11 +163,12 @@ class Loader:
         start: str,
         references: Sequence[Reference],
         recover: restore.Recover | None,
+        share: Share | None,
         oldest: int | None = None,
     ) -> Load:
         """`oldest`: the version whose retention keeps all of `references`, where that is not the one opened."""
         manifest = opened.manifest
-        batches = restore.stream(self._files, references, recover)
+        batches = restore.stream(self._files, references, recover, share)
         return Load(
             manifest.attempt,
             manifest.version,

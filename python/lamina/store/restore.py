@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from lamina.format.paths import SegmentName, parse_name
 from lamina.store import chain
 from lamina.store.chain import Segment
 from lamina.store.files import Opened, StoreFiles
+from lamina.store.memory_budget import Share, unbounded
 
 _THREADS = 4
 _FILES_AHEAD = 4
@@ -35,6 +37,12 @@ of which each takes round trips."""
 
 _BATCHES_AHEAD = 6
 
+_BATCH_BYTES = 4 << 20
+"""What a batch is taken for before a larger one has come: compressed, it does not say how large it will be."""
+
+_MOST_RATIO = 16
+"""A batch of a small section is not taken for more than so many times the section."""
+
 Place = tuple[str | None, int]
 """A section: path of its file, and offset in it."""
 
@@ -43,17 +51,22 @@ Recover = Callable[[Reference, frozenset[Place], bool], Sequence[Reference]]
 state at its end."""
 
 
-def stream(files: StoreFiles, references: Sequence[Reference], recover: Recover | None) -> Iterator[pa.RecordBatch]:
+def stream(
+    files: StoreFiles, references: Sequence[Reference], recover: Recover | None, share: Share | None = None
+) -> Iterator[pa.RecordBatch]:
     """The entries of `references`, reference by reference in its order.
 
+    Args:
+        share: what is in memory at once is taken from it; a batch that was handed out counts until the next one is
+            asked for.
     Raises:
-        LaminaError: `file.*` naming the file, where nothing else leads to the state.
+        LaminaError: `file.*` naming the file, where nothing else leads to the state; `engine.cancelled`.
     """
     broken: set[Place] = set()
     first: LaminaError | None = None
     remaining = list(references)
     while remaining:
-        reader = _Reader(files, remaining)
+        reader = _Reader(files, remaining, share or unbounded())
         try:
             yield from reader.batches()
             return
@@ -70,14 +83,25 @@ def stream(files: StoreFiles, references: Sequence[Reference], recover: Recover 
                 raise unrecoverable(first) from first
 
 
+@dataclass(frozen=True)
+class _Decoding:
+    """A batch that is being decoded, of which reference it is, and what was taken for it."""
+
+    reference: Reference
+    size: int
+    batch: Future[pa.RecordBatch]
+
+
 class _Reader:
     """One pass over a chain.
 
     `failed` is the reference whose section could not be read, and `appended` whether appends of it were handed out.
     """
 
-    def __init__(self, files: StoreFiles, references: Sequence[Reference]) -> None:
+    def __init__(self, files: StoreFiles, references: Sequence[Reference], share: Share) -> None:
         self._files = files
+        self._share = share
+        self._batch_bytes = _BATCH_BYTES
         self._chain = references
         self._files_ahead = _REMOTE_FILES_AHEAD if files.storage.remote else _FILES_AHEAD
         self._last_appended: Reference | None = None
@@ -95,16 +119,22 @@ class _Reader:
         finally:
             for pool in (fetching, decoding):
                 pool.shutdown(wait=True, cancel_futures=True)
+            self._share.close()
 
     def _ordered(self, fetching: ThreadPoolExecutor, decoding: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
         fetched: deque[Future[pa.NativeFile]] = deque()
-        decoded: deque[tuple[Reference, Future[pa.RecordBatch]]] = deque()
+        decoded: deque[_Decoding] = deque()
         requested = 0
         for index, reference in enumerate(self._chain):
+            if requested == index and not self._share.try_take(self._cost(reference)):
+                # nothing is being read: with all that is decoded out, nothing is held, and waiting holds nobody up
+                while decoded:
+                    yield from self._taken(decoded)
+                self._share.take(self._cost(reference))
             requested = self._fetch_ahead(fetching, fetched, index, requested)
             section = fetched.popleft()
             while decoded and not section.done():
-                yield self._taken(decoded)
+                yield from self._taken(decoded)
             where = self._files.place(reference)
             undecoded = self._messages(section, reference, where)
             while True:
@@ -113,17 +143,31 @@ class _Reader:
                 except LaminaError:
                     # everything before what is broken is whole and goes out first
                     while decoded:
-                        yield self._taken(decoded)
+                        yield from self._taken(decoded)
                     self.failed = reference
                     raise
                 if message is None:
                     break
                 schema, body = message
-                decoded.append((reference, decoding.submit(decode, body, schema, where)))
+                size = max(body.body.size, min(self._batch_bytes, _MOST_RATIO * reference.length))
+                while not self._share.try_take(size):
+                    if not decoded:
+                        # one batch goes on without room, so that the restore does
+                        self._share.exceed(size)
+                        break
+                    yield from self._taken(decoded)
+                decoded.append(_Decoding(reference, size, decoding.submit(decode, body, schema, where)))
+                del message, body
                 if len(decoded) >= _BATCHES_AHEAD:
-                    yield self._taken(decoded)
+                    yield from self._taken(decoded)
+            del section, undecoded
+            self._share.give(self._cost(reference))
         while decoded:
-            yield self._taken(decoded)
+            yield from self._taken(decoded)
+
+    def _cost(self, reference: Reference) -> int:
+        """What reading a section takes while it goes on."""
+        return self._files.reading_bytes(reference)
 
     @staticmethod
     def _messages(section: Future[pa.NativeFile], reference: Reference, where: str) -> Iterator[tuple[pa.Schema, Any]]:
@@ -131,12 +175,16 @@ class _Reader:
         for message in undecoded:
             yield schema, message
 
-    def _taken(self, decoded: deque[tuple[Reference, Future[pa.RecordBatch]]]) -> pa.RecordBatch:
-        reference, future = decoded.popleft()
-        batch = future.result()
+    def _taken(self, decoded: deque[_Decoding]) -> Iterator[pa.RecordBatch]:
+        """The next batch; what it took is given back when it is no longer used."""
+        first = decoded.popleft()
+        batch = first.batch.result()
         if has_appends(batch):
-            self._last_appended = reference
-        return batch
+            self._last_appended = first.reference
+        self._batch_bytes = max(self._batch_bytes, int(batch.nbytes))
+        yield batch
+        del batch
+        self._share.give(first.size)
 
     def _fetch_ahead(
         self, pool: ThreadPoolExecutor, fetched: deque[Future[pa.NativeFile]], index: int, requested: int
@@ -145,7 +193,9 @@ class _Reader:
         ahead = sum(reference.length for reference in self._chain[index + 1 : requested])
         while requested < len(self._chain) and len(fetched) < self._files_ahead:
             reference = self._chain[requested]
-            if requested > index and ahead + reference.length > _BYTES_AHEAD:
+            if requested > index and (
+                ahead + reference.length > _BYTES_AHEAD or not self._share.try_take(self._cost(reference))
+            ):
                 break
             ahead += reference.length
             fetched.append(pool.submit(self._files.open_section, reference, pool))

@@ -325,3 +325,45 @@ def test_an_error_inside_a_stream_closes_the_connection_and_cancel_tells_why(
     assert file.name in error["message"]
     again = engine.connect()
     assert again.greeted()
+
+
+def test_a_load_that_waits_for_memory_is_ended_by_a_cancel_and_the_next_one_gets_the_memory(
+    start_engine: Starter, url: str
+) -> None:
+    engine = start_engine(process={PREFIX + "engine.memoryBytes": str(32 << 20)})
+    data, second, third = engine.connect(), engine.connect(), engine.connect()
+    assert data.greeted()
+    assert second.greeted()
+    assert third.greeted()
+    store = Store(engine, url)
+    attempt = store.commit(
+        data, 1, None, entries([(0, 1, b"%d" % number, os.urandom(16 << 10)) for number in range(2500)])
+    )
+    header = {"op": "load", "handle": store.handle, "version": 1, "attempt": attempt, "have": None, "read_only": True}
+
+    def budget() -> dict[str, int]:
+        found: dict[str, int] = engine.call("stats")["memory"]["budget"]["requests"]
+        return found
+
+    # nobody reads it, and it does not fit into the socket's buffers
+    holding = data.send(header)
+    assert data.header()["ok"]
+    while not budget()["held_bytes"]:
+        pass
+    waiting = second.send(header)
+    assert second.header()["ok"]
+    while budget()["waiting"] < 1:
+        pass
+    last = third.send(header)
+    assert third.header()["ok"]
+    while budget()["waiting"] < 2:
+        pass
+    assert last
+    assert engine.call("cancel", waiting)["cancelled"]
+    while budget()["waiting"] > 1:
+        pass
+    assert engine.call("cancel", holding)["cancelled"]
+    assert sum(batch.num_rows for batch in third.stream()) == 2500
+    while budget()["held_bytes"]:
+        pass
+    assert budget()["waits"] == 2

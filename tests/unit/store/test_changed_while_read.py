@@ -57,7 +57,7 @@ def test_a_file_that_changes_between_two_reads_of_it_never_gives_wrong_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(local, "_PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr(local, "PIECE_BYTES", 1 << 12)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 10)
     query = Query(Storage(str(tmp_path)), compression__codec="uncompressed")
     value = b"right" + bytes(95)

@@ -31,7 +31,7 @@ EMPTY = Version(0)
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(local, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(local, "PIECE_BYTES", 100)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
 
 
@@ -91,7 +91,7 @@ class ToldReads(LocalBackend):
 def test_a_file_that_is_cut_off_while_it_is_read_fails_the_restore(
     left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(local, "PIECE_BYTES", 1 << 20)
     query = Query(Storage(str(tmp_path)), compression__codec="uncompressed")
     version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, b"v") for number in range(200_000)})
     assert version.attempt is not None
@@ -113,7 +113,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_fails_the_restore(
 def test_the_first_rows_of_a_large_section_come_before_its_last_bytes_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_PIECE_BYTES", 64 << 10)
+    monkeypatch.setattr(local, "PIECE_BYTES", 64 << 10)
     monkeypatch.setattr(entries, "BATCH_ROWS", 500)
     query = Query(Storage(str(tmp_path)), compression__codec="uncompressed")
     version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, b"v") for number in range(100_000)})

@@ -15,6 +15,7 @@ from lamina.format.manifest import ColumnFamily, Count
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, Load, StoreConf, StoreId, Version
+from lamina.store.memory_budget import Share
 from lamina.store.plain import in_part, newest_first, part_of
 from lamina.testing import FaultyBackend, ManualClock, SequenceIds
 
@@ -89,6 +90,7 @@ class Query:
         rows: Mapping[str, int] | None = None,
         task_attempt: int = 0,
         before: Rows | None = None,
+        share: Share | None = None,
         **options: Any,
     ) -> Version:
         """One attempt of the version after `base`; a change is (op, value).
@@ -120,7 +122,7 @@ class Query:
             rows or {},
             part,
         )
-        store.commit(request, sections)
+        store.commit(request, sections, share)
         self.states[begun.attempt] = after
         return Version(base.version + 1, begun.attempt)
 

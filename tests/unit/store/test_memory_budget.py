@@ -1,0 +1,226 @@
+"""The budget of memory: nobody exceeds it, nobody starves, and no order of requests locks up."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lamina.format import entries
+from lamina.format.entries import PUT
+from lamina.store import Version, files, restore
+from lamina.store.memory_budget import MemoryBudget, Share, default_bytes
+from lamina.testing.expect import fails_with
+from tests.unit.store.writing import Change, Query, rows_of
+
+EMPTY = Version(0)
+MIB = 1 << 20
+
+
+def waiting(budget: MemoryBudget, count: int) -> None:
+    """Returns when so many shares wait."""
+    with budget._changed:
+        assert budget._changed.wait_for(lambda: len(budget._waiting) == count, timeout=60)
+
+
+def taking(budget: MemoryBudget, share: Share, size: int) -> threading.Thread:
+    """A thread that takes and ends; it waits when this returns."""
+    before = budget.stats()["waiting"]
+
+    def told() -> None:
+        share.take(size)
+
+    thread = threading.Thread(target=told)
+    thread.start()
+    while budget.stats()["waiting"] == before and thread.is_alive():
+        thread.join(0.001)
+    return thread
+
+
+def test_who_finds_no_room_waits_until_it_is_given_back() -> None:
+    budget = MemoryBudget(100)
+    first, second = budget.share(), budget.share()
+    first.take(80)
+    thread = taking(budget, second, 30)
+    assert budget.stats()["held_bytes"] == 80
+    first.give(20)
+    thread.join(60)
+    assert budget.stats() == {"max_bytes": 100, "held_bytes": 90, "peak_bytes": 90, "waiting": 0, "waits": 1}
+    second.close()
+    first.close()
+    assert budget.stats()["held_bytes"] == 0
+
+
+def test_nobody_overtakes_those_who_wait() -> None:
+    budget = MemoryBudget(100)
+    first, large, small = budget.share(), budget.share(), budget.share()
+    first.take(50)
+    thread = taking(budget, large, 100)
+    assert not small.try_take(1)
+    assert not first.try_take(1)
+    behind = taking(budget, small, 1)
+    assert behind.is_alive()
+    first.close()
+    thread.join(60)
+    assert budget.stats()["held_bytes"] == 100
+    large.close()
+    behind.join(60)
+    assert budget.stats()["held_bytes"] == 1
+
+
+def test_more_than_the_bound_is_had_alone() -> None:
+    budget = MemoryBudget(100)
+    first, huge = budget.share(), budget.share()
+    first.take(1)
+    thread = taking(budget, huge, 1000)
+    assert thread.is_alive()
+    first.close()
+    thread.join(60)
+    assert budget.stats()["held_bytes"] == 1000
+    assert not first.try_take(1)
+
+
+def test_a_share_that_holds_something_may_not_wait() -> None:
+    share = MemoryBudget(100).share()
+    share.take(1)
+    with pytest.raises(AssertionError):
+        share.take(1)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it waits", "while it waits"])
+def test_a_share_that_is_cancelled_waits_no_longer(before: bool) -> None:
+    budget = MemoryBudget(100)
+    first, cancelled, behind = budget.share(), budget.share(), budget.share()
+    first.take(100)
+    if before:
+        cancelled.cancel()
+        with fails_with("engine.cancelled"):
+            cancelled.take(1)
+    else:
+        failed: list[bool] = []
+
+        def run() -> None:
+            with fails_with("engine.cancelled"):
+                cancelled.take(100)
+            failed.append(True)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while not budget.stats()["waiting"]:
+            thread.join(0.001)
+        next_one = taking(budget, behind, 10)
+        cancelled.cancel()
+        thread.join(60)
+        assert failed == [True]
+        assert next_one.is_alive()
+        first.close()
+        next_one.join(60)
+        assert budget.stats()["held_bytes"] == 10
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_of_any_size_in_any_order_stay_within_the_bound_and_all_end(seed: int) -> None:
+    """Each takes its first piece, more where there is some, and gives back in any order; some are cancelled."""
+    budget = MemoryBudget(1000)
+    excess = threading.Semaphore(0)
+
+    def request(number: int) -> str:
+        own = random.Random(seed * 1000 + number)
+        share = budget.share()
+        timer = threading.Timer(own.random() / 100, share.cancel) if own.random() < 0.1 else None
+        if timer:
+            timer.start()
+        try:
+            for _ in range(own.randrange(1, 10)):
+                try:
+                    share.take(own.randrange(1, 400) if own.random() < 0.98 else 1500)
+                except Exception:
+                    return "cancelled"
+                for _ in range(own.randrange(20)):
+                    share.try_take(own.randrange(1, 200))
+                    if budget.stats()["held_bytes"] > 1500:
+                        excess.release()
+                share.close()
+            return "done"
+        finally:
+            share.close()
+
+    with ThreadPoolExecutor(16) as pool:
+        ends = list(pool.map(request, range(200), timeout=120))
+    assert ends.count("done") > 100
+    found = budget.stats()
+    assert (found["held_bytes"], found["waiting"]) == (0, 0)
+    assert found["peak_bytes"] <= 1500
+    assert not excess.acquire(blocking=False)
+
+
+def test_the_default_follows_the_container(tmp_path: Path) -> None:
+    for limit, expected in ((512 * MIB, 64), (2048 * MIB, 128), (1 << 40, None)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        found = default_bytes(tmp_path)
+        assert 64 * MIB <= found <= 256 * MIB
+        assert expected is None or found == expected * MIB
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{1024 * MIB}\n")
+    assert default_bytes(tmp_path) == 64 * MIB
+
+
+@pytest.mark.parametrize("large", [True, False], ids=["read in pieces", "read whole"])
+def test_restores_at_once_share_the_budget_give_everything_back_and_are_right(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries, "BATCH_ROWS", 50)
+    monkeypatch.setattr(restore, "_BATCH_BYTES", 1000)
+    if large:
+        monkeypatch.setattr(files, "_IN_MEMORY_BYTES", 0)
+    query = Query()
+    store, version = query.open(), EMPTY
+    for number in range(4):
+        changes: dict[bytes, Change] = {b"k%04d" % key: (PUT, b"%d" % number) for key in range(number, 1000, 3)}
+        version = query.commit(store, version, changes)
+    budget = MemoryBudget(1)
+
+    def restored(_: int) -> bool:
+        load = query.open(read_only=True).load(version, have=None, read_only=True, share=budget.share())
+        return rows_of(load) == query.states[version.attempt]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(restored, range(16), timeout=300))
+    found = budget.stats()
+    assert found["held_bytes"] == 0
+    assert found["waits"] > 0
+
+
+def test_a_restore_that_its_reader_leaves_gives_its_memory_back() -> None:
+    query = Query()
+    version = query.run_batches(query.open(), EMPTY, 5)[-1]
+    budget = MemoryBudget(100 * MIB)
+    batches = query.open().load(version, have=None, read_only=True, share=budget.share()).batches
+    next(batches)
+    assert budget.stats()["held_bytes"] > 0
+    batches.close()
+    assert budget.stats()["held_bytes"] == 0
+
+
+def test_a_large_commit_waits_for_memory_and_a_small_one_does_not() -> None:
+    query = Query()
+    store = query.open()
+    budget = MemoryBudget(1)
+    holder = budget.share()
+    holder.take(1)
+    small = query.commit(store, EMPTY, {b"k": (PUT, b"v")}, share=budget.share())
+    assert budget.stats()["waits"] == 0
+    random_bytes = random.Random(3).randbytes
+    large: dict[bytes, Change] = {b"%d" % key: (PUT, random_bytes(1000)) for key in range(2000)}
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(query.commit, store, small, large, share=budget.share())
+        while not budget.stats()["waiting"]:
+            assert not done.done()
+        holder.close()
+        version = done.result(120)
+    query.assert_restores(query.open(), version)
+    assert budget.stats()["held_bytes"] == 0
