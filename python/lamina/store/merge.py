@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA, has_appends
 
 CHUNK_BYTES = 12 << 20
@@ -374,6 +375,7 @@ class SpillFile:
     """One local file for all runs of a merge, however many; it has no name, so that it goes with its process."""
 
     def __init__(self, directory: str) -> None:
+        self.directory = directory
         self.descriptor, name = tempfile.mkstemp(dir=directory)
         weakref.finalize(self, os.close, self.descriptor)
         os.unlink(name)
@@ -417,7 +419,14 @@ class _At(io.RawIOBase):
         return count
 
     def write(self, data: Any) -> int:
-        count = os.pwrite(self._spilled.descriptor, data, self._position)
+        try:
+            count = os.pwrite(self._spilled.descriptor, data, self._position)
+        except OSError as error:
+            raise LaminaError.from_kind(
+                "storage.failed",
+                f"a merge could not write to {self._spilled.directory}, its temporary directory: {error}; it needs "
+                "about as much room there as what it merges",
+            ) from error
         self._position += count
         return count
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import subprocess
 import sys
 import textwrap
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.store import merge
 from lamina.store.merge import Merger, fold, sort
+from lamina.testing.expect import fails_with
 
 Entry = tuple[int, int, bytes, bytes]
 Position = tuple[int, bytes]
@@ -189,6 +192,21 @@ def test_ten_gigabytes_in_one_store_are_spilled_little_more_than_once(tmp_path: 
     assert merger.spilled_bytes + output <= 2.2 * size
     steps = [after - before for before, after in itertools.pairwise(reported)]
     assert max(steps) <= 2 * merge.STEP_BYTES, "no long silence while runs are spilled or merged"
+
+
+def test_a_merge_whose_disk_is_full_fails_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no memory instead: the chunks do not fit there."""
+
+    def full(descriptor: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(merge, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(merge, "HELD_BYTES", 0)
+    monkeypatch.setattr(os, "pwrite", full)
+    with fails_with("storage.failed") as caught:
+        list(Merger(str(tmp_path)).merged([(False, unsorted(30))], whole=True))
+    assert str(tmp_path) in caught.error.message
+    assert "No space left" in caught.error.message
 
 
 def spilled(sizes: Sequence[int], largest: int = 10) -> list[merge._Run]:

@@ -122,7 +122,7 @@ class Query:
             rows or {},
             part,
         )
-        store.commit(request, sections, share)
+        store.commit(request, sections, **({} if share is None else {"share": share}))
         self.states[begun.attempt] = after
         return Version(base.version + 1, begun.attempt)
 
