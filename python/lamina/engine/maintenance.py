@@ -57,7 +57,7 @@ class _Kept:
     used: float
     stops: set[str] = field(default_factory=set)
 
-    def tell(self, stop: str) -> None:
+    def warn_once(self, stop: str) -> None:
         """Says once why nothing of the store is collected."""
         if stop not in self.stops:
             self.stops.add(stop)
@@ -96,7 +96,7 @@ class Maintainer:
         store = kept.store
         manifests = itertools.count(1)
 
-        def looked() -> None:
+        def progressed() -> None:
             if progress is not None:
                 progress(next(manifests), 0)
 
@@ -114,10 +114,10 @@ class Maintainer:
                 # whatever becomes of the collection: this process believes in the segment, so the engine has to
                 report["segment"] = segment_to_json(compacted.segment)
             if job["collect"]:
-                collected = store.collect(confirmed, dry_run=False, looked=looked)
+                collected = store.collect(confirmed, dry_run=False, progressed=progressed)
                 report |= {"collected": collected.metrics(), "stopped": collected.stopped}
                 if collected.stopped is not None and not is_empty(confirmed.attempt):
-                    kept.tell(collected.stopped)
+                    kept.warn_once(collected.stopped)
         finally:
             store.rest()
 
@@ -194,18 +194,18 @@ def main() -> None:
     clock = SystemClock()
     jvm = jobs.get()["jvm"]
     maintainer = Maintainer(clock, RandomIds(), None if jvm is None else Jvm(**jvm))
-    told = clock.monotonic()
+    sent = clock.monotonic()
 
-    def tell(report: Mapping[str, Any]) -> None:
+    def send(report: Mapping[str, Any]) -> None:
         answers.write(json.dumps(report) + "\n")
         answers.flush()
 
     def progress(done: int, _: int) -> None:
-        nonlocal told
+        nonlocal sent
         now = clock.monotonic()
-        if now - told >= _PROGRESS_S:
-            told = now
-            tell({"progress": done})
+        if now - sent >= _PROGRESS_S:
+            sent = now
+            send({"progress": done})
 
     # what was imported is there to stay: no sweep need look at it
     gc.freeze()
@@ -216,7 +216,7 @@ def main() -> None:
         except queue.Empty:
             sweeper.sweep()
             continue
-        tell(maintainer.work(job, progress))
+        send(maintainer.work(job, progress))
         sweeper.after_job()
 
 

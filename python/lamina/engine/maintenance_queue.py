@@ -28,10 +28,10 @@ _END_S = 5.0
 _LEFT_S = 300.0
 """How long the job of a store that was closed waits for its turn: the store may be closed and opened for each batch."""
 
-_MOST_UNTOLD = 10_000
+_MOST_UNREPORTED = 10_000
 """Stores of which is remembered what nobody asked for yet; those of queries that have ended are forgotten first."""
 
-NEWS = ("segments", "deleted_files", "deleted_bytes")
+FIGURES = ("segments", "deleted_files", "deleted_bytes")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -79,7 +79,7 @@ class MaintenanceQueue:
         self._failed = 0
         self._segments = 0
         self._collected: Counter[str] = Counter()
-        self._untold: OrderedDict[Hashable, Counter[str]] = OrderedDict()
+        self._unreported: OrderedDict[Hashable, Counter[str]] = OrderedDict()
         self._later: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._heard = 0.0
         self._silent = False
@@ -125,11 +125,11 @@ class MaintenanceQueue:
             if job is not None and job.report == report:
                 job.left = self._clock.monotonic()
 
-    def news(self, store: Hashable) -> dict[str, int]:
+    def pop_figures(self, store: Hashable) -> dict[str, int]:
         """What became of the store's files since the last call: segments written, files and bytes deleted."""
         with self._changed:
-            found = self._untold.pop(store, Counter())
-        return {name: found[name] for name in NEWS}
+            found = self._unreported.pop(store, Counter())
+        return {name: found[name] for name in FIGURES}
 
     def stats(self) -> dict[str, Any]:
         """The process, its starts, jobs waiting, in work, done and failed, the time spent, and what became of files.
@@ -283,15 +283,15 @@ class MaintenanceQueue:
             )
         self._finish({"ok": False, "error": {"kind": kind, "message": message}}, died=True)
 
-    def _tell(self, store: Hashable, report: Mapping[str, Any]) -> None:
+    def _add_figures(self, store: Hashable, report: Mapping[str, Any]) -> None:
         collected = report.get("collected", {})
-        untold = self._untold.setdefault(store, Counter())
-        untold["segments"] += report.get("segment") is not None
-        untold["deleted_files"] += collected.get("delete_files", 0)
-        untold["deleted_bytes"] += collected.get("delete_bytes", 0)
-        self._untold.move_to_end(store)
-        while len(self._untold) > _MOST_UNTOLD:
-            self._untold.popitem(last=False)
+        unreported = self._unreported.setdefault(store, Counter())
+        unreported["segments"] += report.get("segment") is not None
+        unreported["deleted_files"] += collected.get("delete_files", 0)
+        unreported["deleted_bytes"] += collected.get("delete_bytes", 0)
+        self._unreported.move_to_end(store)
+        while len(self._unreported) > _MOST_UNREPORTED:
+            self._unreported.popitem(last=False)
 
     def _finish(self, report: dict[str, Any], died: bool = False) -> None:
         with self._changed:
@@ -301,7 +301,7 @@ class MaintenanceQueue:
                 self._failed += not report["ok"]
                 self._segments += report.get("segment") is not None
                 self._collected.update(report.get("collected", {}))
-                self._tell(finished[0], report)
+                self._add_figures(finished[0], report)
                 self._last_error = report.get("error", self._last_error)
                 self._stopped = report.get("stopped", self._stopped)
                 self._busy_s += self._clock.monotonic() - self._work_began

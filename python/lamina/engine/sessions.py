@@ -97,7 +97,7 @@ class OpenStore:
             "bytes": committed.bytes,
             "raw_bytes": committed.raw_bytes,
             "write_ms": committed.write_ms,
-            "maintained": self._maintenance.news(self.argument.store),
+            "maintained": self._maintenance.pop_figures(self.argument.store),
             "copied_bytes": self._stores.copied_bytes,
         }
 

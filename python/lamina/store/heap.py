@@ -265,15 +265,15 @@ class HeapStore:
         """Forgets all finished segments but those of these names: no commit is to refer to them."""
         self._segments.keep(names.__contains__)
 
-    def collect(self, confirmed: Version, *, dry_run: bool, looked: Callable[[], None] = lambda: None) -> Collected:
+    def collect(self, confirmed: Version, *, dry_run: bool, progressed: Callable[[], None] = lambda: None) -> Collected:
         """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`.
 
         Args:
-            looked: called after each manifest that was read, since a first collection reads very many.
+            progressed: called after each manifest that was read, since a first collection reads very many.
         """
         newest = Version(confirmed.version, self._versions.locate(confirmed))
         return self._collector.collect(
-            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self.waiting_segments(), looked=looked
+            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self.waiting_segments(), progressed=progressed
         )
 
     def rest(self) -> None:

@@ -21,7 +21,7 @@ from lamina.store.versions import Versions, file_name
 Entry = tuple[str, int]
 """An attempt of a lineage and its version."""
 
-Looked = Callable[[], None]
+Progressed = Callable[[], None]
 """Hears that long work goes on."""
 
 FarEnough = Callable[[Sequence[Entry]], bool]
@@ -60,7 +60,7 @@ class Registry:
             return entries, False
         return entries, True
 
-    def read(self, entries: Sequence[Entry], retained: int, present: Collection[str], looked: Looked) -> None:
+    def read(self, entries: Sequence[Entry], retained: int, present: Collection[str], progressed: Progressed) -> None:
         """Learns what the versions of a lineage need; the first `retained` of them must be readable.
 
         A query that was rewound, or retains more than before, counts versions as retained that were collected. Those
@@ -69,7 +69,7 @@ class Registry:
 
         Args:
             present: the names of the files that the store's directory was seen to have.
-            looked: called after each manifest.
+            progressed: called after each manifest.
         Raises:
             LaminaError: `file.*` about a retained version, or a damaged one that has readers.
         """
@@ -90,7 +90,7 @@ class Registry:
                     collected[file_name(attempt)] = error
                 continue  # what has left retention is the first to go
             finally:
-                looked()
+                progressed()
             older_is_there = True
             for name in names:
                 last_used[name] = version

@@ -38,7 +38,7 @@ from lamina.store.checkpoint_state import Standing
 from lamina.store.files import StoreFiles
 from lamina.store.leftovers import collects_shared, shared_temporaries
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
-from lamina.store.registry import Entry, Looked, Registry, footprint
+from lamina.store.registry import Entry, Progressed, Registry, footprint
 from lamina.store.versions import Versions, file_name, is_empty
 
 COMMIT, SEGMENT, TEMPORARY, FOREIGN = "commit", "segment", "temporary", "foreign"
@@ -110,7 +110,7 @@ class Collector:
         *,
         dry_run: bool,
         waiting: Collection[str] = (),
-        looked: Looked = lambda: None,
+        progressed: Progressed = lambda: None,
     ) -> Collected:
         """Deletes what nothing needs any more; with `dry_run` only says what it would.
 
@@ -118,7 +118,7 @@ class Collector:
             confirmed: the newest version that a streaming open built on, with its attempt.
             standing: of this run among the others; None for readers.
             waiting: names of finished segments that the next commit is to refer to.
-            looked: called after each version of the lineage that was followed, and each manifest that was read.
+            progressed: called after each version of the lineage that was followed, and each manifest that was read.
         Raises:
             LaminaError: `store.state` for readers, `file.*` where a retained version cannot be read, `storage.*`.
         """
@@ -137,10 +137,10 @@ class Collector:
                 reason = f"a newer run of the query has written to the store, with epoch {epoch}"
                 return Collected((), dry_run, reason)
         newest = self._versions.open_present(confirmed.attempt, confirmed).manifest
-        lineage = self._followed(newest, confirmed.version, listing, now, looked)
+        lineage = self._followed(newest, confirmed.version, listing, now, progressed)
         if lineage is None:
             return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
-        verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, looked)
+        verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
         storage, shares = self._files.storage, collects_shared(self._files.identity)
         shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
         if not dry_run:
@@ -154,7 +154,7 @@ class Collector:
         return Collected((*verdicts, *shared), dry_run)
 
     def _followed(
-        self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int, looked: Looked
+        self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int, progressed: Progressed
     ) -> _Lineage | None:
         """The lineage down to the first version that has no readers any more; None where it breaks off too early."""
         seen_before = 0
@@ -164,7 +164,7 @@ class Collector:
 
         def far_enough(entries: Sequence[Entry]) -> bool:
             nonlocal seen_before
-            looked()
+            progressed()
             # looking at all of a lineage whenever it grows by one would cost its square
             if entries[-1][1] > confirmed - self._retention.min_versions or len(entries) < 2 * seen_before:
                 return False
@@ -176,7 +176,7 @@ class Collector:
         if not complete and not lineage.passes_retention:
             return None
         self._first_unneeded = lineage.first_unneeded
-        self._registry.read(lineage.entries, lineage.retained, listing.keys(), looked)
+        self._registry.read(lineage.entries, lineage.retained, listing.keys(), progressed)
         return lineage
 
     def _verdicts(
@@ -186,7 +186,7 @@ class Collector:
         listing: Mapping[str, Listed],
         now: int,
         waiting: Collection[str],
-        looked: Looked,
+        progressed: Progressed,
     ) -> list[Verdict]:
         """What becomes of each file: one pass over the files by themselves, one for what kept commits refer to."""
         verdicts = {}
@@ -199,7 +199,7 @@ class Collector:
             # of the lineage's own versions the registry knows what they need, and until when
             if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
                 needed = self._needed_by(name)
-                looked()
+                progressed()
                 for other in needed:
                     if other != name and other in verdicts and verdicts[other].action != KEEP:
                         verdicts[other] = _because(verdicts[other], verdict, name)

@@ -163,7 +163,7 @@ def test_a_collection_tells_after_each_manifest_that_it_goes_on(query: Query) ->
     def looked() -> None:
         reads.append(sum(operation.startswith("read") for operation, _ in query.faults.calls))
 
-    query.open().collect(versions[-1], dry_run=False, looked=looked)
+    query.open().collect(versions[-1], dry_run=False, progressed=looked)
     assert reads[-1] >= 24
     assert max(after - before for before, after in pairwise([0, *reads])) <= 2
     calls = [operation for operation, _ in query.faults.calls]

@@ -161,7 +161,7 @@ def test_the_newest_version_alone_is_never_taken_for_collected(query: Query) -> 
         query.storage.delete_many([f"0/0/{file(version)}"])
 
     with fails_with("file.missing"):
-        query.open().collect(version, dry_run=False, looked=gone)
+        query.open().collect(version, dry_run=False, progressed=gone)
     assert file(other) in names(query.storage)
 
 
