@@ -320,6 +320,8 @@ class PlainStore:
         """
         self._start_run()
         self._tasks += 1
+        # no other process does it for this store
+        self._heap.stamp_segments()
         begin = self._heap.begin(
             self._version, task_attempt=self._tasks, load_empty=False, force_snapshot=snapshot, have=True
         )

@@ -12,6 +12,8 @@ import pytest
 import lamina
 from lamina.format.manifest import Count
 from lamina.store import plain
+from lamina.store.plain import open_store
+from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 
 
@@ -76,3 +78,18 @@ def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
     again = lamina.open_store(str(tmp_path))
     assert again.get(b"l", "lists") == [b"x", b"y", b"z"]
     assert dict(again.scan()) == {b"b": b"2"}
+
+
+def test_a_commit_long_after_a_compaction_still_refers_to_its_segment(tmp_path: Path) -> None:
+    clock = ManualClock(1_790_000_000_000)
+    store = open_store(str(tmp_path), clock=clock)
+    for number in range(6):
+        store.put(b"%d" % number, b"v")
+        store.commit()
+    assert store.compact() is not None
+    clock.advance(3_600_000)
+    store.put(b"later", b"v")
+    newest = store.commit()
+    manifest = store._heap.manifest(newest)
+    assert manifest is not None
+    assert [reference.kind for reference in manifest.references] == ["increment", "run"]
