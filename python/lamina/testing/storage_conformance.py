@@ -26,6 +26,15 @@ class StorageConformance:
         assert bytes(self.storage.read("a/b/c")) == b"hello"
         assert self.storage.size("a/b/c") == 5
 
+    def test_a_stamp_changes_nothing_but_the_time(self) -> None:
+        self.storage.publish("d/f", b"hello")
+        (before,) = self.storage.list("d")
+        stamped = self.storage.stamp("d/f")
+        (after,) = self.storage.list("d")
+        assert bytes(self.storage.read("d/f")) == b"hello"
+        assert (after.name, after.size) == (before.name, before.size)
+        assert after.modified_ms >= before.modified_ms if stamped else after == before
+
     def test_chunks_are_joined_in_order(self) -> None:
         assert self.storage.publish("f", iter([b"he", memoryview(b"ll"), b"", b"o"])) == 5
         assert bytes(self.storage.read("f")) == b"hello"
