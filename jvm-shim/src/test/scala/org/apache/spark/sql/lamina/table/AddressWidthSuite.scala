@@ -6,7 +6,7 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** Rows are found wherever the system puts them. */
 class AddressWidthSuite extends AnyFunSuite {
-  private def newPool(): PagePool = new PagePool(1L << 30, 0L, () => 0L)
+  private def newPool(): PagePool = new PagePool(1L << 30)
 
   /** Addresses of rows as systems have them: x86-64 below 2^47, arm64 below 2^48. */
   private val addresses =
@@ -47,14 +47,14 @@ class AddressWidthSuite extends AnyFunSuite {
     val highest = (1L << 48) - (PagePool.PagesPerChunk + 1) * PagePool.PageBytes
     for (address <- Seq(4096L, (1L << 47) - 16, 1L << 47, 0xaaaab000L << 16, highest)) {
       val memory = new Elsewhere(address)
-      val pool = new PagePool(1L << 30, 0L, () => 0L, memory)
+      val pool = new PagePool(1L << 30, memory)
       val pages = Seq.fill(PagePool.PagesPerChunk)(pool.page())
       for (page <- pages; row <- Seq(page.address + PagePool.PageHeader, page.address + PagePool.PageBytes - 8)) {
         assert(row >= address && row < (1L << 48))
         val word = HashIndex.wordOf(-1L, row, removed = true)
         assert(HashIndex.rowOf(word) == row && HashIndex.mayBe(word, -1L))
       }
-      pages.foreach(pool.retire)
+      pages.foreach(pool.give)
       pool.trim()
       assert(memory.taken.isEmpty && pool.reservedBytes == 0)
     }
@@ -65,7 +65,7 @@ class AddressWidthSuite extends AnyFunSuite {
     val requests = Seq[PagePool => Unit](_.page(), _.allocate(100), _.allocate(1L << 20), _.largePage(100L << 20))
     for (address <- Seq(behind, 1L << 48, 1L << 52, 1L << 62, -4096L); request <- requests) {
       val memory = new Elsewhere(address)
-      val pool = new PagePool(1L << 30, 0L, () => 0L, memory)
+      val pool = new PagePool(1L << 30, memory)
       val error = intercept[LaminaError](request(pool))
       assert(error.kind == LaminaError.StoreUnsupported)
       assert(error.getMessage.contains(f"0x$address%x") && error.getMessage.contains("2^48"))

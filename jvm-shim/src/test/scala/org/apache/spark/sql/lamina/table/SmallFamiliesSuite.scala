@@ -9,7 +9,7 @@ class SmallFamiliesSuite extends AnyFunSuite {
   private val base = Platform.BYTE_ARRAY_OFFSET.toLong
   private val most = 16L << 10
 
-  private def newPool(): PagePool = new PagePool(4L << 30, 0L, () => System.nanoTime() / 1000000)
+  private def newPool(): PagePool = new PagePool(4L << 30)
 
   private def put(table: StoreTable, family: Int, number: Int, version: Int, valueBytes: Int = 60): Unit = {
     val key = s"key $number".getBytes
