@@ -30,6 +30,9 @@ SCHEMA = pa.schema(
     ]
 )
 
+MAX_FAMILY_ID = 65_535
+"""The largest id of a column family that the column `cf` holds."""
+
 MAX_BATCH_BYTES = 64 << 20
 """Most key bytes, and most value bytes, of one record batch, unless a single entry is larger."""
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lamina.checkpoint import CheckpointLogs
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.errors import LaminaError
-from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
+from lamina.format.entries import APPEND, DELETE, MAX_FAMILY_ID, PUT, SCHEMA
 from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT, ColumnFamily, Count, Part
 from lamina.format.paths import is_immutable
 from lamina.settings import Settings
@@ -298,6 +298,12 @@ class PlainStore:
         self._require_writing()
         family = self._families.get(name)
         if family is None:
+            if self._next_family > MAX_FAMILY_ID:
+                raise LaminaError.from_kind(
+                    "store.unsupported",
+                    f"{self._heap.identity} cannot create column family {name!r}: all {MAX_FAMILY_ID + 1} ids of its "
+                    "lineage are used; write its rows into a store of a new directory",
+                )
             family = ColumnFamily(self._next_family, name, {**_PLAIN_FAMILY, "multi_value": multi_value})
             self._families[name] = family
             self._next_family += 1

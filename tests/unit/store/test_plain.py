@@ -82,7 +82,7 @@ def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
 
 def test_a_commit_long_after_a_compaction_still_refers_to_its_segment(tmp_path: Path) -> None:
     clock = ManualClock(1_790_000_000_000)
-    store = open_store(str(tmp_path), clock=clock)
+    store = open_store(str(tmp_path), writable=True, clock=clock)
     for number in range(6):
         store.put(b"%d" % number, b"v")
         store.commit()
@@ -93,3 +93,17 @@ def test_a_commit_long_after_a_compaction_still_refers_to_its_segment(tmp_path: 
     manifest = store._heap.manifest(newest)
     assert manifest is not None
     assert [reference.kind for reference in manifest.references] == ["increment", "run"]
+
+
+def test_a_column_family_whose_id_does_not_fit_the_format_is_refused_when_it_is_made(tmp_path: Path) -> None:
+    store = lamina.open_store(str(tmp_path), writable=True)
+    store.put(b"a", b"1")
+    store._next_family = 65535
+    store.put(b"b", b"2", "last")
+    with fails_with("store.unsupported") as caught:
+        store.put(b"c", b"3", "one too many")
+    assert "one too many" in caught.error.message
+    store.commit()
+    again = lamina.open_store(str(tmp_path))
+    assert again.get(b"b", "last") == b"2"
+    assert again.get(b"a") == b"1"

@@ -68,6 +68,18 @@ final case class ColumnFamily(
 
 object ColumnFamily {
 
+  /** The format has 16 bits for an id. */
+  val MaxId = 65535
+
+  /** Refuses an id that does not fit the format; `what` needs it. */
+  def requireId(id: Int, what: String): Unit = if (id < 0 || id > MaxId) {
+    throw new LaminaError(
+      LaminaError.StoreUnsupported,
+      s"$what needs the column family id $id, and ids end at $MaxId: each column family that is created, or removed and " +
+        "created again, takes a new one; keep column families, and start the query from a new checkpoint"
+    )
+  }
+
   /** Reads what [[ColumnFamily.toJson]] wrote. */
   def fromJson(json: JValue): ColumnFamily = {
     def text(key: String): String = json \ key match {

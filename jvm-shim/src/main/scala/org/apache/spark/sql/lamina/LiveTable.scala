@@ -188,6 +188,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   def create(family: ColumnFamily): Unit = {
     while (!table.takes(working.next, family.ordered, family.multiValue))
       working = working.copy(next = working.next + 1)
+    ColumnFamily.requireId(working.next, s"column family '${family.name}'")
     table.addFamily(working.next, family.ordered, family.multiValue)
     working = working.add(id => family.copy(id = id))
   }

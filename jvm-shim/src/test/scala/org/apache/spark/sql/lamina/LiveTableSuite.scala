@@ -99,6 +99,24 @@ class LiveTableSuite extends AnyFunSuite {
     def rollBack(attempt: String): Unit = live.synchronized(live.rollBack(attempt))
   }
 
+  test("a column family whose id does not fit the format is refused when it is created, and the transaction goes on") {
+    val fixture = new Fixture
+    import fixture._
+    live.synchronized {
+      val open = new Open(null, writes = true)
+      live.enter(open)
+      live.begin(open)
+      live.working = families.copy(next = ColumnFamily.MaxId)
+      live.create(families.byName("default").copy(name = "last"))
+      assert(live.working.byName("last").id == 65535)
+      val error = intercept[LaminaError](live.create(families.byName("default").copy(name = "one too many")))
+      assert(error.kind == LaminaError.StoreUnsupported && error.getMessage.contains("one too many"))
+      assert(live.working.byName.keySet == Set("default", "last"))
+      live.abort()
+      live.leave(open)
+    }
+  }
+
   test("what a closed table held goes back when its last reader has ended, though nobody asks for memory any more") {
     val fixture = new Fixture
     val value = "x" * 60000

@@ -4,6 +4,7 @@ import java.nio.ByteBuffer
 
 import com.google.flatbuffers.FlatBufferBuilder
 
+import org.apache.spark.sql.lamina.ColumnFamily
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.EntrySink
 import org.apache.spark.unsafe.Platform
@@ -116,6 +117,7 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
       valueLength: Int
   ): Unit = {
     val row = rows
+    if ((family >>> 16) != 0) ColumnFamily.requireId(family, "a changed row")
     Platform.putShort(null, familyAddress + 2L * row, family.toShort)
     Platform.putByte(null, opAddress + row, op)
     copy(keyBase, keyOffset, keyAddress + keyBytes, keyLength)

@@ -31,6 +31,15 @@ class EntryStreamSuite extends EngineFixture {
     assert(loaded(engine) == entries)
   }
 
+  test("an entry whose column family does not fit the format is refused, not sent as another one's") {
+    val engine = Engine.get(peer.settings())
+    val error = intercept[LaminaError](commit(engine, Seq(Entry(65536, 1, Array[Byte](1), Array[Byte](2)))))
+    assert(error.kind == LaminaError.StoreUnsupported && error.getMessage.contains("65536"))
+    val last = Seq(Entry(65535, 1, Array[Byte](1), Array[Byte](2)))
+    commit(engine, last)
+    assert(loaded(engine) == last)
+  }
+
   test("empty keys, empty values, and a section without entries") {
     val engine = Engine.get(peer.settings())
     Seq(Seq(entry(0, 0)), Seq(entry(0, 0), entry(0, 5), entry(5, 0)), Seq.empty).foreach { entries =>
