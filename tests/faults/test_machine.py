@@ -158,7 +158,7 @@ def test_a_clock_that_jumps_back_an_hour_loses_nothing_and_files_go_later() -> N
         store.collect()
         clock.advance(1_000)
     kept = [version for version in states if version.version >= 37]
-    reader = open_store("clock:/", **arguments)
+    reader = open_store("clock:/", writable=True, **arguments)
     for version in kept:
         reader.restore(version)
         assert dict(reader.scan()) == states[version]
