@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.streams import LAMINA, Streams, wait_for
 from tests.spark.test_restarts import Answers, rows, totals, unload_all
 
-BATCHES, COMPACTED, COLLECTED = 12, 5, 10
+BATCHES, COMPACTED, COLLECTED = 16, 5, 10
 """Batches, and those that wait: for a segment of all versions before, which the commit after it refers to; and until
 those versions are gone, when two such commits are retained and the next one has begun."""
 

@@ -284,12 +284,12 @@ final class StoreOpener(
       // The engine looks that the attempt's file is there before its rows are used without having been read.
       try engine.resolve(version(attempt), attempt, readOnly = false)
       catch {
-        // without an answer nothing is said against its rows: whoever opens the store next looks again
-        case error: LaminaError if error.kind.startsWith("engine.") =>
-          registry.giveBack(table)
-          throw error
-        case error: Throwable =>
+        case error: LaminaError if StoreOpener.SaysOfAttempt.exists(error.kind.startsWith(_)) =>
           registry.drop(table)
+          throw error
+        // nothing is said against its rows where the engine is lost or the store was closed: whoever opens it next looks
+        case error: Throwable =>
+          registry.giveBack(table)
           throw error
       }
     }
@@ -454,6 +454,9 @@ final class StoreOpener(
 }
 
 object StoreOpener {
+
+  /** Kinds of errors about an attempt's files, as opposed to errors of asking for them. */
+  private val SaysOfAttempt = Seq("file.", "state.", "attempt-id.")
 
   /**
    * Kinds that somebody has to do something about. They reach the user as they are: of an error in Spark's wrapping

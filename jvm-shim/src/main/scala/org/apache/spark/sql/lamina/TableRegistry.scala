@@ -237,10 +237,8 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   /** Closes the least recently used table that fits, if there is one. */
   private def evict(condition: Entry => Boolean): Option[LiveTable] = {
     val evicted = synchronized {
-      tables.find { case (_, entry) => condition(entry) }.map { case (table, entry) =>
-        apply(table, entry, Evict)
-        (table, lastOf(entry.owner))
-      }
+      tables.find { case (_, entry) => condition(entry) }.filter { case (table, entry) => apply(table, entry, Evict) }
+        .map { case (table, entry) => (table, lastOf(entry.owner)) }
     }
     evicted.map { case (table, last) =>
       table.synchronized(table.close())
