@@ -5,7 +5,7 @@
 * A test that fails fails the run, unless it stands in `RACES`: tests of Spark that race the query which they watch.
 * If nothing else failed, those run once more, and that decides. Each second run is printed at the end, and appended to
   `build/second-runs.txt`, which `make test-nightly` prints.
-* An entry of `Exclusions.scala` that no test matches fails the run.
+* An entry of `Exclusions.scala` that no test matches is printed at the end.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ def main(sbt: list[str]) -> int:
     if code == 0:
         for entry in sorted(unmatched(NOTES)):
             print(f"an exclusion that matches no test: {entry}", flush=True)
-            code = 1
-        return code
+        return 0
     failures = failed(REPORTS.glob("TEST-*.xml"))
     for suite, test in failures:
         print(f"failed: {suite}: {test}", flush=True)
@@ -91,7 +90,7 @@ def main(sbt: list[str]) -> int:
     with SECOND_RUNS.open("a") as file:
         file.writelines(lines)
     print("".join(lines), flush=True)
-    return code or bool(unmatched(NOTES))
+    return code
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ object Exclusions {
 
   private lazy val GoldenHeap: String = "goes on with a checkpoint of the heap provider, which refuses format v2"
 
-  /** Whether a test is excluded. Notes the entry for `tests/suites.py`, which fails a run that leaves one without a test. */
+  /** Whether a test is excluded. Notes the entry for `tests/suites.py`, which says which ones match no test. */
   def has(suite: Class[_], name: String): Boolean = {
     val entry = excluded.find { case (suites, test, _) =>
       suite.getSimpleName.endsWith(suites) && name.startsWith(test)
