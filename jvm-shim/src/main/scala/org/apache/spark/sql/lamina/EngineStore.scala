@@ -1,6 +1,14 @@
 package org.apache.spark.sql.lamina
 
-import java.util.concurrent.{ConcurrentHashMap, ExecutionException, Executors, FutureTask}
+import java.util.concurrent.{
+  ConcurrentHashMap,
+  ExecutionException,
+  FutureTask,
+  LinkedBlockingQueue,
+  SynchronousQueue,
+  ThreadPoolExecutor,
+  TimeUnit
+}
 import java.util.concurrent.locks.ReentrantLock
 
 import org.json4s.{JArray, JBool, JInt, JNothing, JNull, JObject, JString, JValue}
@@ -220,7 +228,7 @@ class EngineStore(
   }
 
   /** Closes the store without waiting for what is under way. */
-  def closeLater(): Unit = EngineStore.calls.execute(() => close())
+  def closeLater(): Unit = EngineStore.closing.execute(() => close())
 
   /** A handle of an engine that is gone is gone too. */
   private def closeQuietly(opened: EngineHandle): Unit =
@@ -229,7 +237,18 @@ class EngineStore(
 }
 
 object EngineStore {
-  private val calls = Executors.newCachedThreadPool(DaemonThreads("lamina-call"))
+
+  /** A thread for each call that a task waits for; tasks are as many as the executor's cores. */
+  private val calls =
+    new ThreadPoolExecutor(0, Int.MaxValue, 10, TimeUnit.SECONDS, new SynchronousQueue, DaemonThreads("lamina-call"))
+
+  /** A thousand stores that close at once take turns: nobody waits for them. */
+  private val closing = {
+    val pool =
+      new ThreadPoolExecutor(4, 4, 10, TimeUnit.SECONDS, new LinkedBlockingQueue, DaemonThreads("lamina-close"))
+    pool.allowCoreThreadTimeOut(true)
+    pool
+  }
 
   /**
    * Runs a control call so that a task that is killed stops at once, also while the storage hangs: its thread does not

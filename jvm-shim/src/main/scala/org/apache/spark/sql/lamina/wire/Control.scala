@@ -80,6 +80,10 @@ private[wire] final class Control(port: Int, token: String, timeoutMs: Long) {
 }
 
 private[wire] object Control {
+
+  /** Connections that are kept while no call uses them. */
+  private val MaxIdle = 16
+
   private val methods = classOf[EngineControl].getMethods.iterator.map(method => method.getName -> method).toMap
 
   // as PySpark does; failures reach the caller as exceptions
@@ -105,6 +109,7 @@ private[wire] object Control {
         readTimeoutMs,
         token
       ) {
+    private var ended = false
 
     /** Called with the client's lock held. */
     override protected def getConnection(): Py4JClientConnection = {
@@ -117,6 +122,26 @@ private[wire] object Control {
         connection.start()
         connection
       }
+    }
+
+    /** Keeps as many as steady work needs: a burst, as when all stores of a query close, leaves no threads behind. */
+    override protected def giveBackConnection(connection: Py4JClientConnection): Unit = {
+      lock.lock()
+      val keeps =
+        try {
+          val keeps = !ended && connections.size < MaxIdle
+          if (keeps) connections.addLast(connection)
+          keeps
+        } finally lock.unlock()
+      if (!keeps) connection.shutdown()
+    }
+
+    /** Closes the idle connections now, and those in use when they are given back. */
+    override def shutdown(): Unit = {
+      lock.lock()
+      try ended = true
+      finally lock.unlock()
+      super.shutdown()
     }
   }
 }
