@@ -244,7 +244,8 @@ class Settings:
         _bytes_or_auto(0),
         None,
         "Most disk that local copies of files in a remote storage take together; 0 keeps none. `auto` is 4 GiB, at "
-        "most a tenth of the disk. Local checkpoints need no copies.",
+        "most a tenth of the disk. A copy without room is not made; older ones make room in the background. Local "
+        "checkpoints need no copies.",
         "Larger lets a restart on the same machine read less from the storage; it takes the executor's disk.",
         process_wide=True,
     )

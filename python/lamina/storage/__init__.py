@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lamina.storage.backend import Backend, Listed, NotDurable
-from lamina.storage.cache import LocalCache
 from lamina.storage.jvm import Jvm
+from lamina.storage.local_copies import LocalCache
 from lamina.storage.storage import Storage
 from lamina.storage.temporary import is_temporary
 

@@ -28,6 +28,11 @@ _MAGIC = b"LMNCACH1"
 _FOOTER = struct.Struct("<32sQI8s")
 
 
+def file_size(size: int) -> int:
+    """The size of the file for an object of `size` bytes."""
+    return size + 4 * (-(-size // _BLOCK_BYTES)) + _FOOTER.size
+
+
 class Damaged(Exception):
     """The file is not what was written."""
 
@@ -80,13 +85,13 @@ class CacheFile:
 
     def __init__(self, descriptor: int, url: str) -> None:
         self._descriptor = descriptor
-        file_size = os.fstat(descriptor).st_size
-        footer = os.pread(descriptor, _FOOTER.size, max(0, file_size - _FOOTER.size))
+        found = os.fstat(descriptor).st_size
+        footer = os.pread(descriptor, _FOOTER.size, max(0, found - _FOOTER.size))
         if len(footer) != _FOOTER.size:
             raise Damaged("it is too short")
         owner, self.size, checksum, magic = _FOOTER.unpack(footer)
         blocks = -(-self.size // _BLOCK_BYTES)
-        if magic != _MAGIC or self.size + 4 * blocks + _FOOTER.size != file_size:
+        if magic != _MAGIC or file_size(self.size) != found:
             raise Damaged("its end is not what was written")
         table = os.pread(descriptor, 4 * blocks, self.size) + footer[:40]
         if zlib.crc32(table) != checksum or owner != hashlib.sha256(url.encode()).digest():

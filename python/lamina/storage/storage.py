@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from lamina.errors import UNREADABLE, LaminaError
 from lamina.storage.backend import Backend, Listed
-from lamina.storage.cache import CachingBackend, LocalCache
+from lamina.storage.cache import CachingBackend
 from lamina.storage.conditional import require_create_mode
 from lamina.storage.hadoop import PACKAGES, translate
 from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
+from lamina.storage.local_copies import LocalCache
 from lamina.storage.remote import FsspecBackend
 from lamina.storage.renaming import RENAMING, RenamingBackend
 from lamina.storage.s3 import S3Backend

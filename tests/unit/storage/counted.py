@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lamina.storage import LocalCache, Storage
@@ -28,8 +30,18 @@ class Counted:
         return [path for path in Path(self.cache.directory).iterdir() if len(path.name) == 64]
 
     def copied_bytes(self) -> int:
-        with self.cache._locked():
-            return sum(path.stat().st_size for path in self.copies())
+        return sum(sizes(self.copies()))
+
+    def settled(self) -> None:
+        """Waits until nothing is being evicted."""
+        assert self.cache.wait_for_eviction(120)
+
+
+def sizes(paths: Iterable[Path]) -> Iterator[int]:
+    """The sizes of those files that are there."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            yield path.stat().st_size
 
 
 def pattern(size: int, seed: int = 0) -> bytes:
