@@ -61,7 +61,9 @@ class Variant:
             self.cache = LocalCache(f"{folder}/{name}/copies", bound, is_immutable)
         root = f"{folder}/{name}/state"
         storage = Storage(root, backend=CachingBackend(Remote(root, fsync=False), self.cache, root))
-        self.store = lamina.open_store(f"{folder}/{name}", storage=storage, compression_codec="uncompressed")
+        self.store = lamina.open_store(
+            f"{folder}/{name}", storage=storage, compression_codec="uncompressed", writable=True
+        )
         self.blocks: list[list[float]] = []
 
     def commit(self, commits: int, rows: int, source: random.Random) -> list[float]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from lamina.engine.framing import Connection, PeerGone
+from lamina.engine.places import Place, Places
 from lamina.engine.requests import Request, Requests, Stopped, failure
 from lamina.errors import EngineError, LaminaError
 
@@ -30,6 +31,11 @@ class Exchange:
         self._request = request
         self._unread = self._section_names()
         self._current: Iterator[pa.RecordBatch] | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When the request is answered whatever became of it, in seconds of the clock; None where that is never."""
+        return self._request.deadline
 
     def sections(self) -> dict[str, Iterator[pa.RecordBatch]]:
         """The request's sections by name, in the order in which they arrive; asking for one skips those before it."""
@@ -99,9 +105,8 @@ class DataServer:
         self._token = token.encode()
         self._operations = operations
         self._requests = requests
-        self._limit = connections
         # The place is taken before a connection is accepted: further ones wait in the listening queue, unread.
-        self._places = threading.BoundedSemaphore(connections)
+        self._places = Places(connections)
         self._pause = threading.Event()
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()
@@ -116,42 +121,43 @@ class DataServer:
         threading.Thread(target=self._accept, name="lamina-accept", daemon=True).start()
 
     def stats(self) -> dict[str, Any]:
-        """Connections in use and their limit, bytes received and sent."""
+        """Connections in use and their limit, threads that outlive their requests, bytes received and sent."""
         with self._lock:
             return {
                 "connections": len(self._connections),
-                "connection_limit": self._limit,
+                "connection_limit": self._places.limit,
+                "abandoned": self._places.abandoned,
                 "received_bytes": self._received + sum(c.received for c in self._connections),
                 "sent_bytes": self._sent + sum(c.sent for c in self._connections),
             }
 
     def _accept(self) -> None:
         while True:
-            self._places.acquire()
+            place = self._places.take()
             try:
                 sock, _ = self._socket.accept()
             except OSError:
                 # Out of file descriptors: those who wait go on waiting.
                 log.exception("a data connection could not be accepted")
-                self._places.release()
+                place.end()
                 self._pause.wait(_ACCEPT_PAUSE_S)
                 continue
             try:
-                threading.Thread(target=self._serve, args=(sock,), name="lamina-connection", daemon=True).start()
+                threading.Thread(target=self._serve, args=(sock, place), name="lamina-connection", daemon=True).start()
             except RuntimeError:
                 # Out of threads: the peer is told by the end of its connection.
                 log.exception("a data connection could not be served")
                 sock.close()
-                self._places.release()
+                place.end()
                 self._pause.wait(_ACCEPT_PAUSE_S)
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, sock: socket.socket, place: Place) -> None:
         connection = Connection(sock)
         with self._lock:
             self._connections.add(connection)
         try:
             if connection.accept(self._token, _PREAMBLE_TIMEOUT_S):
-                self._serve_requests(connection)
+                self._serve_requests(connection, place)
             else:
                 log.warning("a data connection with a wrong preamble or token was closed")
         except (Stopped, OSError):
@@ -164,9 +170,9 @@ class DataServer:
                 self._connections.discard(connection)
                 self._received += connection.received
                 self._sent += connection.sent
-            self._places.release()
+            place.end()
 
-    def _serve_requests(self, connection: Connection) -> None:
+    def _serve_requests(self, connection: Connection, place: Place) -> None:
         """Serves until the peer closes the connection between requests, or until nothing can follow any more."""
         while True:
             request_id: int | None = None
@@ -176,6 +182,8 @@ class DataServer:
                     return
                 request_id = header.get("id") if type(header.get("id")) is int else None
                 with self._requests.started(connection, header) as request:
+                    # its thread may hang in a storage then
+                    request.on_stop(place.leave)
                     self._work(connection, request, header)
             except EngineError as error:
                 if error.kind != "engine.protocol":

@@ -40,34 +40,39 @@ class Memory:
 def operations(sessions: Sessions, memory: Memory) -> Mapping[str, Operation]:
     """The operations by name."""
 
-    def opened(exchange: Exchange) -> OpenStore:
-        return sessions.get(exchange.header.get("handle"))
+    @contextmanager
+    def opened(exchange: Exchange) -> Iterator[OpenStore]:
+        opened = sessions.get(exchange.header.get("handle"))
+        with opened.in_storage(float("inf") if exchange.deadline is None else exchange.deadline):
+            yield opened
 
     def commit(exchange: Exchange) -> None:
-        store = opened(exchange)
-        exchange.answer(store.commit(exchange.header, exchange.sections(), memory.share(exchange)))
+        with opened(exchange) as handle:
+            exchange.answer(handle.commit(exchange.header, exchange.sections(), memory.share(exchange)))
 
     def load(exchange: Exchange) -> None:
         have = field(exchange.header, "have", dict, type(None))
         version = version_of(exchange.header)
         read_only = field(exchange.header, "read_only", bool)
-        store, share = opened(exchange).store, memory.share(exchange)
-        held = None if have is None else version_of(have)
-        _send(exchange, store.load(version, have=held, read_only=read_only, share=share))
+        with opened(exchange) as handle:
+            base = None if have is None else version_of(have)
+            load = handle.store.load(version, have=base, read_only=read_only, share=memory.share(exchange))
+            _send(exchange, load)
 
     def replay(exchange: Exchange) -> None:
         snapshot = version_of(exchange.header, "snapshot_version", "snapshot_attempt")
-        store, share = opened(exchange).store, memory.share(exchange)
-        _send(exchange, store.replay(snapshot, version_of(exchange.header), share))
+        with opened(exchange) as handle:
+            _send(exchange, handle.store.replay(snapshot, version_of(exchange.header), memory.share(exchange)))
 
     def feed(exchange: Exchange) -> None:
         end = version_of(exchange.header, "end_version", "end_attempt")
         family = field(exchange.header, "cf", int, type(None))
         start, share = field(exchange.header, "start_version", int), memory.share(exchange, feed=True)
-        changes = opened(exchange).store.feed(start, end, family, share)
-        with _closing(changes.batches) as batches:
-            exchange.answer({"column_families": [family.to_json() for family in changes.column_families]})
-            exchange.stream(FEED_SCHEMA, batches)
+        with opened(exchange) as handle:
+            changes = handle.store.feed(start, end, family, share)
+            with _closing(changes.batches) as batches:
+                exchange.answer({"column_families": [family.to_json() for family in changes.column_families]})
+                exchange.stream(FEED_SCHEMA, batches)
 
     def ping(exchange: Exchange) -> None:
         exchange.answer({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
 from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_from_json
+from lamina.engine.storage_calls import StorageCalls
 from lamina.errors import EngineError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
@@ -51,27 +53,38 @@ class OpenStore:
         store: HeapStore,
         maintenance: MaintenanceQueue,
         stores: OpenStores,
+        calls: StorageCalls,
         min_age_ms: int,
     ) -> None:
         self.argument = argument
         self.store = store
         self._maintenance = maintenance
         self._stores = stores
+        self._calls = calls
         self._confirmed: Version | None = None
         self._stamp_s = max(_SHORTEST_STAMP_S, min_age_ms / 4 / 1000)
+
+    def in_storage(self, deadline: float | None = None) -> AbstractContextManager[None]:
+        """To be held while the store's storage may be called.
+
+        Raises:
+            StorageError: `storage.failed` where the storage does not answer.
+        """
+        return self._calls.entered(self.argument.store.checkpoint_url, deadline)
 
     def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """Confirms a base and allots an attempt."""
         if self.argument.read_only:
             raise StateError("store.state", f"{self.argument.store} is open for reading only; it begins no attempt")
         base = version_of(argument)
-        begun = self.store.begin(
-            base,
-            task_attempt=field(argument, "task_attempt", int),
-            load_empty=field(argument, "load_empty", bool),
-            force_snapshot=field(argument, "force_snapshot", bool),
-            have=field(argument, "have", bool),
-        )
+        with self.in_storage():
+            begun = self.store.begin(
+                base,
+                task_attempt=field(argument, "task_attempt", int),
+                load_empty=field(argument, "load_empty", bool),
+                force_snapshot=field(argument, "force_snapshot", bool),
+                have=field(argument, "have", bool),
+            )
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
         return {
             "attempt": begun.attempt,
@@ -103,7 +116,8 @@ class OpenStore:
 
     def resolve(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """The attempt of a version that counts; confirms nothing."""
-        return {"attempt": self.store.resolve(version_of(argument))}
+        with self.in_storage():
+            return {"attempt": self.store.resolve(version_of(argument))}
 
     def maintain(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """Queues compaction and collection."""
@@ -149,6 +163,9 @@ class Sessions:
     def __init__(
         self, fixed: Settings, maintenance: MaintenanceQueue, clock: Clock, ids: Ids, jvm: Jvm | None = None
     ) -> None:
+        # half of the places may hang in one storage before it gets no further requests
+        most_late = max(1, fixed.engine_connections // 2)
+        self._calls = StorageCalls(clock.monotonic, most_late, fixed.engine_request_timeout_ms / 1000)
         self._stores = OpenStores(lambda conf: join_process(fixed, conf), clock, ids, jvm)
         self._maintenance = maintenance
         self._lock = threading.Lock()
@@ -158,7 +175,8 @@ class Sessions:
     def open(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Opens a store; the result of `openStore`."""
         argument = OpenArgument.from_json(value)
-        store, checkpoint, settings = self._stores.open(argument)
+        with self._calls.entered(argument.store.checkpoint_url):
+            store, checkpoint, settings = self._stores.open(argument)
         # the maintenance process has not seen what fixed the process's settings, and is to claim nothing
         shared = {key.full_name: as_text(settings.value(key)) for key in KEYS if key.process_wide}
         claimed = None if checkpoint.uuid is None or checkpoint.epoch is None else (checkpoint.uuid, checkpoint.epoch)
@@ -166,7 +184,7 @@ class Sessions:
         with self._lock:
             handle = next(self._numbers)
             self._open[handle] = OpenStore(
-                argument, store, self._maintenance, self._stores, settings.retention_min_age_ms
+                argument, store, self._maintenance, self._stores, self._calls, settings.retention_min_age_ms
             )
         return {
             "handle": handle,
@@ -196,5 +214,5 @@ class Sessions:
             self._stores.close(opened.argument)
 
     def stats(self) -> dict[str, Any]:
-        """How many handles are open, and figures of the local copies."""
-        return {"open": len(self._open), **self._stores.stats()}
+        """How many handles are open, calls past their deadlines by storage, and figures of the local copies."""
+        return {"open": len(self._open), "late_calls": self._calls.stats(), **self._stores.stats()}

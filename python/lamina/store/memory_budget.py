@@ -5,7 +5,8 @@
 2. A share that holds something never waits. It is given more where that is free and nobody waits; where it is not, it
    goes on with what it holds, which is enough for one piece after the other.
 3. So nobody waits for somebody who waits: whoever holds bytes goes on to its end and gives them back.
-4. A share that is cancelled waits no longer.
+4. A share that is cancelled waits no longer, and what it holds is not counted any more: its thread may hang in a
+   storage for good. Only so many threads hang in one storage at once (`engine.storage_calls`).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Share:
         """Holds `size` bytes more where they are free and nobody waits; whether it does."""
         budget = self._budget
         with budget._changed:
-            if budget._waiting or not budget._fits(size):
+            if self._cancelled or budget._waiting or not budget._fits(size):
                 return False
             budget._add(size)
             self._held += size
@@ -118,7 +119,8 @@ class Share:
     def exceed(self, size: int) -> None:
         """Holds `size` bytes more, free or not: one piece that cannot be smaller, of a request that has to go on."""
         with self._budget._changed:
-            self._budget._add(size)
+            if not self._cancelled:
+                self._budget._add(size)
             self._held += size
 
     def give(self, size: int) -> None:
@@ -126,7 +128,8 @@ class Share:
         with self._budget._changed:
             assert 0 <= size <= self._held
             self._held -= size
-            self._budget._held -= size
+            if not self._cancelled:
+                self._budget._held -= size
             self._budget._changed.notify_all()
 
     def close(self) -> None:
@@ -134,8 +137,10 @@ class Share:
         self.give(self._held)
 
     def cancel(self) -> None:
-        """Ends the share's waiting, now and for ever."""
+        """Ends the share's waiting, now and for ever; what it holds is free for others."""
         with self._budget._changed:
+            if not self._cancelled:
+                self._budget._held -= self._held
             self._cancelled = True
             self._budget._changed.notify_all()
 

@@ -121,6 +121,25 @@ def test_a_share_that_is_cancelled_waits_no_longer(before: bool) -> None:
         assert budget.stats()["held_bytes"] == 10
 
 
+def test_what_a_cancelled_share_holds_is_free_for_others_and_is_not_given_back_twice() -> None:
+    budget = MemoryBudget(100)
+    hanging, other = budget.share(), budget.share()
+    hanging.take(70)
+    waits = taking(budget, other, 60)
+    hanging.cancel()
+    hanging.cancel()
+    waits.join(60)
+    assert budget.stats()["held_bytes"] == 60
+    # its thread goes on after all, to the next point where it notices
+    assert not hanging.try_take(1)
+    hanging.exceed(30)
+    hanging.give(50)
+    hanging.close()
+    assert budget.stats()["held_bytes"] == 60
+    other.close()
+    assert budget.stats()["held_bytes"] == 0
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_requests_of_any_size_in_any_order_stay_within_the_bound_and_all_end(seed: int) -> None:
     """Each takes its first piece, more where there is some, and gives back in any order; some are cancelled."""
