@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import subprocess
 import sys
 import tempfile
 import uuid
@@ -14,37 +11,14 @@ from pathlib import Path
 import pytest
 from fsspec.registry import _registry
 
-from benchmarks.scala import java, pyspark_jars
 from lamina.storage import Jvm, Storage
 from lamina.storage.jvm import JvmBackend
 from lamina.testing.expect import fails_with
 from lamina.testing.storage_conformance import StorageConformance
 from lamina.testing.store_conformance import StoreConformance
-from tests.spark.conftest import shim_jar
-from tests.spark.hadoop_jars import ODD, odd_file_system_jar
+from tests.spark.hadoop_jars import ODD
 
 ODD_HDFS = "org.apache.spark.sql.lamina.wire.OddHdfs"
-
-
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[Jvm]:
-    """A JVM that serves Hadoop files, without Spark around it."""
-    token = secrets.token_hex(32)
-    classes = os.pathsep.join([f"{pyspark_jars()}/*", shim_jar(), str(odd_file_system_jar())])
-    process = subprocess.Popen(
-        [java(), "-Xmx512m", "-cp", classes, "org.apache.spark.sql.lamina.wire.HadoopFilesServer", token],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield Jvm(process.stdout.readline().strip(), token)
-    finally:
-        process.stdin.close()
-        process.wait(30)
-        process.stdout.close()
 
 
 class TestHadoopFiles(StorageConformance):
@@ -73,6 +47,16 @@ def test_an_object_that_another_jvm_publishes_after_the_look_is_not_replaced(jvm
     assert not storage.publish_if_absent("d/f", b"mine")
     assert bytes(storage.read("d/f")) == b"theirs"
     assert [entry.name for entry in storage.list("d")] == ["f"]
+
+
+def test_a_rename_that_fails_is_told_and_leaves_nothing(jvm: Jvm, tmp_path: Path) -> None:
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD_HDFS, "fs.odd.fails": "true"}, jvm=jvm)
+    for publish in (storage.publish, storage.publish_if_absent):
+        with fails_with("storage.failed") as caught:
+            publish("d/f", b"x")
+        assert "was not renamed to" in caught.error.message
+        assert "d/f" in caught.error.message
+    assert list(storage.list("d")) == []
 
 
 def test_files_go_through_hadoop_where_pythons_package_is_missing(

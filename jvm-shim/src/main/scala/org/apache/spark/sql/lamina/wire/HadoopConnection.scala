@@ -94,11 +94,11 @@ private[wire] final class HadoopConnection(
   private def publish(header: JValue, body: Body): Unit = {
     val target = path(header)
     whole(header, target, body) { temporary =>
-      if (!rename(temporary, target)) {
+      rename(temporary, target) || {
         // the name is its writer's alone: what is in the way is an earlier try of the same
         system.delete(target, false)
-        if (!rename(temporary, target))
-          throw new FileAlreadyExistsException(s"$target was written by somebody else at the same time")
+        rename(temporary, target) ||
+        (throw new FileAlreadyExistsException(s"$target was written by somebody else at the same time"))
       }
     }
     send("ok" -> JBool(true), "size" -> JInt(body.size))
@@ -107,32 +107,38 @@ private[wire] final class HadoopConnection(
   private def publishIfAbsent(header: JValue, body: Body): Unit = {
     val target = path(header)
     val written = whole(header, target, body)(temporary => rename(temporary, target))
-    send("ok" -> JBool(true), "written" -> JBool(written.getOrElse(false)))
+    send("ok" -> JBool(true), "written" -> JBool(written))
   }
 
-  /** Writes the body under the temporary name and lets `name` give it its own; none where the engine gave it up. */
-  private def whole[A](header: JValue, target: Path, body: Body)(name: Path => A): Option[A] = {
+  /** Writes the body under the temporary name and lets `name` give it its own; whether it did. */
+  private def whole(header: JValue, target: Path, body: Body)(name: Path => Boolean): Boolean = {
     val temporary = new Path(target.getParent, text(header, "temporary"))
+    var named = false
     try {
       val file = system.create(temporary, true)
       try body.copyTo(file)
       finally file.close()
-      if (body.complete) Some(name(temporary)) else None
-    } finally {
+      // otherwise the engine gave it up
+      named = body.complete && name(temporary)
+      named
+    } finally if (!named) {
       try { system.delete(temporary, false); () }
       catch { case NonFatal(_) => () }
     }
   }
 
-  /** Renames unless the target is there; whether it did. One at a time, since some file systems replace the target. */
-  private def rename(temporary: Path, target: Path): Boolean = renaming.synchronized {
-    if (system.exists(target)) false
-    else
-      try system.rename(temporary, target) || {
-          if (system.exists(target)) false else throw new java.io.IOException(s"$temporary was not renamed to $target")
-        }
-      catch { case _: FileAlreadyExistsException => false }
-  }
+  /** Renames unless the target is there; whether it did. */
+  private def rename(temporary: Path, target: Path): Boolean =
+    if (system.getScheme == LooksAndRenames) renameUnlessTaken(temporary, target)
+    else Renaming(Math.floorMod(target.hashCode, Renaming.length)).synchronized {
+      !system.exists(target) && renameUnlessTaken(temporary, target)
+    }
+
+  private def renameUnlessTaken(temporary: Path, target: Path): Boolean =
+    try system.rename(temporary, target) || {
+        if (system.exists(target)) false else throw new java.io.IOException(s"$temporary was not renamed to $target")
+      }
+    catch { case _: FileAlreadyExistsException => false }
 
   private def read(header: JValue): Unit = {
     val file = path(header)
@@ -211,8 +217,11 @@ private[wire] final class HadoopConnection(
 private[wire] object HadoopConnection {
   private val BufferBytes = 1 << 20
 
-  /** Renames of this JVM, one after the other. */
-  private val renaming = new Object
+  /** The file system that looks for the target and renames in one step. Others may replace the target. */
+  private val LooksAndRenames = "hdfs"
+
+  /** One rename of this JVM to the same path at a time, where the file system may replace the target. */
+  private val Renaming = Array.fill(64)(new Object)
 
   /** The connection cannot go on: the engine would take what follows for something else. */
   private final class Broken(cause: Throwable) extends java.io.IOException(cause)

@@ -25,7 +25,8 @@ class OddFileSystem extends RawLocalFileSystem {
  * The same with HDFS's rename, which in one step refuses, by answering false, where the target is there.
  *
  * Where `fs.odd.rival` is set, another machine publishes that text under each name that is not taken yet, right before
- * the rename and thus after whatever look came before it.
+ * the rename and thus after whatever look came before it. Where `fs.odd.fails` is set, each rename answers false and does
+ * nothing, as that of a file system in trouble.
  */
 class OddHdfs extends OddFileSystem {
   override def rename(source: Path, target: Path): Boolean = {
@@ -33,10 +34,12 @@ class OddHdfs extends OddFileSystem {
     Option(getConf.get("fs.odd.rival")).filterNot(_ => Files.exists(file)).foreach(text =>
       Files.writeString(file, text)
     )
-    try {
-      Files.createLink(file, pathToFile(source).toPath)
-      delete(source, false)
-    } catch { case _: FileAlreadyExistsException => false }
+    try
+      getConf.get("fs.odd.fails") == null && {
+        Files.createLink(file, pathToFile(source).toPath)
+        delete(source, false)
+      }
+    catch { case _: FileAlreadyExistsException => false }
   }
 }
 
