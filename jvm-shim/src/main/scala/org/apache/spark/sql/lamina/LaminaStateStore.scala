@@ -97,9 +97,11 @@ final class LaminaStateStore(
       if (known != null) known else resolve(operation, name)
     }
 
+  /** The column families that this open sees. Under the lock. */
+  private def present: ColumnFamilies = if (open.isWriting) live.working else live.at.families
+
   private def resolve(operation: String, name: String): OpenFamily = {
     provider.verifyFamily(operation, name)
-    val present = if (open.isWriting) live.working else live.at.families
     val family = present.get(name) match {
       case Some(known) =>
         new OpenFamily(codecs.of(known), live.table.addFamily(known.id, known.ordered, known.multiValue))
@@ -125,7 +127,7 @@ final class LaminaStateStore(
   // ---- column families
 
   override def allColumnFamilyNames: Set[String] =
-    live.synchronized((if (open.isWriting) live.working else live.at.families).byName.keySet)
+    live.synchronized(present.byName.keySet)
 
   override def createColFamilyIfAbsent(
       colFamilyName: String,
@@ -215,16 +217,20 @@ final class LaminaStateStore(
     if (row == 0L) null
     else {
       val found = from.value(row)
-      if (found != null) validate(keyRow, found)
+      if (found != null) validate(keyRow, found, from, row)
       handOut(found)
     }
   }
 
-  /** Checks the first rows that this open sees against the schemas, as Spark's own providers do. Under the lock. */
-  private[lamina] def validate(keyRow: UnsafeRow, valueRow: UnsafeRow): Unit = if (!isValidated) {
-    provider.validateRows(keyRow, valueRow)
-    isValidated = true
-  }
+  /**
+   * Checks the first committed row that this open sees against the schemas. Rows of the open transaction are the
+   * operator's own: Spark's default provider, which checks what it reads from files, takes them as they are. Under the lock.
+   */
+  private[lamina] def validate(keyRow: UnsafeRow, valueRow: UnsafeRow, from: OpenFamily, row: Long): Unit =
+    if (!isValidated && from.table.getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) == row) {
+      provider.validateRows(keyRow, valueRow)
+      isValidated = true
+    }
 
   // ---- scans
 
@@ -410,7 +416,7 @@ final class LaminaStateStore(
   override def hasCommitted: Boolean = open.state == OpenState.Committed
 
   override def metrics: StateStoreMetrics =
-    outcome.fold(live.synchronized { live.awaitMoved(); provider.measure(live) })(_.metrics)
+    outcome.fold(live.synchronized { live.awaitMoved(); provider.measure(live, present) })(_.metrics)
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = outcome.map(_.info).getOrElse(
     throw StateStoreErrors.stateStoreOperationOutOfOrder("Cannot get checkpointInfo without committing the store")

@@ -216,14 +216,15 @@ class LaminaStateStoreProvider
     Metrics.All
   }
 
-  private[lamina] def measure(live: LiveTable): StateStoreMetrics = {
+  /** What the column families `families` hold now, changes of the open transaction included. */
+  private[lamina] def measure(live: LiveTable, families: ColumnFamilies): StateStoreMetrics = {
     val memory = live.table.memory
-    val rows = live.at.families.all.filterNot(_.internal).map(family => live.table.rows(family.id)).sum
+    val rows = families.all.filterNot(_.internal).map(family => live.table.rows(family.id)).sum
     StateStoreMetrics(rows, memory.total, Metrics.memory(memory) ++ opens.shares)
   }
 
   private def report(live: LiveTable, counters: Counters): StateStoreMetrics = {
-    val measured = measure(live)
+    val measured = measure(live, live.at.families)
     measured.copy(customMetrics = measured.customMetrics ++ counters.drain())
   }
 

@@ -40,6 +40,8 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   private var count = 0
   private var checked: OpenState = _
 
+  /** The row that was handed out last, its key, and its value or the one element of it. */
+  private var row = 0L
   private var elements: Iterator[UnsafeRow] = Iterator.empty
   private var keyRow: UnsafeRow = _
   private var valueRow: UnsafeRow = _
@@ -74,7 +76,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
       fetch()
       step()
     }
-    if (valueRow != null) store.validate(keyRow, valueRow)
+    if (valueRow != null) store.validate(keyRow, valueRow, from, row)
   }
 
   /** Fetches rows together, so that the processor waits for several of them at once. */
@@ -98,7 +100,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
     while (valueRow == null && isAhead) {
       if (elements.hasNext) valueRow = store.handOut(elements.next())
       else {
-        val row = ahead(position)
+        row = ahead(position)
         position += 1
         keyRow = store.handOut(from.key(row))
         if (multi) elements = from.values(row) else valueRow = store.handOut(from.value(row))

@@ -90,8 +90,8 @@ private[lamina] final class HeldProvider extends StreamingProvider {
 /** Suites that call providers as Spark does, on the engine of this repository: stores of whole numbers by long keys. */
 private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAndAfterAll {
   private val root = Files.createTempDirectory("lamina-providers-")
-  private val keySchema = new StructType().add("key", LongType, nullable = false)
-  private val valueSchema = new StructType().add("value", IntegerType)
+  protected val keySchema: StructType = new StructType().add("key", LongType, nullable = false)
+  protected val valueSchema: StructType = new StructType().add("value", IntegerType)
   private val toKey = UnsafeProjection.create(keySchema)
   private val toValue = UnsafeProjection.create(valueSchema)
 
@@ -138,15 +138,18 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
   protected def provideLists(id: StateStoreId): LaminaStateStoreProvider =
     init(new StreamingProvider, id, ordered = false, handOverMs = 0L, lists = true)
 
-  private def init[P <: LaminaStateStoreProvider](
+  /** Makes a provider ready, of Spark's or of this project's, for the schemas above or another value. */
+  protected def init[P <: StateStoreProvider](
       provider: P,
       id: StateStoreId,
-      ordered: Boolean,
-      handOverMs: Long,
-      lists: Boolean = false
+      ordered: Boolean = false,
+      handOverMs: Long = 0L,
+      lists: Boolean = false,
+      format: Int = 2,
+      valueSchema: StructType = valueSchema
   ): P = {
     val conf = new SQLConf
-    conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, 2)
+    conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
     Seq(
       "engine.python" -> python.toString,
       "heap.maxBytes" -> "256m",

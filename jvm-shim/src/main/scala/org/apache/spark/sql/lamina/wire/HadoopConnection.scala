@@ -122,9 +122,9 @@ private[wire] final class HadoopConnection(
       named = body.complete && name(temporary)
       named
     } finally if (!named) {
-      try { system.delete(temporary, false); () }
-      catch { case NonFatal(_) => () }
-    }
+        try { system.delete(temporary, false); () }
+        catch { case NonFatal(_) => () }
+      }
   }
 
   /** Renames unless the target is there; whether it did. */
