@@ -73,6 +73,17 @@ def test_files_go_through_hadoop_where_pythons_package_is_missing(
     assert "pip install s3fs" in caught.error.message
 
 
+def test_files_go_through_hadoop_where_a_key_of_identity_needs_it_although_python_has_a_client(
+    jvm: Jvm, tmp_path: Path
+) -> None:
+    keys = {"fs.s3a.impl": ODD, "fs.s3a.assumed.role.arn": "arn:aws:iam::1:role/writer"}
+    Storage(f"s3a://bucket{tmp_path}", keys, jvm=jvm).publish("d/f", b"x")
+    assert (tmp_path / "d" / "f").read_bytes() == b"x"
+    with fails_with("storage.failed", "storage.scheme") as caught:
+        Storage(f"s3a://bucket{tmp_path}", {**keys, "fs.s3a.impl": "no.such.Class"}, jvm=jvm)
+    assert "fs.s3a.assumed.role.arn" in caught.error.message
+
+
 class TestStoresOnHadoopFiles(StoreConformance):
     """The conformance suite of stores, whose files go through the JVM's Hadoop."""
 

@@ -1,7 +1,8 @@
 """Hadoop's URLs and configuration keys in fsspec's words.
 
 Spark names a checkpoint by a Hadoop URL and configures access by `fs.*` keys; the same directory has another URL and
-other parameters in fsspec. Keys that are not understood are left alone.
+other parameters in fsspec. Keys of identity and encryption are decided in `hadoop_access`; others that are not
+understood are left alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from lamina.storage.hadoop_access import ANONYMOUS, reason_for_jvm
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
 
@@ -43,15 +46,24 @@ _PROTOCOLS = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs"
 
 @dataclass(frozen=True)
 class Location:
-    """A place in fsspec's words: protocol, root without scheme, and parameters of the file system."""
+    """A place in fsspec's words: protocol, root without scheme, and parameters of the file system.
+
+    Args:
+        only_jvm: why only Hadoop's own client may be used; empty where fsspec's may.
+    """
 
     protocol: str
     root: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    only_jvm: str = ""
 
 
 def translate(url: str, hadoop: Mapping[str, str]) -> Location:
-    """Where `url` is, with the access that the Hadoop configuration `hadoop` gives."""
+    """Where `url` is, with the access that the Hadoop configuration `hadoop` gives.
+
+    Raises:
+        LaminaError: `settings.invalid` for a key of identity or encryption that is refused.
+    """
     match = _URL.fullmatch(url)
     if match is None:
         default = hadoop.get("fs.defaultFS", "")
@@ -65,12 +77,13 @@ def translate(url: str, hadoop: Mapping[str, str]) -> Location:
         return Location("file", _without_authority(rest))
     authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest.lstrip("/"))
     if protocol == "s3":
-        return Location("s3", f"{authority}/{path}", _s3(authority, hadoop))
+        return Location("s3", f"{authority}/{path}", _s3(authority, hadoop), reason_for_jvm("s3", authority, hadoop))
     if protocol == "abfs":
         container, _, host = authority.rpartition("@")
-        return Location("abfs", f"{container}/{path}" if container else f"{host}/{path}", _azure(host, hadoop))
+        root = f"{container}/{path}" if container else f"{host}/{path}"
+        return Location("abfs", root, _azure(host, hadoop), reason_for_jvm("abfs", host, hadoop))
     if protocol == "gs":
-        return Location("gs", f"{authority}/{path}", _google(hadoop))
+        return Location("gs", f"{authority}/{path}", _google(hadoop), reason_for_jvm("gs", authority, hadoop))
     if protocol == "hdfs":
         return Location("hdfs", "/" + path, _hdfs(authority or _default_authority(hadoop), hadoop))
     if protocol == "memory":
@@ -125,12 +138,13 @@ def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
     options["config_kwargs"] = config
     if client:
         options["client_kwargs"] = client
-    algorithm = get("encryption.algorithm") or get("server-side-encryption-algorithm")
+    algorithm = (get("encryption.algorithm") or get("server-side-encryption-algorithm") or "").strip()
     if algorithm in _S3_ENCRYPTION:
         options["s3_additional_kwargs"] = {"ServerSideEncryption": _S3_ENCRYPTION[algorithm]}
-        if key := get("encryption.key") or get("server-side-encryption.key"):
+        key = get("encryption.key") or get("server-side-encryption.key")
+        if key and _S3_ENCRYPTION[algorithm] != "AES256":
             options["s3_additional_kwargs"]["SSEKMSKeyId"] = key
-    if "AnonymousAWSCredentialsProvider" in (get("aws.credentials.provider") or ""):
+    if (get("aws.credentials.provider") or "").strip() == ANONYMOUS:
         options["anon"] = True
     return options
 

@@ -225,6 +225,8 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
     if jvm is not None and location.protocol == "hdfs":
         # libhdfs would start a second JVM in this process, and is seldom there
         return _through_jvm(jvm, url, hadoop)
+    if location.only_jvm:
+        return _only_through_jvm(jvm, url, hadoop, location.only_jvm)
     try:
         filesystem = fsspec.filesystem(
             location.protocol, **dict(location.options), **({} if location.protocol == "memory" else _UNCACHED)
@@ -249,6 +251,22 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
         raise
     except Exception as error:
         raise LaminaError.from_kind(_kind(error), f"could not open {url}: {error}") from error
+
+
+def _only_through_jvm(jvm: Jvm | None, url: str, hadoop: Mapping[str, str], reason: str) -> Backend:
+    """Hadoop's own client, or an error that names the key: Python's would write as another, or unprotected."""
+    if jvm is None:
+        raise LaminaError.from_kind(
+            "settings.invalid",
+            f"{url} needs Hadoop's own client ({reason}), and there is no JVM here: open it in a Spark query, or "
+            "remove the key",
+        )
+    try:
+        return _through_jvm(jvm, url, hadoop)
+    except LaminaError as error:
+        raise LaminaError.from_kind(
+            error.kind, f"{error.message}; only Hadoop's own client may open {url} ({reason})"
+        ) from error
 
 
 def _through_jvm(jvm: Jvm, url: str, hadoop: Mapping[str, str]) -> Backend:

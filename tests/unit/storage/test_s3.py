@@ -291,14 +291,24 @@ def test_of_many_conditional_writes_under_throttling_exactly_one_wins(server: S3
     assert bytes(storage.read("f")) == b"writer %d" % won[0]
 
 
-def test_small_and_large_objects_are_encrypted_by_the_storage_where_that_is_set(server: S3Server) -> None:
-    storage = server.storage("encrypted", {"fs.s3a.encryption.algorithm": "SSE-S3"})
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [
+        ({"fs.s3a.encryption.algorithm": "SSE-S3"}, "AES256"),
+        ({"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": "a-key"}, "aws:kms"),
+    ],
+    ids=["SSE-S3", "SSE-KMS"],
+)
+def test_small_and_large_objects_are_encrypted_by_the_storage_where_that_is_set(
+    server: S3Server, keys: dict[str, str], asked: str
+) -> None:
+    storage = server.storage("encrypted", keys)
     storage.publish("small", b"x")
     storage.publish("large", blocks((PART >> 20) + 1))
     storage.publish_if_absent("absent", b"x")
     for name in ("small", "large", "absent"):
         headers = server.headers(f"/{server.bucket}/encrypted/{name}")
-        assert headers["x-amz-server-side-encryption"] == "AES256", name
+        assert headers["x-amz-server-side-encryption"] == asked, name
     assert bytes(storage.read("small")) == b"x"
 
 

@@ -1,0 +1,146 @@
+"""Hadoop's keys of identity and encryption: each is honoured, or Hadoop's own client is needed, or it is refused."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scala import pyspark_jars
+from lamina.storage import Storage
+from lamina.storage.hadoop import translate
+from lamina.storage.hadoop_access import RULES, table
+from lamina.testing.expect import fails_with
+
+S3 = "s3a://bucket/q/state"
+AZURE = "abfss://container@account.dfs.core.windows.net/q/state"
+GOOGLE = "gs://bucket/q/state"
+S3A = "org.apache.hadoop.fs.s3a."
+KEYS = {"fs.s3a.access.key": "id", "fs.s3a.secret.key": "secret"}
+
+HONOURED: list[tuple[str, dict[str, str]]] = [
+    (S3, {}),
+    (S3, KEYS),
+    (S3, {"fs.s3a.encryption.algorithm": "SSE-S3"}),
+    (S3, {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": "k"}),
+    (S3, {"fs.s3a.server-side-encryption-algorithm": "AES256"}),
+    (S3, {"fs.s3a.encryption.algorithm": "", "fs.s3a.assumed.role.arn": " "}),
+    (S3, {**KEYS, "fs.s3a.aws.credentials.provider": S3A + "SimpleAWSCredentialsProvider"}),
+    (
+        S3,
+        {
+            **KEYS,
+            "fs.s3a.session.token": "t",
+            "fs.s3a.aws.credentials.provider": S3A + "TemporaryAWSCredentialsProvider",
+        },
+    ),
+    (S3, {"fs.s3a.aws.credentials.provider": S3A + "AnonymousAWSCredentialsProvider"}),
+    (
+        S3,
+        {
+            "fs.s3a.bucket.other.assumed.role.arn": "arn:aws:iam::1:role/r",
+            "fs.s3a.bucket.other.encryption.algorithm": "SSE-C",
+        },
+    ),
+    (S3, {"fs.s3a.http.signer.enabled": "false", "fs.s3a.threads.max": "9", "fs.s3a.committer.name": "magic"}),
+    (S3, {"fs.azure.account.auth.type": "Custom", "fs.gs.encryption.key": "k"}),
+    (AZURE, {"fs.azure.account.key.account.dfs.core.windows.net": "k"}),
+    (AZURE, {"fs.azure.account.key": "k", "fs.azure.account.auth.type": "SharedKey"}),
+    (AZURE, {"fs.azure.account.auth.type.another.dfs.core.windows.net": "Custom"}),
+    (GOOGLE, {"fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE", "fs.gs.auth.service.account.json.keyfile": "/k"}),
+    (GOOGLE, {"fs.gs.auth.service.account.enable": "true"}),
+]
+
+NEED_JVM: list[tuple[str, str, str, dict[str, str]]] = [
+    (S3, "fs.s3a.encryption.algorithm", "SSE-C", {"fs.s3a.encryption.key": "k"}),
+    (S3, "fs.s3a.encryption.algorithm", "CSE-KMS", {"fs.s3a.encryption.key": "k"}),
+    (S3, "fs.s3a.encryption.algorithm", "of tomorrow", {}),
+    (S3, "fs.s3a.server-side-encryption-algorithm", "SSE-C", {}),
+    (S3, "fs.s3a.bucket.bucket.encryption.algorithm", "SSE-C", {"fs.s3a.encryption.algorithm": "SSE-S3"}),
+    (S3, "fs.s3a.encryption.context", "a=b", {}),
+    (S3, "fs.s3a.encryption.cse.kms.region", "eu-central-1", {}),
+    (S3, "fs.s3a.assumed.role.arn", "arn:aws:iam::1:role/r", {}),
+    (S3, "fs.s3a.aws.credentials.provider", S3A + "auth.AssumedRoleCredentialProvider", KEYS),
+    (S3, "fs.s3a.aws.credentials.provider", S3A + "SimpleAWSCredentialsProvider", {}),
+    (S3, "fs.s3a.aws.credentials.provider", f"com.example.Own,{S3A}AnonymousAWSCredentialsProvider", {}),
+    (S3, "fs.s3a.delegation.token.binding", S3A + "auth.delegation.SessionTokenBinding", {}),
+    (S3, "fs.s3a.access.grants.enabled", "true", {}),
+    (S3, "fs.s3a.custom.signers", "Own:com.example.Own", {}),
+    (AZURE, "fs.azure.account.auth.type", "OAuth", {"fs.azure.account.key": "k"}),
+    (AZURE, "fs.azure.account.auth.type.account.dfs.core.windows.net", "Custom", {}),
+    (AZURE, "fs.azure.sas.token.provider.type", "com.example.Own", {}),
+    (AZURE, "fs.azure.encryption.context.provider.type", "com.example.Own", {}),
+    (AZURE, "fs.azure.account.oauth2.msi.tenant", "t", {}),
+    (GOOGLE, "fs.gs.auth.impersonation.service.account", "a@b", {}),
+    (GOOGLE, "fs.gs.auth.service.account.enable", "false", {}),
+    (GOOGLE, "fs.gs.encryption.key", "k", {}),
+]
+
+REFUSED = [
+    (S3, "fs.s3a.encryption.of.tomorrow"),
+    (S3, "fs.s3a.server-side-encryption-of-tomorrow"),
+    (S3, "fs.s3a.bucket.bucket.assumed.role.of.tomorrow"),
+    (S3, "fs.s3a.of.tomorrow.credentials.provider"),
+    (AZURE, "fs.azure.account.oauth.of.tomorrow"),
+    (AZURE, "fs.azure.encryption.of.tomorrow"),
+    (GOOGLE, "fs.gs.auth.of.tomorrow"),
+    (GOOGLE, "fs.gs.kms.of.tomorrow"),
+]
+
+
+@pytest.mark.parametrize(("url", "keys"), HONOURED)
+def test_what_pythons_client_honours_goes_through_it(url: str, keys: dict[str, str]) -> None:
+    assert translate(url, keys).only_jvm == ""
+
+
+@pytest.mark.parametrize(("url", "key", "value", "others"), NEED_JVM)
+def test_what_it_cannot_honour_needs_hadoops_own_client(url: str, key: str, value: str, others: dict[str, str]) -> None:
+    keys = {**others, key: value}
+    assert translate(url, keys).only_jvm.startswith(f"{key}: ")
+    with fails_with("settings.invalid") as caught:
+        Storage(url, keys)
+    assert key in caught.error.message
+    assert "no JVM" in caught.error.message
+
+
+@pytest.mark.parametrize(("url", "key"), REFUSED)
+def test_an_unknown_key_of_identity_or_encryption_is_refused_by_name(url: str, key: str) -> None:
+    with fails_with("settings.invalid") as caught:
+        Storage(url, {key: "x"})
+    assert key in caught.error.message
+    assert "Remove the key" in caught.error.message
+
+
+def test_a_key_for_an_encryption_that_uses_none_is_refused() -> None:
+    with fails_with("settings.invalid") as caught:
+        Storage(S3, {"fs.s3a.encryption.algorithm": "SSE-S3", "fs.s3a.encryption.key": "k"})
+    assert "fs.s3a.encryption.key" in caught.error.message
+
+
+def test_a_buckets_own_key_goes_before_the_general_one_also_where_it_asks_for_less() -> None:
+    keys = {"fs.s3a.encryption.algorithm": "SSE-C", "fs.s3a.bucket.bucket.encryption.algorithm": "SSE-S3"}
+    assert translate(S3, keys).only_jvm == ""
+    assert translate("s3a://other/q", keys).only_jvm.startswith("fs.s3a.encryption.algorithm: ")
+
+
+def test_hadoops_own_defaults_change_nothing() -> None:
+    (client,) = pyspark_jars().glob("hadoop-client-api-*.jar")
+    with zipfile.ZipFile(client) as jar:
+        document = ElementTree.fromstring(jar.read("core-default.xml"))
+    found = {
+        str(one.findtext("name")).strip(): (one.findtext("value") or "")
+        for one in document.iter("property")
+        if str(one.findtext("name")).strip().startswith(("fs.s3a.", "fs.azure.", "fs.gs."))
+    }
+    assert len(found) > 80
+    for url in (S3, AZURE, GOOGLE):
+        assert translate(url, found).only_jvm == ""
+
+
+def test_every_rule_decides_something_and_the_page_shows_all_of_them(repository: Path) -> None:
+    page = (repository / "docs" / "spec" / "storage.md").read_text(encoding="utf-8")
+    lines = list(table())
+    assert len(lines) == len(RULES) + 2
+    assert "\n".join(lines) in page
