@@ -43,7 +43,8 @@ RULES: tuple[Rule, ...] = (
     Rule("abfs", r"enable\.delegation\.token", "honoured", "off, as without it", _OFF),
     Rule("gs", r"auth\.null\.enable", "honoured", "off, as without it", _OFF),
     Rule("s3", r"access\.key|secret\.key|session\.token", "honoured", "credentials"),
-    Rule("s3", r"security\.credential\.provider\.path", "honoured", "the JVM reads its secrets for the engine"),
+    Rule("s3", r"security\.credential\.provider\.path", "honoured", "the shim has read its secrets", "python"),
+    Rule("s3", r"security\.credential\.provider\.path", "jvm", "nobody has read credentials from it"),
     Rule(
         "s3",
         r"encryption\.algorithm|server-side-encryption-algorithm",
@@ -131,7 +132,6 @@ ANONYMOUS = _S3A + "AnonymousAWSCredentialsProvider"
 _DEFAULTS = {
     "fs.s3a.assumed.role.credentials.provider": _DEFAULT_PROVIDERS[1],
     "fs.s3a.assumed.role.session.duration": "30m",
-    "fs.gs.auth.type": "COMPUTE_ENGINE",
 }
 """Values of Hadoop's own core-default.xml: they change nothing."""
 
@@ -200,6 +200,8 @@ def _has_identity(store: str, name: str, value: str, names: Mapping[str, tuple[s
     def is_set(*parts: str) -> bool:
         return all(names.get(part, ("", ""))[1] for part in parts)
 
+    if name == "security.credential.provider.path":
+        return is_set("access.key", "secret.key")
     if store == "s3":
         providers = tuple(part.strip() for part in value.split(",") if part.strip())
         if providers in (_DEFAULT_PROVIDERS, (ANONYMOUS,)):
@@ -211,7 +213,7 @@ def _has_identity(store: str, name: str, value: str, names: Mapping[str, tuple[s
     kind = value.strip().lower()
     if store == "gs":
         keyed = is_set("auth.service.account.json.keyfile")
-        return kind == ("service_account_json_keyfile" if keyed else "application_default")
+        return kind in ({"service_account_json_keyfile"} if keyed else {"application_default", "compute_engine"})
     set_types = {
         "sharedkey": is_set("account.key"),
         "sas": is_set("sas.fixed.token"),

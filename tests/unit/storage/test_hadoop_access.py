@@ -51,6 +51,7 @@ HONOURED: list[tuple[str, dict[str, str]]] = [
     (AZURE, {"fs.azure.account.auth.type.another.dfs.core.windows.net": "Custom"}),
     (GOOGLE, {"fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE", "fs.gs.auth.service.account.json.keyfile": "/k"}),
     (GOOGLE, {"fs.gs.auth.service.account.enable": "true"}),
+    (S3, {**KEYS, "fs.s3a.security.credential.provider.path": "jceks://file/secrets"}),
 ]
 
 NEED_JVM: list[tuple[str, str, str, dict[str, str]]] = [
@@ -76,6 +77,8 @@ NEED_JVM: list[tuple[str, str, str, dict[str, str]]] = [
     (GOOGLE, "fs.gs.auth.impersonation.service.account", "a@b", {}),
     (GOOGLE, "fs.gs.auth.service.account.enable", "false", {}),
     (GOOGLE, "fs.gs.encryption.key", "k", {}),
+    (GOOGLE, "fs.gs.auth.type", "COMPUTE_ENGINE", {"fs.gs.auth.service.account.json.keyfile": "/k"}),
+    (S3, "fs.s3a.security.credential.provider.path", "jceks://file/secrets", {}),
 ]
 
 REFUSED = [
