@@ -6,10 +6,11 @@ import functools
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters, PythonServer
 
 from lamina._version import __version__
 from lamina.engine.framing import PROTOCOL
@@ -19,6 +20,8 @@ from lamina.engine.sessions import Sessions
 from lamina.errors import EngineError, LaminaError
 
 log = logging.getLogger(__name__)
+
+_ACCEPT_PAUSE_S = 0.1
 
 
 def _answered(method: Callable[..., dict[str, Any] | None]) -> Callable[..., str]:
@@ -114,12 +117,31 @@ class Control:
         self._end()
 
 
+class _PythonServer(PythonServer):  # type: ignore[misc]
+    """Py4J's server ends with the first connection that it cannot take: this one goes on."""
+
+    def run(self) -> None:
+        pause = threading.Event()
+        super().run()
+        while not self.is_shutdown:
+            # out of file descriptors or threads: who connects goes on waiting
+            pause.wait(_ACCEPT_PAUSE_S)
+            super().run()
+
+
+class _ClientServer(ClientServer):  # type: ignore[misc]
+    """Py4J's pair of client and server, with that server."""
+
+    def _create_callback_server(self, _: Any) -> PythonServer:
+        return _PythonServer(self._gateway_client, self.java_parameters, self.python_parameters, self.gateway_property)
+
+
 class ControlServer:
     """Listens on a free port of the loopback interface; a caller without the token is refused by Py4J."""
 
     def __init__(self, control: Control, token: str) -> None:
         # The Java parameters are never used: this side calls nothing in the JVM.
-        self._server = ClientServer(
+        self._server = _ClientServer(
             java_parameters=JavaParameters(port=0, auth_token=token),
             python_parameters=PythonParameters(
                 address="127.0.0.1", port=0, daemonize=True, daemonize_connections=True, auth_token=token

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.lamina.wire
 
+import java.io.IOException
 import java.lang.reflect.InvocationHandler
 import java.net.{InetAddress, SocketTimeoutException}
 import java.util.concurrent.TimeUnit
@@ -111,17 +112,26 @@ private[wire] object Control {
       ) {
     private var ended = false
 
-    /** Called with the client's lock held. */
-    override protected def getConnection(): Py4JClientConnection = {
-      val idle = connections.pollLast()
+    /** Connects without the client's lock: an engine that is stopped, or out of files, keeps nobody else waiting. */
+    override protected def getConnectionLock(): Py4JClientConnection = {
+      lock.lock()
+      val idle =
+        try connections.pollLast()
+        finally lock.unlock()
       if (idle != null) idle
-      else {
-        val connection =
-          new ClientServerConnection(gateway, startClientSocket(), null, this, null, readTimeout, authToken)
-        connection.setInitiatedFromClient(true)
-        connection.start()
-        connection
-      }
+      else
+        try connect()
+        catch { case error: IOException => throw new Py4JException("no connection to the engine", error) }
+    }
+
+    private def connect(): Py4JClientConnection = {
+      val socket = startClientSocket()
+      // for the greeting, too
+      socket.setSoTimeout(readTimeout)
+      val connection = new ClientServerConnection(gateway, socket, null, this, null, readTimeout, authToken)
+      connection.setInitiatedFromClient(true)
+      connection.start()
+      connection
     }
 
     /** Keeps as many as steady work needs: a burst, as when all stores of a query close, leaves no threads behind. */
