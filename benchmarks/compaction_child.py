@@ -23,8 +23,8 @@ from benchmarks.rounds import print_result
 from benchmarks.settings import NO_COMPACTION
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_from_json
+from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
 from lamina.format.manifest import Reference
 from lamina.format.paths import CommitName, parse_name
@@ -64,7 +64,7 @@ class Life:
         self.argument = OpenArgument(
             StoreId(directory, 0, 0, "default"), settings, {}, "benchmark", False, 2, "none", retained
         )
-        self.store, _, _ = OpenStores(Settings.parse, SystemClock(), RandomIds()).open(self.argument)
+        self.store, _, _ = StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(self.argument)
         self.background = mode == "background"
         self.rows: dict[bytes, bytes] = {}
         self.parts: list[dict[bytes, bytes]] = [{} for _ in range(PARTS)] if mode == "rolling" else []
@@ -230,7 +230,7 @@ def _size(found: Life) -> int:
 
 
 def _opened(found: Life) -> HeapStore:
-    return OpenStores(Settings.parse, SystemClock(), RandomIds()).open(found.argument)[0]
+    return StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(found.argument)[0]
 
 
 def _live_bytes(found: Life) -> int:

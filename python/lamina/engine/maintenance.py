@@ -27,8 +27,8 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.components import Clock, Ids, RandomIds, SystemClock
-from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_to_json
+from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
@@ -76,7 +76,7 @@ class Maintainer:
 
     def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
         self._clock = clock
-        self._stores = OpenStores(Settings.parse, clock, ids, jvm)
+        self._stores = StoreOpener(Settings.parse, clock, ids, jvm)
         self._kept: dict[StoreId, _Kept] = {}
 
     def work(self, job: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lamina.engine.data import Exchange, Operation
 from lamina.engine.framing import FEED_SCHEMA
-from lamina.engine.sessions import OpenStore, Sessions, field, version_of
+from lamina.engine.sessions import Sessions, StoreHandle, field, version_of
 from lamina.format import SCHEMA
 from lamina.store import Load
 from lamina.store.memory_budget import MemoryBudget, Share
@@ -41,7 +41,7 @@ def operations(sessions: Sessions, memory: Memory) -> Mapping[str, Operation]:
     """The operations by name."""
 
     @contextmanager
-    def opened(exchange: Exchange) -> Iterator[OpenStore]:
+    def opened(exchange: Exchange) -> Iterator[StoreHandle]:
         opened = sessions.get(exchange.header.get("handle"))
         with opened.in_storage(float("inf") if exchange.deadline is None else exchange.deadline):
             yield opened

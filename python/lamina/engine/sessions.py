@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.open_stores import OpenArgument, OpenStores
 from lamina.engine.reports import segment_from_json
 from lamina.engine.storage_calls import StorageCalls
+from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import EngineError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
@@ -44,7 +44,7 @@ def version_of(value: Mapping[str, Any], version: str = "version", attempt: str 
     return Version(field(value, version, int), field(value, attempt, str, type(None)))
 
 
-class OpenStore:
+class StoreHandle:
     """One handle: a store as one provider of the JVM opened it."""
 
     def __init__(
@@ -52,7 +52,7 @@ class OpenStore:
         argument: OpenArgument,
         store: HeapStore,
         maintenance: MaintenanceQueue,
-        stores: OpenStores,
+        stores: StoreOpener,
         calls: StorageCalls,
         min_age_ms: int,
     ) -> None:
@@ -166,11 +166,11 @@ class Sessions:
         # half of the places may hang in one storage before it gets no further requests
         most_late = max(1, fixed.engine_connections // 2)
         self._calls = StorageCalls(clock.monotonic, most_late, fixed.engine_request_timeout_ms / 1000)
-        self._stores = OpenStores(lambda conf: join_process(fixed, conf), clock, ids, jvm)
+        self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm)
         self._maintenance = maintenance
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._open: dict[int, OpenStore] = {}
+        self._open: dict[int, StoreHandle] = {}
 
     def open(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Opens a store; the result of `openStore`."""
@@ -183,7 +183,7 @@ class Sessions:
         argument = replace(argument, settings={**argument.settings, **shared}, claimed=claimed)
         with self._lock:
             handle = next(self._numbers)
-            self._open[handle] = OpenStore(
+            self._open[handle] = StoreHandle(
                 argument, store, self._maintenance, self._stores, self._calls, settings.retention_min_age_ms
             )
         return {
@@ -194,7 +194,7 @@ class Sessions:
             "warnings": warnings_for(argument.settings),
         }
 
-    def get(self, handle: Any) -> OpenStore:
+    def get(self, handle: Any) -> StoreHandle:
         """The store that is open under `handle`.
 
         Raises:

@@ -98,7 +98,7 @@ def encode(batches: Iterable[pa.RecordBatch], compression: Compression, written:
     writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), SCHEMA, options=options)
     for batch in remaining if first is None else chain([first], remaining):
         entries = as_entries(batch)
-        for part in split(entries):
+        for part in bounded_batches(entries):
             writer.write_batch(part)
             written.rows += part.num_rows
             written.raw_bytes += part.get_total_buffer_size() if part is entries else part.nbytes
@@ -125,7 +125,7 @@ def as_entries(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def bounded_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """`batch` in parts of at most `BATCH_ROWS` rows and `MAX_BATCH_BYTES` of keys and of values each."""
     pending = [batch]
     while pending:

@@ -69,7 +69,7 @@ def parse_name(name: str) -> CommitName | SegmentName | None:
 
 def is_immutable(path: str) -> bool:
     """Whether the file at `path` never has other contents: its name carries an id that is used once."""
-    return parse_name(split(path)[1]) is not None
+    return parse_name(directory_and_name(path)[1]) is not None
 
 
 def store_directory(operator: int, partition: int, name: str) -> str:
@@ -90,7 +90,7 @@ def join(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
 
 
-def split(path: str) -> tuple[str, str]:
+def directory_and_name(path: str) -> tuple[str, str]:
     """Directory and name of `path`."""
     directory, _, name = path.rpartition("/")
     return directory, name

@@ -17,7 +17,7 @@ PIECE_BYTES = 8 << 20
 """What is in memory at once of an object that is read in pieces; a remote storage fetches it in several requests."""
 
 
-def split(offset: int, length: int, most: int) -> Iterator[tuple[int, int]]:
+def ranges(offset: int, length: int, most: int) -> Iterator[tuple[int, int]]:
     """Offsets and lengths of the pieces of a range, each of at most `most` bytes."""
     for start in range(offset, offset + length, most):
         yield start, min(most, offset + length - start)
@@ -65,7 +65,7 @@ class Backend(ABC):
 
     def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         """As `read_range`, piece by piece, of an object of `size` bytes; it stays here whole where copies are kept."""
-        for start, wanted in split(offset, length, PIECE_BYTES):
+        for start, wanted in ranges(offset, length, PIECE_BYTES):
             yield self.read_range(path, start, wanted)
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.storage.backend import PIECE_BYTES, Backend, Listed, split
+from lamina.storage.backend import PIECE_BYTES, Backend, Listed, ranges
 from lamina.storage.cache_file import CacheFile
 from lamina.storage.local_copies import LocalCache, Writing
 
@@ -85,7 +85,7 @@ class CachingBackend(Backend):
             self._being_copied.add(path)
         writing: Writing | None = None
         try:
-            for start, wanted in split(offset, length, PIECE_BYTES):
+            for start, wanted in ranges(offset, length, PIECE_BYTES):
                 piece = self._copied(path, start, wanted)
                 if piece is None:
                     if alone and start == offset:
@@ -112,7 +112,7 @@ class CachingBackend(Backend):
     def _fill(self, writing: Writing, path: str, start: int, end: int) -> None:
         """Adds what only the copy needs; a failure only means that there will be none."""
         try:
-            for position, wanted in split(start, end - start, _PIECE_BYTES):
+            for position, wanted in ranges(start, end - start, _PIECE_BYTES):
                 if not writing.open:
                     return
                 writing.write(self._inner.read_range(path, position, wanted))

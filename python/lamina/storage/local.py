@@ -20,7 +20,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.storage.backend import Backend, Listed, NotDurable, split
+from lamina.storage.backend import Backend, Listed, NotDurable, ranges
 from lamina.storage.temporary import temporary_name
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -150,7 +150,7 @@ class LocalBackend(Backend):
     def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         # one handle, so that the file may be deleted meanwhile
         with open(self._path(path), "rb", buffering=0) as file:
-            for start, wanted in split(offset, length, PIECE_BYTES):
+            for start, wanted in ranges(offset, length, PIECE_BYTES):
                 yield _pread(file, start, wanted)
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:

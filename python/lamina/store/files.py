@@ -16,7 +16,7 @@ from lamina.format.container import COMMIT, Contents, Footer
 from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName
 from lamina.storage import Listed, Storage
-from lamina.storage.backend import PIECE_BYTES, split
+from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
 from lamina.store.section_reader import SectionFile, verified
 
@@ -277,7 +277,7 @@ class StoreFiles:
 
 def _section(contents: Contents, reference: Reference, where: str) -> Section:
     """The section that is referred to, if this is a file of the store that the reference names."""
-    _check_identity(paths.split(reference.path or "")[1], contents, reference.origin, where)
+    _check_identity(paths.directory_and_name(reference.path or "")[1], contents, reference.origin, where)
     section = next((section for section in contents.sections if section.offset == reference.offset), None)
     if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
         raise container.damaged(where, "it does not have the section that is referred to")
@@ -306,7 +306,7 @@ def _foreign(where: str, held: str, store: StoreIdentity, expected: StoreIdentit
 
 def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buffer]:
     """A section in small pieces."""
-    for offset, length in split(section.offset, section.length, _PIECE_BYTES):
+    for offset, length in ranges(section.offset, section.length, _PIECE_BYTES):
         yield storage.read_range(path, offset, length)
 
 

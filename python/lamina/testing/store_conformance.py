@@ -43,7 +43,11 @@ class StoreConformance:
 
     def files(self) -> dict[str, list[str]]:
         """The names of the checkpoint's files, by directory."""
-        directories = (paths.split(paths.CHECKPOINT)[0], paths.RUNS, paths.store_directory(0, 0, "default"))
+        directories = (
+            paths.directory_and_name(paths.CHECKPOINT)[0],
+            paths.RUNS,
+            paths.store_directory(0, 0, "default"),
+        )
         return {directory: sorted(entry.name for entry in self.storage.list(directory)) for directory in directories}
 
     @staticmethod

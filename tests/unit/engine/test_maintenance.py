@@ -17,9 +17,9 @@ from lamina.components import RandomIds, SystemClock
 from lamina.engine import maintenance_queue, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.open_stores import OpenArgument
 from lamina.engine.reports import segment_from_json
 from lamina.engine.sessions import Sessions
+from lamina.engine.store_opener import OpenArgument
 from lamina.format.container import verify
 from lamina.format.entries import PUT
 from lamina.format.manifest import RUN

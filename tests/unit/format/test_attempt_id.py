@@ -42,7 +42,7 @@ def test_the_name_of_a_segment_is_parsed_back(start: int, end: int, id: str) -> 
 
 @given(NUMBERS, st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1))
 def test_the_claim_of_a_run_is_parsed_back(epoch: int, run: str) -> None:
-    directory, name = paths.split(paths.run_path(epoch, run))
+    directory, name = paths.directory_and_name(paths.run_path(epoch, run))
     assert directory == paths.RUNS
     assert paths.parse_run(name) == (epoch, run)
 

@@ -305,7 +305,7 @@ def test_large_batches_are_split_and_sections_can_be_decoded_piece_by_piece() ->
 
 def test_a_batch_with_too_many_bytes_is_split_down_to_single_entries() -> None:
     large = batch(5, b"x" * (40 << 20))
-    parts = list(entries.split(large))
+    parts = list(entries.bounded_batches(large))
     assert [part.num_rows for part in parts] == [1, 1, 1, 1, 1]
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([large]))
 

@@ -27,7 +27,10 @@ def query(tmp_path: Path) -> Query:
 def cut_off(tmp_path: Path, query: Query) -> set[str]:
     """Leaves what killed processes left of their publications, as old as the minimum age; gives the paths."""
     identity, runs = paths.CHECKPOINT, paths.run_path(1, "run")
-    left = {f"{directory}/.{name}.7-1.tmp" for directory, name in (paths.split(identity), paths.split(runs))}
+    left = {
+        f"{directory}/.{name}.7-1.tmp"
+        for directory, name in (paths.directory_and_name(identity), paths.directory_and_name(runs))
+    }
     aged = query.clock.now_ms() - MIN_AGE_MS
     for path in left:
         (tmp_path / path).write_bytes(b"half")

@@ -92,7 +92,7 @@ class _Opening:
     users: int = 0
 
 
-class OpenStores:
+class StoreOpener:
     """Opens stores; those of one checkpoint, run and set of credentials share what is known of the checkpoint.
 
     Nothing here is global: another query, session or set of credentials is another key. `settings_of` reads the

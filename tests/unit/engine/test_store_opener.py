@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lamina.components import RandomIds, SystemClock
-from lamina.engine.open_stores import OpenArgument, OpenStores
+from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import PREFIX, Settings
 from lamina.store import CheckpointState, StoreId, Version
@@ -34,19 +34,19 @@ def argument(
     )
 
 
-def open_stores() -> OpenStores:
-    return OpenStores(Settings.parse, SystemClock(), RandomIds())
+def opener() -> StoreOpener:
+    return StoreOpener(Settings.parse, SystemClock(), RandomIds())
 
 
 def test_nothing_stays_of_an_opening_that_found_its_checkpoint_open(tmp_path: Path) -> None:
-    stores = open_stores()
+    stores = opener()
     for partition in range(2):
         stores.open(argument(tmp_path, partition))
     assert stores._opening == {}
 
 
 def test_nothing_stays_of_an_opening_that_failed(tmp_path: Path) -> None:
-    stores = open_stores()
+    stores = opener()
     for run in ("a", "b"):
         with fails_with("storage.scheme"):
             stores.open(argument("nosuchscheme://bucket/state", run=run))
@@ -54,7 +54,7 @@ def test_nothing_stays_of_an_opening_that_failed(tmp_path: Path) -> None:
 
 
 def test_stores_that_open_at_once_share_one_checkpoint(tmp_path: Path) -> None:
-    stores = open_stores()
+    stores = opener()
     barrier = threading.Barrier(8)
     found: list[CheckpointState] = []
 
@@ -76,7 +76,7 @@ def test_stores_that_open_at_once_share_one_checkpoint(tmp_path: Path) -> None:
 def test_an_opening_that_fails_lets_one_of_those_that_wait_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores = open_stores()
+    stores = opener()
     real = CheckpointState.open
     tries = itertools.count(1)
     at_once = threading.Event()
@@ -122,7 +122,7 @@ def test_commits_and_segments_are_on_the_disk_before_they_count_where_that_is_se
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool
 ) -> None:
     settings = {PREFIX + "storage.fsync.enabled": str(enabled).lower()}
-    store, _, _ = open_stores().open(argument(tmp_path, settings=settings))
+    store, _, _ = opener().open(argument(tmp_path, settings=settings))
     query = Query()
     version = store.confirm(query.run_batches(store, Version(0), 8)[-1])
     flushed = ["file", "rename", str(tmp_path / "0" / "0")] if enabled else ["rename"]
@@ -140,7 +140,7 @@ def test_a_commit_whose_name_may_not_last_does_not_count_although_it_is_there(
 ) -> None:
     """A disk that breaks: the file is renamed, and its directory cannot be flushed, or the system says otherwise."""
     settings = {PREFIX + "storage.fsync.enabled": "true"}
-    store, _, _ = open_stores().open(argument(tmp_path, settings=settings))
+    store, _, _ = opener().open(argument(tmp_path, settings=settings))
     query = Query()
     version = store.confirm(query.run_batches(store, Version(0), 2)[-1])
     files = {path.name for path in (tmp_path / "0" / "0").iterdir()}
