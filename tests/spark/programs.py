@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
-from tests.spark.jvms import ONE_COMPILER, local_files
+from tests.spark.jvms import java_options, local_files
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -44,7 +44,8 @@ def program_session(master: str, jar: str, settings: dict[str, str]) -> SparkSes
     """A program's session with lamina; on a cluster its executors have one core each."""
     shared = {
         **local_files(),
-        **ONE_COMPILER,
+        # with both compilers: tasks run side by side here, and re-ordering shows under the second one
+        **java_options(),
         "spark.jars": jar,
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

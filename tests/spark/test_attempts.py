@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.jvms import ONE_COMPILER
+from tests.spark.jvms import java_options
 from tests.spark.streams import LAMINA, Streams
 from tests.spark.test_storages import run as run_elsewhere
 
 BATCHES = 50
 FEW_BATCHES = 15
 
-ELSEWHERE = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "1", **ONE_COMPILER}
+ELSEWHERE = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "1", **java_options()}
 
 
 def rows(batch: int) -> list[dict[str, Any]]:

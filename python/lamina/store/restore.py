@@ -114,11 +114,14 @@ class _Reader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         decoding = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-restore-decode")
         fetching = ThreadPoolExecutor(self._files_ahead, thread_name_prefix="lamina-restore-fetch")
+        ended = False
         try:
             yield from self._ordered(fetching, decoding)
+            ended = True
         finally:
             for pool in (fetching, decoding):
-                pool.shutdown(wait=True, cancel_futures=True)
+                # at the end nothing waits any more but the ends of local copies, which belong to what was read
+                pool.shutdown(wait=True, cancel_futures=not ended)
             self._share.close()
 
     def _ordered(self, fetching: ThreadPoolExecutor, decoding: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:

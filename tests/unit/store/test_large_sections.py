@@ -8,7 +8,9 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +21,7 @@ from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage, backend, cache, local
 from lamina.storage.cache import CachingBackend
 from lamina.storage.local import LocalBackend
-from lamina.store import Version, files, merge
+from lamina.store import Version, files, merge, restore
 from lamina.store.plain import newest_first
 from lamina.store.versions import file_name
 from lamina.testing.expect import fails_with
@@ -206,6 +208,44 @@ def test_a_damaged_local_copy_is_left_in_the_middle_for_the_storage(
     copies.keep(f"{inner.url}/{path}", bytes(bad))
     query.assert_restores(query.open(read_only=True), version)
     assert copies.drop([f"{inner.url}/{path}"]) == 0, "the damaged copy is gone"
+
+
+class LateThreads(ThreadPoolExecutor):
+    """Begins with what follows the first read of a section only when the restore has ended, as on a busy machine."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._late: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+        self._reads = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self._reads += fn is next
+        if fn is next and self._reads > 1:
+            self._late.append((Future(), fn, args))
+            return self._late[-1][0]
+        return super().submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for future, fn, args in self._late:
+            if cancel_futures:
+                future.cancel()
+            else:
+                future.set_result(fn(*args))
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+def test_a_large_section_that_was_read_is_kept_although_the_restore_ends_before_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "ThreadPoolExecutor", LateThreads)
+    inner = Storage(str(tmp_path / "remote"))
+    query = Query(inner)
+    version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, os.urandom(8)) for number in range(20_000)})
+    copies = LocalCache(str(tmp_path / "copies"), 64 << 20, is_immutable)
+    query.storage = Storage(inner.url, backend=CachingBackend(inner._backend, copies, inner.url))
+    query.assert_restores(query.open(read_only=True), version)
+    assert version.attempt is not None
+    assert copies.drop([f"{inner.url}/0/0/{file_name(version.attempt)}"]) == 1, "the copy is there"
 
 
 REMOTE = """
