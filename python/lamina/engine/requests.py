@@ -143,7 +143,9 @@ class Requests:
             with self._changed:
                 del self._active[request_id]
                 if request.broken is not None:
-                    self._broken[request_id] = request.broken
+                    # not the error itself: its traceback holds what was read and decoded ahead
+                    error = LaminaError.from_kind(request.broken.kind, request.broken.message)
+                    self._broken[request_id] = error
                     while len(self._broken) > _BROKEN_KEPT:
                         self._broken.popitem(last=False)
                 self._count(op, (self._now() - begun) * 1000, request.failed)
