@@ -86,7 +86,7 @@ class Backend(ABC):
         return False
 
     def forget(self, path: str) -> bool:
-        """Drops a local copy of an object, whose contents turned out wrong; whether there was one."""
+        """Drops a local copy of an object, whose contents turned out wrong; whether they may be those of a copy."""
         return False
 
     @abstractmethod

@@ -141,7 +141,11 @@ class CachingBackend(Backend):
         return self._inner.stamp(path)
 
     def forget(self, path: str) -> bool:
-        return self._cache.holds(path) and self._cache.drop([self._url(path)]) > 0
+        if not self._cache.holds(path):
+            return False
+        # another reader of the same copy may have dropped it first
+        self._cache.drop([self._url(path)])
+        return True
 
     def size(self, path: str) -> int:
         return self._inner.size(path)

@@ -123,7 +123,7 @@ class Storage:
             self._call("delete", paths[0], lambda: self._backend.delete_many(paths))
 
     def forget(self, path: str) -> bool:
-        """Drops a local copy of an object, whose contents turned out wrong; whether there was one to read around."""
+        """Drops a local copy of an object, whose contents turned out wrong; whether they may be those of a copy."""
         return self._backend.forget(path)
 
     def size(self, path: str) -> int:

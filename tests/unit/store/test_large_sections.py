@@ -192,9 +192,11 @@ def test_appends_that_are_out_when_the_section_turns_out_damaged_are_not_taken_t
     query.assert_restores(reader, versions[-1])
 
 
+@pytest.mark.parametrize("first", ["this one", "another"])
 def test_a_damaged_local_copy_is_left_in_the_middle_for_the_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whichever of its readers drops it first."""
     monkeypatch.setattr(cache, "PIECE_BYTES", 1000)
     inner = Storage(str(tmp_path / "remote"))
     copies = LocalCache(str(tmp_path / "copies"), 64 << 20, is_immutable)
@@ -206,6 +208,14 @@ def test_a_damaged_local_copy_is_left_in_the_middle_for_the_storage(
     for position in range(len(bad) // 3, len(bad) // 2, 500):
         bad[position] ^= 1
     copies.keep(f"{inner.url}/{path}", bytes(bad))
+    forget = query.storage.forget
+    if first == "another":
+
+        def forgotten(path: str) -> bool:
+            copies.drop([f"{inner.url}/{path}"])
+            return forget(path)
+
+        monkeypatch.setattr(query.storage, "forget", forgotten)
     query.assert_restores(query.open(read_only=True), version)
     assert copies.drop([f"{inner.url}/{path}"]) == 0, "the damaged copy is gone"
 
