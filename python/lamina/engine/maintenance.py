@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.components import Clock, Ids, RandomIds, SystemClock
-from lamina.engine.reports import segment_to_json
+from lamina.engine.reports import segment_from_json, segment_to_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
@@ -102,7 +102,8 @@ class Maintainer:
 
         try:
             confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
-            store.keep_segments(job["waiting"])
+            # the engine knows best which wait: this process may be new, or have made some that it never heard of
+            store.set_waiting_segments([segment_from_json(segment) for segment in job["waiting"]])
             report["stamped"] = [
                 {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
                 for name, stamped in store.stamp_segments(progress)

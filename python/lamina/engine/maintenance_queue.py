@@ -40,13 +40,14 @@ Report = Callable[[dict[str, Any]], None]
 class Job:
     """Maintenance of one store: what the process is told, and who hears what it reports.
 
-    `waiting` gives the finished segments that the store's next commit is to refer to. It is asked when the job is sent:
-    then the reports of all jobs before it were heard. `left` is when the store was closed, in seconds of the clock.
+    `waiting` gives, as JSON, the finished segments that the store's next commit is to refer to. It is asked when the
+    job is sent: then the reports of all jobs before it were heard. `left` is when the store was closed, in seconds of
+    the clock.
     """
 
     argument: dict[str, Any]
     report: Report
-    waiting: Callable[[], list[str]]
+    waiting: Callable[[], list[dict[str, Any]]]
     left: float | None = None
 
 

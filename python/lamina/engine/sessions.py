@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.reports import segment_from_json
+from lamina.engine.reports import segment_from_json, segment_to_json
 from lamina.engine.storage_calls import StorageCalls
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import EngineError, StateError
@@ -24,6 +24,9 @@ from lamina.store.memory_budget import Share
 
 _SHORTEST_STAMP_S = 5.0
 """Segments that wait are not stamped more often than this, however short the minimum age is."""
+
+_STAMPED_S = 3600.0
+"""How long those of a store that was closed are stamped: it may be closed and opened for each batch."""
 
 
 def field(value: Mapping[str, Any], name: str, *types: type) -> Any:
@@ -55,13 +58,16 @@ class StoreHandle:
         stores: StoreOpener,
         calls: StorageCalls,
         min_age_ms: int,
+        now: Callable[[], float],
     ) -> None:
         self.argument = argument
         self.store = store
         self._maintenance = maintenance
         self._stores = stores
         self._calls = calls
+        self._now = now
         self._confirmed: Version | None = None
+        self._closed_s: float | None = None
         self._stamp_s = max(_SHORTEST_STAMP_S, min_age_ms / 4 / 1000)
 
     def in_storage(self, deadline: float | None = None) -> AbstractContextManager[None]:
@@ -132,12 +138,14 @@ class StoreHandle:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
         }
-        return self._maintenance.submit(
-            self.argument.store, Job(argument, self._maintained, self.store.waiting_segments)
-        )
+        return self._maintenance.submit(self.argument.store, Job(argument, self._maintained, self._waiting))
+
+    def _waiting(self) -> list[dict[str, Any]]:
+        return [segment_to_json(segment) for segment in self.store.waiting_segments()]
 
     def close(self) -> None:
         """Says that the handle is used no more."""
+        self._closed_s = self._now()
         if not self.argument.read_only:
             self._maintenance.leave(self.argument.store, self._maintained)
 
@@ -148,7 +156,9 @@ class StoreHandle:
         for stamped in report.get("stamped", ()):
             found = stamped["segment"]
             self.store.replace_segment(stamped["name"], None if found is None else segment_from_json(found))
-        if self.store.waiting_segments():
+        # a store that is not opened here again must not keep its segments young for ever
+        closed_for_s = 0.0 if self._closed_s is None else self._now() - self._closed_s
+        if self.store.waiting_segments() and closed_for_s < _STAMPED_S:
             # the query's next batch may be far off, and Spark may ask for no maintenance until then
             self._maintenance.call_later(self.argument.store, self._stamp_s, self._stamp)
 
@@ -165,6 +175,7 @@ class Sessions:
     ) -> None:
         # half of the places may hang in one storage before it gets no further requests
         most_late = max(1, fixed.engine_connections // 2)
+        self._clock = clock
         self._calls = StorageCalls(clock.monotonic, most_late, fixed.engine_request_timeout_ms / 1000)
         self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm)
         self._maintenance = maintenance
@@ -184,7 +195,13 @@ class Sessions:
         with self._lock:
             handle = next(self._numbers)
             self._open[handle] = StoreHandle(
-                argument, store, self._maintenance, self._stores, self._calls, settings.retention_min_age_ms
+                argument,
+                store,
+                self._maintenance,
+                self._stores,
+                self._calls,
+                settings.retention_min_age_ms,
+                self._clock.monotonic,
             )
         return {
             "handle": handle,

@@ -186,14 +186,14 @@ class Compaction:
         return 0 <= self._clock.now_ms() - segment.published_ms <= _waiting_ms(min_age_ms) // 2
 
     def stamped(self, segment: Segment, min_age_ms: int, worked: Callable[[], None]) -> Segment | None:
-        """A segment that stays young for a while: one of at most a quarter of the minimum age as it is, and an older
-        one with a new time of publication; None where it is lost.
+        """A segment that stays young for a while: one of at most an eighth of the minimum age as it is, and an older
+        one with a new time of publication; None where it is lost. It is to be asked for each quarter of that age.
 
         A young file gets it by a stamp where the storage knows how, otherwise by a copy. An old one, which a collector
         may have in its hands, gets a copy: a new name is in nobody's hands.
         """
         now = self._clock.now_ms()
-        if 0 <= now - segment.published_ms <= _waiting_ms(min_age_ms) // 4:
+        if 0 <= now - segment.published_ms <= _waiting_ms(min_age_ms) // 8:
             return segment
         manifest = segment.manifest
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -257,13 +257,13 @@ class HeapStore:
         """Lets the next commit refer to `stamped` in place of the waiting segment of that name; None forgets it."""
         self._segments.replace(name, stamped)
 
-    def waiting_segments(self) -> list[str]:
-        """The names of finished segments that the next commit is to refer to."""
-        return self._segments.names()
+    def waiting_segments(self) -> list[Segment]:
+        """The finished segments that the next commit is to refer to."""
+        return self._segments.all()
 
-    def keep_segments(self, names: Collection[str]) -> None:
-        """Forgets all finished segments but those of these names: no commit is to refer to them."""
-        self._segments.keep(names.__contains__)
+    def set_waiting_segments(self, segments: Sequence[Segment]) -> None:
+        """Lets the next commit refer to these finished segments, and to no others."""
+        self._segments.set(segments)
 
     def collect(self, confirmed: Version, *, dry_run: bool, progressed: Callable[[], None] = lambda: None) -> Collected:
         """Deletes files that nothing needs any more, by the rules of `lamina.store.retention`.
@@ -273,7 +273,7 @@ class HeapStore:
         """
         newest = Version(confirmed.version, self._versions.locate(confirmed))
         return self._collector.collect(
-            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self.waiting_segments(), progressed=progressed
+            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self._segments.names(), progressed=progressed
         )
 
     def rest(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lamina.format.manifest import Reference
 from lamina.store import chain
@@ -31,12 +31,16 @@ class WaitingSegments:
 
     def names(self) -> list[str]:
         """The names of their files."""
-        with self._lock:
-            return [str(segment.reference().path) for segment in self._segments]
+        return [str(segment.reference().path) for segment in self.all()]
 
-    def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forgets the segments whose files are not wanted, or not there, any more."""
-        lost = {name for name in self.names() if not wanted(name)}
+    def set(self, segments: Sequence[Segment]) -> None:
+        """Lets these segments wait, and no others."""
+        with self._lock:
+            self._segments = list(segments)
+
+    def keep(self, present: Callable[[str], bool]) -> None:
+        """Forgets the segments whose files are not there any more."""
+        lost = {name for name in self.names() if not present(name)}
         with self._lock:
             self._segments = [kept for kept in self._segments if kept.reference().path not in lost]
 

@@ -258,7 +258,7 @@ class StoreMachine(QueryMachine):
         if confirmed == 0 or not self._footprint(self.committed):
             return  # nothing of the query was written yet
         needed = {name for version in self._retained() for name in self._footprint(version)}
-        needed.update(executor.store.waiting_segments())
+        needed.update(str(segment.name) for segment in executor.store.waiting_segments())
         for name in self._names():
             parsed = parse_name(name)
             if isinstance(parsed, CommitName) and parsed.version > confirmed:

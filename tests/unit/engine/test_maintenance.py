@@ -17,7 +17,7 @@ from lamina.components import RandomIds, SystemClock
 from lamina.engine import maintenance_queue, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.reports import segment_from_json
+from lamina.engine.reports import segment_from_json, segment_to_json
 from lamina.engine.sessions import Sessions
 from lamina.engine.store_opener import OpenArgument
 from lamina.format.container import verify
@@ -42,7 +42,7 @@ def job(
     *,
     run: str = "run",
     collect: bool = True,
-    waiting: Sequence[str] = (),
+    waiting: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     argument = OpenArgument(StoreId(str(directory), 0, partition, "default"), {}, {}, run, False, 2, "4.3.0", 3)
     return {
@@ -157,8 +157,7 @@ def test_a_segment_that_no_commit_refers_to_yet_is_not_merged_again(tmp_path: Pa
     first = maintainer.work(job(tmp_path, 0, versions[-2], collect=False))["segment"]
     assert first is not None
     # the engine had not heard of it when the next version was committed, and asks again
-    waiting = [str(segment_from_json(first).name)]
-    second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False, waiting=waiting))["segment"]
+    second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False, waiting=[first]))["segment"]
     assert second is None
 
 
@@ -201,8 +200,7 @@ def test_a_collection_that_reads_many_manifests_says_that_it_goes_on(tmp_path: P
     maintainer = Maintainer(SystemClock(), RandomIds())
     segment = maintainer.work(job(tmp_path, 0, version, collect=False))["segment"]
     told: list[int] = []
-    waiting = [str(segment_from_json(segment).name)]
-    report = maintainer.work(job(tmp_path, 0, version, waiting=waiting), lambda done, _: told.append(done))
+    report = maintainer.work(job(tmp_path, 0, version, waiting=[segment]), lambda done, _: told.append(done))
     assert (report["ok"], report["segment"]) == (True, None)
     assert len(told) >= 40
     assert told == sorted(told)
@@ -374,10 +372,13 @@ def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path:
             store.adopt(segment_from_json(report["segment"]))
         reports(report)
 
+    def waiting() -> list[dict[str, Any]]:
+        return [segment_to_json(segment) for segment in store.waiting_segments()]
+
     for handle, version in enumerate(versions[-2:]):
         # two handles of one store: neither job takes the place of the other
         argument = job(tmp_path, 0, version, collect=False)
-        queue.submit(handle, Job(argument, adopted, store.waiting_segments))
+        queue.submit(handle, Job(argument, adopted, waiting))
     queue.start()
     reports.wait_for(2)
     assert [report["segment"] is not None for report in reports.all] == [True, False]
@@ -393,7 +394,7 @@ def test_a_segment_that_waits_is_stamped_by_each_job_and_the_report_says_so(tmp_
     assert first["stamped"] == []
     for _ in range(10):
         clock.advance(MIN_AGE_MS * 2 // 5)
-        (stamped,) = maintainer.work(job(tmp_path, 0, versions[-1], waiting=[str(segment.name)]))["stamped"]
+        (stamped,) = maintainer.work(job(tmp_path, 0, versions[-1], waiting=[segment_to_json(segment)]))["stamped"]
         assert stamped["name"] == str(segment.name)
         segment = segment_from_json(stamped["segment"])
         assert segment.published_ms == clock.now_ms()
@@ -404,6 +405,40 @@ def test_a_segment_that_waits_is_stamped_by_each_job_and_the_report_says_so(tmp_
     manifest = store.manifest(query.run_batches(store, versions[-1], 1)[-1])
     assert manifest is not None
     assert str(segment.name) in {reference.path for reference in manifest.references}
+
+
+def test_a_process_that_took_the_place_of_a_killed_one_stamps_the_segments_that_wait(tmp_path: Path) -> None:
+    """It learns them from the job. Without their stamps no commit could name them, nor any that is finished later."""
+    query = Query(Storage(str(tmp_path)))
+    versions = query.run_batches(query.open(), EMPTY, 6)
+    clock = ManualClock(SystemClock().now_ms())
+    segment = Maintainer(clock, RandomIds()).work(job(tmp_path, 0, versions[-1], collect=False))["segment"]
+    clock.advance(MIN_AGE_MS * 2 // 5)
+    (stamped,) = Maintainer(clock, RandomIds()).work(job(tmp_path, 0, versions[-1], waiting=[segment]))["stamped"]
+    assert stamped["name"] == str(segment_from_json(segment).name)
+    assert stamped["segment"]["published_ms"] == clock.now_ms()
+
+
+@pytest.mark.parametrize(("closed_for_s", "again"), [(3500, True), (3700, False)])
+def test_the_segments_of_a_closed_store_are_stamped_for_an_hour(
+    closed_for_s: int, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be opened again for its next batch; that of a query that has ended must leave its file to collectors."""
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    clock = ManualClock(SystemClock().now_ms())
+    queue = MaintenanceQueue(clock, str(tmp_path), 60)
+    asked: list[float] = []
+    monkeypatch.setattr(queue, "call_later", lambda store, delay_s, submit: asked.append(delay_s))
+    opened = Sessions(Settings(), queue, clock, RandomIds())
+    handle = opened.open(job(tmp_path, 0, version)["open"])["handle"]
+    store = opened.get(handle)
+    store.begin({"version": 6, "attempt": version.attempt, **BEGIN})
+    report = Maintainer(clock, RandomIds()).work(job(tmp_path, 0, version, collect=False))
+    opened.close(handle)
+    clock.advance(closed_for_s * 1000)
+    store._maintained(report)
+    assert bool(asked) == again
 
 
 def test_a_store_whose_segment_waits_is_asked_for_again_although_nobody_maintains_it(
@@ -429,4 +464,4 @@ def test_a_store_whose_segment_waits_is_asked_for_again_although_nobody_maintain
     finally:
         queue.close()
     assert handed[0].argument["collect"] is False
-    assert handed[0].waiting() == [str(segment_from_json(report["segment"]).name)]
+    assert handed[0].waiting() == [report["segment"]]

@@ -243,6 +243,10 @@ def waiting() -> tuple[Query, ManualClock, HeapStore, Version, Segment]:
     return query, clock, store, base, segment
 
 
+def names_waiting(store: HeapStore) -> list[str]:
+    return [str(segment.name) for segment in store.waiting_segments()]
+
+
 def written(query: Query, calls: int) -> list[str]:
     """What was published since `calls` calls."""
     return [path for operation, path in query.faults.calls[calls:] if operation == "publish"]
@@ -257,7 +261,7 @@ def test_a_commit_writes_no_segment_anew_however_long_it_waited(waited: float) -
     version = query.run_batches(store, base, 1)[-1]
     assert [path.endswith(".lam") for path in written(query, calls)] == [True]
     assert len(references(store, version)) == 5
-    assert store.waiting_segments() == [str(segment.name)]
+    assert names_waiting(store) == [str(segment.name)]
     query.assert_restores(query.open(), version)
 
 
@@ -273,6 +277,18 @@ def test_a_segment_that_is_stamped_in_time_is_referred_to_hours_later_and_never_
     query.assert_restores(query.open(), version)
 
 
+def test_a_segment_that_is_asked_for_each_quarter_of_the_minimum_age_is_stamped_and_never_written_again() -> None:
+    """Also where each time it is a millisecond too early for a quarter: the next one would come too late."""
+    query, clock, store, _, segment = waiting()
+    calls = len(query.faults.calls)
+    for _ in range(20):
+        clock.advance(query.settings.retention_min_age_ms // 4 - 1)
+        store.stamp_segments()
+        clock.advance(1)
+    assert written(query, calls) == []
+    assert names_waiting(store) == [str(segment.name)]
+
+
 def test_a_stamp_is_a_new_time_of_publication_so_that_collectors_let_the_file_be(tmp_path: Path) -> None:
     query = Query(Storage(str(tmp_path)))
     store = query.open()
@@ -286,9 +302,9 @@ def test_a_stamp_is_a_new_time_of_publication_so_that_collectors_let_the_file_be
 
 def test_a_young_segment_is_not_stamped() -> None:
     query, clock, store, _, segment = waiting()
-    clock.advance(query.settings.retention_min_age_ms // 4)
+    clock.advance(query.settings.retention_min_age_ms // 8)
     assert store.stamp_segments() == []
-    assert store.waiting_segments() == [str(segment.name)]
+    assert names_waiting(store) == [str(segment.name)]
 
 
 @pytest.mark.parametrize("waited", [0.51, 5, -1])
@@ -311,7 +327,7 @@ def test_a_storage_that_knows_no_stamps_gets_a_copy() -> None:
         patch.setattr(FaultyBackend, "stamp", lambda self, path: False)
         changed = store.stamp_segments()
     assert [name for name, _ in changed] == [str(segment.name)]
-    assert store.waiting_segments() != [str(segment.name)]
+    assert names_waiting(store) != [str(segment.name)]
     version = query.run_batches(store, base, 1)[-1]
     assert references(store, version) == [(4, 5), (0, 4)]
     query.assert_restores(query.open(), version)
@@ -323,7 +339,7 @@ def test_a_stamp_that_took_so_long_that_it_may_have_come_too_late_counts_for_not
     query.faults._wait = clock.advance
     query.faults.inject(Fault("stamp", effect=Effect.DELAY, delay_ms=query.settings.retention_min_age_ms // 2))
     assert [name for name, _ in store.stamp_segments()] == [str(segment.name)]
-    assert store.waiting_segments() != [str(segment.name)]
+    assert names_waiting(store) != [str(segment.name)]
 
 
 def test_a_segment_that_was_lost_while_it_waited_is_not_referred_to() -> None:
@@ -331,7 +347,7 @@ def test_a_segment_that_was_lost_while_it_waited_is_not_referred_to() -> None:
     query.storage.delete_many([f"0/0/{segment.name}"])
     clock.advance(query.settings.retention_min_age_ms)
     assert store.stamp_segments() == [(str(segment.name), None)]
-    assert store.waiting_segments() == []
+    assert names_waiting(store) == []
     version = query.run_batches(store, base, 1)[-1]
     assert len(references(store, version)) == 5
     query.assert_restores(query.open(), version)
@@ -359,7 +375,7 @@ def test_a_segment_merged_from_one_that_is_too_old_waits_with_it() -> None:
     store.adopt(newer)
     clock.advance(query.settings.retention_min_age_ms // 5)
     assert len(references(store, query.run_batches(store, version, 1)[-1])) == 17
-    assert store.waiting_segments() == [str(segment.name), str(newer.name)]
+    assert names_waiting(store) == [str(segment.name), str(newer.name)]
 
 
 def test_only_a_confirmed_version_is_compacted() -> None:
