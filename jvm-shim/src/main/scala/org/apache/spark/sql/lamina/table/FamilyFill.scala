@@ -89,12 +89,12 @@ private[lamina] final class FamilyFill private[table] (
       )
       if (rowOf(word) == row) Rows.clearFlags(row, Rows.Held)
     }
-    replaced.foreach(pages.bury)
+    replaced.foreach(pages.free)
     removed.foreach { row =>
       val key = Rows.keyAddress(row)
       index.find(KeyHash.hash(null, key, Rows.keyLength(row)), null, key, Rows.keyLength(row))
       index.erase()
-      pages.bury(row)
+      pages.free(row)
     }
     waiting.clear()
     replaced.clear()

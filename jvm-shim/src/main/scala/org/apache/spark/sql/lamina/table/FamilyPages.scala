@@ -66,7 +66,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   }
 
   /** The space of a row may be used again: nobody reads it any more. */
-  def bury(row: Long): Unit = {
+  def free(row: Long): Unit = {
     val page = pageOf(row)
     val size = Rows.size(row)
     Rows.markDead(row)

@@ -246,15 +246,15 @@ final class FamilyTable private[table] (
       if (after != 0L) Rows.setFlags(after, Rows.Held)
       i -= 1
     }
-    resting.add(this, log, news = true)
+    resting.add(this, log, newRows = true)
   }
 
   /** The rows of a log that has rested: those before its transaction, or the new ones. */
-  private[table] def bury(log: LongLog, news: Boolean, from: Int, until: Int): Unit = {
+  private[table] def freeRows(log: LongLog, newRows: Boolean, from: Int, until: Int): Unit = {
     var i = from
     while (i < until) {
-      val row = if (news) log.second(i) else log.first(i)
-      if (row != 0L && (row & 1L) == 0L) pages.bury(row)
+      val row = if (newRows) log.second(i) else log.first(i)
+      if (row != 0L && (row & 1L) == 0L) pages.free(row)
       i += 1
     }
   }
@@ -322,7 +322,7 @@ final class FamilyTable private[table] (
       }
       i += 1
     }
-    resting.add(this, previous, news = false)
+    resting.add(this, previous, newRows = false)
   }
 
   // ---- parts

@@ -158,7 +158,7 @@ private[table] final class HashIndex(pool: PagePool) {
   private def grow(s: Segment, hash: Long): Unit = {
     val live = s.used - s.tombstones
     val wanted = capacityFor(live + 1)
-    if (wanted <= MaxCapacity) rebuild(s, wanted) else split(s, hash)
+    if (wanted <= MaxCapacity) rebuild(s, wanted) else splitSegment(s, hash)
   }
 
   private def rebuild(s: Segment, capacity: Int): Unit = {
@@ -178,7 +178,7 @@ private[table] final class HashIndex(pool: PagePool) {
     freeSlots(old, oldCapacity)
   }
 
-  private def split(s: Segment, hash: Long): Unit = {
+  private def splitSegment(s: Segment, hash: Long): Unit = {
     if (s.depth == MaxDepth) {
       throw new LaminaError(
         LaminaError.StoreUnsupported,

@@ -12,11 +12,11 @@ import scala.collection.mutable
  * Readers may end on any thread, without the table's lock, and give pages back with it; all else is done under that lock.
  */
 private[table] final class Resting(pool: PagePool) {
-  import Resting.Rows
+  import Resting.RestingLog
 
   private val readers = mutable.LongMap.empty[Long]
   private val pages = new ArrayDeque[(Long, Page)]
-  private val rows = new ArrayDeque[Rows]
+  private val logs = new ArrayDeque[RestingLog]
   private var epoch = 0L
 
   /** Rows are being moved: until the logs follow, an address must name one row. */
@@ -34,18 +34,18 @@ private[table] final class Resting(pool: PagePool) {
     releasePages()
   }
 
-  def add(page: Page): Unit = synchronized(pages.addLast((next(), page)))
+  def add(page: Page): Unit = synchronized(pages.addLast((nextEpoch(), page)))
 
   /** The rows of a log that nothing refers to any more: those before its transaction, or the new ones. */
-  def add(family: FamilyTable, log: LongLog, news: Boolean): Unit = synchronized {
+  def add(family: FamilyTable, log: LongLog, newRows: Boolean): Unit = synchronized {
     if (log.isEmpty) log.close()
     else {
       lastAdded = log.size
-      rows.addLast(new Rows(next(), family, log, news))
+      logs.addLast(new RestingLog(nextEpoch(), family, log, newRows))
     }
   }
 
-  private def next(): Long = {
+  private def nextEpoch(): Long = {
     epoch += 1
     epoch
   }
@@ -70,18 +70,18 @@ private[table] final class Resting(pool: PagePool) {
   def freeRows(limit: Int): Boolean = {
     var left = limit
     while (left > 0 && isOver) {
-      val first = rows.peekFirst()
+      val first = logs.peekFirst()
       val until = math.min(first.log.size, first.done + left)
-      first.family.bury(first.log, first.news, first.done, until)
+      first.family.freeRows(first.log, first.newRows, first.done, until)
       left -= until - first.done
       first.done = until
-      if (until == first.log.size) rows.pollFirst().log.close()
+      if (until == first.log.size) logs.pollFirst().log.close()
     }
     isOver
   }
 
   private def isOver: Boolean = {
-    val first = rows.peekFirst()
+    val first = logs.peekFirst()
     first != null && first.epoch <= synchronized(oldestReader)
   }
 
@@ -90,8 +90,8 @@ private[table] final class Resting(pool: PagePool) {
 
   /** Points the logs of a column family at rows that were moved. */
   def follow(family: FamilyTable, moved: MovedRows): Unit =
-    rows.forEach(resting =>
-      if (resting.family eq family) resting.log.follow(moved, resting.done, !resting.news, resting.news)
+    logs.forEach(resting =>
+      if (resting.family eq family) resting.log.follow(moved, resting.done, !resting.newRows, resting.newRows)
     )
 
   def pageBytes: Long = synchronized {
@@ -102,23 +102,23 @@ private[table] final class Resting(pool: PagePool) {
 
   def logBytes: Long = {
     var sum = 0L
-    rows.forEach(resting => sum += resting.log.bytes)
+    logs.forEach(resting => sum += resting.log.bytes)
     sum
   }
 
   /** The table gives up all its pages: with them the rows are gone. */
   def forgetRows(): Unit = {
-    rows.forEach(_.log.close())
-    rows.clear()
+    logs.forEach(_.log.close())
+    logs.clear()
   }
 }
 
 private object Resting {
-  private final class Rows(
+  private final class RestingLog(
       val epoch: Long,
       val family: FamilyTable,
       val log: LongLog,
-      val news: Boolean
+      val newRows: Boolean
   ) {
     var done = 0
   }

@@ -15,12 +15,12 @@ private[lamina] final class RestoredEntries(table: StoreTable) extends EntrySink
   private var lastId = -1
   private var last: FamilyTable = _
 
-  // The keys that were announced, and how many of their entries came.
+  // The keys that were announced, and how many of their entries were added.
   private val tables = new Array[FamilyTable](EntrySink.MostAhead)
   private val hashes = new Array[Long](EntrySink.MostAhead)
   private val words = new Array[Long](EntrySink.MostAhead)
   private var announced = 0
-  private var came = 0
+  private var added = 0
 
   // Nobody asks for it; without it the compiler would leave out what `fetch` reads.
   private var touched = 0L
@@ -33,9 +33,9 @@ private[lamina] final class RestoredEntries(table: StoreTable) extends EntrySink
   def start(onTop: Boolean): Unit = this.onTop = onTop
 
   override def ahead(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit = {
-    if (came == announced) {
+    if (added == announced) {
       announced = 0
-      came = 0
+      added = 0
     }
     tables(announced) = tableOf(family)
     hashes(announced) = KeyHash.hash(keyBase, keyOffset, keyLength)
@@ -43,13 +43,13 @@ private[lamina] final class RestoredEntries(table: StoreTable) extends EntrySink
   }
 
   override def fetch(): Unit = {
-    var i = came
+    var i = added
     while (i < announced) {
       words(i) = if (tables(i) == null) 0L else tables(i).filling.slot(hashes(i))
       i += 1
     }
     var sum = 0L
-    i = came
+    i = added
     while (i < announced) {
       if (HashIndex.mayBe(words(i), hashes(i))) sum += Rows.keyLength(HashIndex.rowOf(words(i)))
       i += 1
@@ -67,10 +67,10 @@ private[lamina] final class RestoredEntries(table: StoreTable) extends EntrySink
       valueOffset: Long,
       valueLength: Int
   ): Unit = {
-    if (came == announced) ahead(family, keyBase, keyOffset, keyLength)
-    val into = tables(came)
-    val hash = hashes(came)
-    came += 1
+    if (added == announced) ahead(family, keyBase, keyOffset, keyLength)
+    val into = tables(added)
+    val hash = hashes(added)
+    added += 1
     // Of a column family that was dropped since, older files still have entries, which lead to nothing.
     if (into == null) ()
     else if (onTop) op match {

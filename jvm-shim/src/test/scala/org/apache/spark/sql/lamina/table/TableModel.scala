@@ -179,7 +179,7 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
 
   def scan(family: Int, base: Boolean): Map[String, String] = {
     val rows = drain(table.family(family).scan(base))
-    assert(rows.map(_._1).distinct.size == rows.size, "a key came twice")
+    assert(rows.map(_._1).distinct.size == rows.size, "a key is there twice")
     rows.toMap
   }
 
@@ -192,7 +192,7 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
     all
   }
 
-  /** The rows of each part; a key that came in two of them fails. */
+  /** The rows of each part; a key in two of them fails. */
   def parts(number: Int): Seq[State] = {
     var seen = Set.empty[(Int, String)]
     (0 until number).map { part =>
@@ -203,7 +203,7 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
         (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) => {
           assert(op == Ops.Put)
           val key = (family, text(keyBase, keyOffset, keyLength))
-          assert(!seen(key), s"$key came twice")
+          assert(!seen(key), s"$key is there twice")
           seen += key
           rows += key -> text(valueBase, valueOffset, valueLength)
         }

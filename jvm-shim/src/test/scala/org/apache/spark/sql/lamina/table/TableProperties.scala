@@ -168,7 +168,7 @@ object TableProperties extends Properties("table") {
       for (round <- 1 to 5) { update(s"next$round") }
       val whileReading = intact
       model.table.readersEnded(7L)
-      for (round <- 1 to 3) update(s"late$round")
+      for (round <- 1 to 3) update(s"last$round")
       model.check()
       Prop(whileReading) :| "used while its reader lived" && Prop(!intact) :| "never used again"
     } finally model.close()
@@ -323,7 +323,7 @@ object TableProperties extends Properties("table") {
       while (row != 0L) {
         val name = keyOf(row)
         if (!name.startsWith("new")) {
-          assert(seen.add(name), s"$name came twice")
+          assert(seen.add(name), s"$name is there twice")
           for (i <- 0 until 20) model.put(Plain, s"new $name $i", "x" * 30)
           if (name.endsWith("7")) model.remove(Plain, name) else model.put(Plain, name, "changed")
         }
