@@ -46,7 +46,7 @@ object Ops {
  */
 final case class ChangeSummary(rows: Long, bytes: Long, digest: String)
 
-/** Off-heap bytes of a table: pages (dead rows are part of them), index, undo logs, ordered keys. */
+/** Off-heap bytes of a table: pages (dead rows are part of them), index, undo logs and what follows rows by them, ordered keys. */
 final case class TableMemory(pageBytes: Long, deadBytes: Long, indexBytes: Long, undoBytes: Long, orderedBytes: Long) {
   def total: Long = pageBytes + indexBytes + undoBytes + orderedBytes
 }

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.lamina.table
 
-import scala.collection.mutable
-
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -15,14 +13,15 @@ private[lamina] final class FamilyFill private[table] (
     pages: FamilyPages,
     keys: OrderedKeys,
     counts: RowCounts,
-    listFlag: Int
+    listFlag: Int,
+    pool: PagePool
 ) {
   import HashIndex.rowOf
 
-  // Rows to look at once more at the end.
-  private val waiting = new mutable.ArrayBuffer[Long]
-  private val replaced = new mutable.ArrayBuffer[Long]
-  private val removed = new mutable.ArrayBuffer[Long]
+  /** Rows to settle at the end, as first of each pair: held, superseded or removed. */
+  private val unsettled = new LongLog(pool)
+
+  def bytes: Long = unsettled.bytes
 
   /** The word at which the search for a key begins. */
   def slot(hash: Long): Long = index.first(hash)
@@ -39,6 +38,7 @@ private[lamina] final class FamilyFill private[table] (
       valueLength: Int
   ): Unit = {
     index.ensure(hash)
+    if (op != Ops.Put) unsettled.ensure()
     val word = index.find(hash, keyBase, keyOffset, keyLength)
     if (word == 0L) {
       val flags = listFlag | (if (op == Ops.Append) Rows.Held else if (op == Ops.Delete) Rows.Removed else 0)
@@ -46,9 +46,8 @@ private[lamina] final class FamilyFill private[table] (
       val row = pages.append(keyBase, keyOffset, keyLength, length, length, flags)
       Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), length)
       index.insert(hash, row, removed = op == Ops.Delete)
-      if (op == Ops.Delete) removed += row
-      else {
-        if (op == Ops.Append) waiting += row
+      if (op != Ops.Put) unsettled.add(row, 0L)
+      if (op != Ops.Delete) {
         if (keys != null) keys.add(keyBase, keyOffset, keyLength)
         counts.add(row)
       }
@@ -73,31 +72,27 @@ private[lamina] final class FamilyFill private[table] (
         index.update(row, removed = false)
         counts.add(row)
         Rows.clearFlags(newer, Rows.Held)
-        replaced += newer
-        if (op == Ops.Append) waiting += row
+        Rows.setFlags(newer, Rows.Superseded)
+        if (op == Ops.Append) unsettled.add(row, 0L)
       }
     }
   }
 
   private[table] def end(): Unit = {
-    waiting.foreach { row =>
-      val word = index.find(
-        KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)),
-        null,
-        Rows.keyAddress(row),
-        Rows.keyLength(row)
-      )
-      if (rowOf(word) == row) Rows.clearFlags(row, Rows.Held)
+    var i = 0
+    while (i < unsettled.size) {
+      val row = unsettled.first(i)
+      if (Rows.has(row, Rows.Superseded)) pages.free(row)
+      else if (Rows.has(row, Rows.Removed)) {
+        val key = Rows.keyAddress(row)
+        index.find(KeyHash.hash(null, key, Rows.keyLength(row)), null, key, Rows.keyLength(row))
+        index.erase()
+        pages.free(row)
+      } else Rows.clearFlags(row, Rows.Held)
+      i += 1
     }
-    replaced.foreach(pages.free)
-    removed.foreach { row =>
-      val key = Rows.keyAddress(row)
-      index.find(KeyHash.hash(null, key, Rows.keyLength(row)), null, key, Rows.keyLength(row))
-      index.erase()
-      pages.free(row)
-    }
-    waiting.clear()
-    replaced.clear()
-    removed.clear()
+    unsettled.close()
   }
+
+  private[table] def close(): Unit = unsettled.close()
 }

@@ -30,7 +30,7 @@ final class FamilyTable private[table] (
   private val listFlag = if (multiValue) Rows.List else 0
 
   /** Fills an empty column family. */
-  private[lamina] val filling = new FamilyFill(index, pages, keys, counts, listFlag)
+  private[lamina] val filling = new FamilyFill(index, pages, keys, counts, listFlag, pool)
 
   def rows: Long = counts.rows
 
@@ -121,7 +121,6 @@ final class FamilyTable private[table] (
       Rows.setFlags(row, Rows.Removed)
       undo.add(row, 0L)
       counts.remove(row)
-      noteBase()
       true
     }
   }
@@ -199,13 +198,13 @@ final class FamilyTable private[table] (
     }
     previous = undo
     undo = new LongLog(pool)
-    baseRows = null
+    closeBaseRows()
   }
 
   private[table] def abort(): Unit = {
     rewind(undo)
     undo = new LongLog(pool)
-    baseRows = null
+    closeBaseRows()
   }
 
   private[table] def stepBack(): Unit = {
@@ -275,6 +274,7 @@ final class FamilyTable private[table] (
         val indexed = word != 0L && rowOf(word) == row
         // A row that is neither in the index nor held is dead.
         if (indexed || Rows.has(row, Rows.Held)) {
+          moved.ensure()
           val copy = pages.append(null, key, length, Rows.valueLength(row), Rows.valueLength(row), Rows.flags(row))
           Platform.copyMemory(null, Rows.valueAddress(row), null, Rows.valueAddress(copy), Rows.valueLength(row))
           if (indexed) index.update(copy, isRemoved(word))
@@ -294,7 +294,8 @@ final class FamilyTable private[table] (
   private[table] def deadBytes: Long = pages.deadBytes
   private[table] def pageBytes: Long = pages.pageBytes
   private[table] def indexBytes: Long = index.bytes
-  private[table] def undoBytes: Long = undo.bytes + previous.bytes
+  private[table] def undoBytes: Long =
+    undo.bytes + previous.bytes + filling.bytes + (if (baseRows == null) 0L else baseRows.bytes)
   private[table] def orderedBytes: Long = if (ordered) keys.bytes else 0L
 
   private[table] def close(): Unit = {
@@ -303,6 +304,8 @@ final class FamilyTable private[table] (
     if (ordered) keys.close()
     undo.close()
     previous.close()
+    closeBaseRows()
+    filling.close()
     counts.clear()
   }
 
@@ -394,7 +397,11 @@ final class FamilyTable private[table] (
       index.update(row, removed = false)
     }
     counts.add(row)
-    noteBase()
+  }
+
+  private def closeBaseRows(): Unit = if (baseRows != null) {
+    baseRows.close()
+    baseRows = null
   }
 
   private def handOut(row: Long): Long = {
@@ -417,7 +424,7 @@ final class FamilyTable private[table] (
       val row = rowOf(word)
       val flags = Rows.flags(row)
       if ((flags & Rows.Own) != 0) {
-        if (baseRows == null) baseRows = new BaseRows(undo)
+        if (baseRows == null) baseRows = new BaseRows(undo, pool)
         baseRows.of(row)
       } else if (isRemoved(word) && (flags & Rows.Removed) == 0) 0L
       else row
@@ -433,6 +440,4 @@ final class FamilyTable private[table] (
       else row
     if (found == 0L) 0L else handOut(found)
   }
-
-  private def noteBase(): Unit = if (baseRows != null) baseRows.extend()
 }

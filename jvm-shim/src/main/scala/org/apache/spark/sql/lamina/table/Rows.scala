@@ -24,7 +24,7 @@ object Rows {
   /** Own, and the key is absent in the base version. */
   private[table] val Fresh = 4
 
-  /** Replaced, or put again after a removal, within the open transaction. */
+  /** Replaced, or put again after a removal, within the open transaction. While filling: an append that a longer row replaces. */
   private[table] val Superseded = 8
 
   /** Has the list word. */

@@ -155,7 +155,7 @@ final class StoreTable(pool: PagePool) {
     var more = false
     resting.hold()
     families.values.foreach { family =>
-      while (pages > 0 && family.reclaimPage(moves.getOrElseUpdate(family.id, new MovedRows))) {
+      while (pages > 0 && family.reclaimPage(moves.getOrElseUpdate(family.id, new MovedRows(pool)))) {
         pages -= 1
         reclaimBudget -= 1
         more = true
@@ -173,8 +173,13 @@ final class StoreTable(pool: PagePool) {
       family.follow(moved)
       resting.follow(family, moved)
     }
-    moves.clear()
+    forgetMoves()
     resting.release()
+  }
+
+  private def forgetMoves(): Unit = {
+    moves.values.foreach(_.close())
+    moves.clear()
   }
 
   /** Somebody starts to read rows under an id of their own choice. */
@@ -198,14 +203,14 @@ final class StoreTable(pool: PagePool) {
       all.map(_.pageBytes).sum + resting.pageBytes,
       all.map(_.deadBytes).sum,
       all.map(_.indexBytes).sum,
-      all.map(_.undoBytes).sum + resting.logBytes,
+      all.map(_.undoBytes).sum + resting.logBytes + moves.values.map(_.bytes).sum,
       all.map(_.orderedBytes).sum
     )
   }
 
   /** Empties the table. Pages wait for their readers. */
   def close(): Unit = {
-    moves.clear()
+    forgetMoves()
     resting.forgetRows()
     families.values.foreach(_.close())
     families.clear()
