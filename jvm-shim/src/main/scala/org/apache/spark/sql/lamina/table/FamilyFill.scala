@@ -13,7 +13,6 @@ private[lamina] final class FamilyFill private[table] (
     pages: FamilyPages,
     keys: OrderedKeys,
     counts: RowCounts,
-    listFlag: Int,
     pool: PagePool
 ) {
   import HashIndex.rowOf
@@ -41,9 +40,9 @@ private[lamina] final class FamilyFill private[table] (
     if (op != Ops.Put) unsettled.ensure()
     val word = index.find(hash, keyBase, keyOffset, keyLength)
     if (word == 0L) {
-      val flags = listFlag | (if (op == Ops.Append) Rows.Held else if (op == Ops.Delete) Rows.Removed else 0)
+      val flags = if (op == Ops.Append) Rows.Held else if (op == Ops.Delete) Rows.Removed else 0
       val length = if (op == Ops.Delete) 0 else valueLength
-      val row = pages.append(keyBase, keyOffset, keyLength, length, length, flags)
+      val row = pages.append(keyBase, keyOffset, keyLength, length, flags)
       Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), length)
       index.insert(hash, row, removed = op == Ops.Delete)
       if (op != Ops.Put) unsettled.add(row, 0L)
@@ -62,8 +61,7 @@ private[lamina] final class FamilyFill private[table] (
           Rows.keyAddress(newer),
           keyLength,
           length,
-          length,
-          listFlag | (if (op == Ops.Append) Rows.Held else 0)
+          if (op == Ops.Append) Rows.Held else 0
         )
         val target = Rows.valueAddress(row)
         Platform.copyMemory(valueBase, valueOffset, null, target, valueLength)
@@ -84,8 +82,7 @@ private[lamina] final class FamilyFill private[table] (
       val row = unsettled.first(i)
       if (Rows.has(row, Rows.Superseded)) pages.free(row)
       else if (Rows.has(row, Rows.Removed)) {
-        val key = Rows.keyAddress(row)
-        index.find(KeyHash.hash(null, key, Rows.keyLength(row)), null, key, Rows.keyLength(row))
+        index.findKeyOf(row)
         index.erase()
         pages.free(row)
       } else Rows.clearFlags(row, Rows.Held)

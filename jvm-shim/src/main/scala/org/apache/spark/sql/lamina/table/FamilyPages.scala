@@ -30,39 +30,44 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   /** The page that reclaim is emptying, which must get no new rows. */
   private var emptying: Page = _
 
-  /** Bytes of all pages. */
+  /** Bytes of all pages, and of those that are not for one large row. */
   var pageBytes = 0L
+  private var sharedBytes = 0L
 
   /** Bytes taken in pages, dead ones included, and the dead ones. */
   var usedBytes = 0L
   var deadBytes = 0L
 
-  /** Appends a row's header and key; the value area is the caller's to fill. Fails without a trace at the memory cap. */
+  /**
+   * Appends a row's header and key; what lies between them, and the value area, is the caller's to fill. Fails without a
+   * trace at the memory cap.
+   */
   def append(
       keyBase: AnyRef,
       keyOffset: Long,
       keyLength: Int,
       valueLength: Int,
-      capacity: Int,
-      flags: Int
+      flags: Int,
+      headerBytes: Long = Rows.HeaderBytes
   ): Long = {
-    require(keyLength >= 0 && valueLength >= 0 && valueLength <= capacity, "lengths that a header cannot hold")
-    if (keyLength > Rows.MaxLength || capacity > Rows.MaxLength) {
+    require(keyLength >= 0 && valueLength >= 0, "lengths that a header cannot hold")
+    if (keyLength > Rows.MaxLength || valueLength > Rows.MaxLength) {
       throw new LaminaError(
         LaminaError.RowTooLarge,
-        s"a row with a key of $keyLength bytes and a value of $capacity bytes is above the limit of ${Rows.MaxLength} bytes each; " +
+        s"a row with a key of $keyLength bytes and a value of $valueLength bytes is above the limit of ${Rows.MaxLength} bytes each; " +
           "keep large objects outside of the state and a reference to them in it"
       )
     }
-    val list = (flags & Rows.List) != 0
-    val size = Rows.size(keyLength, capacity, list)
-    val reused = reuse(size)
-    val row = if (reused != 0L) reused else reserve(size)
+    val row = take(headerBytes + Rows.padded(keyLength) + Rows.padded(valueLength))
     Rows.writeHeader(row, keyLength, valueLength, flags)
-    if (list) Rows.writeList(row, capacity, 0)
-    val key = row + (if (list) 16 else 8)
-    Platform.copyMemory(keyBase, keyOffset, null, key, keyLength)
+    Platform.copyMemory(keyBase, keyOffset, null, row + headerBytes, keyLength)
     row
+  }
+
+  /** Space for a row, of dead ones or behind all others. */
+  def take(size: Long): Long = {
+    val reused = reuse(size)
+    if (reused != 0L) reused else reserve(size)
   }
 
   /** The space of a row may be used again: nobody reads it any more. */
@@ -113,6 +118,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   private def drop(page: Page): Unit = {
     if (hole eq page) hole = null
     pageBytes -= page.bytes
+    if (!page.isLarge) sharedBytes -= page.bytes
     usedBytes -= page.used - PagePool.PageHeader
     deadBytes -= page.dead
     count -= 1
@@ -132,6 +138,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     current = null
     hole = null
     pageBytes = 0L
+    sharedBytes = 0L
     usedBytes = 0L
     deadBytes = 0L
   }
@@ -139,7 +146,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   /** Space of dead rows for a new one, or 0. Looks at no more than two pages. */
   private def reuse(size: Long): Long = {
     var row = 0L
-    if (size <= PagePool.PageBytes / 4) {
+    if (size <= LargeRowBytes) {
       var pagesLeft = 2
       while (row == 0L && pagesLeft > 0 && (hole != null || findHole())) {
         row = reuseIn(hole, size)
@@ -196,26 +203,24 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
   }
 
   private def reserve(size: Long): Long = {
-    if (size > PagePool.PageBytes / 4) {
-      val page = adopt(pool.largePage(size))
-      take(page, size)
-    } else {
+    if (size > LargeRowBytes) takeFrom(adopt(pool.largePage(size)), size)
+    else {
       if (current == null || current.used + size > current.bytes) {
         val full = current
         current = adopt(pool.page(nextPageBytes(size)))
         if (full != null && full.dead == full.used - PagePool.PageHeader) drop(full)
       }
-      take(current, size)
+      takeFrom(current, size)
     }
   }
 
-  /** As large as all pages together, within bounds, and large enough for a row. */
+  /** As large as all pages of more than one row together, within bounds, and large enough for a row. */
   private def nextPageBytes(size: Long): Long = {
-    val wanted = math.max(PagePool.SmallestPageBytes, math.max(pageBytes, size + PagePool.PageHeader))
+    val wanted = math.max(PagePool.SmallestPageBytes, math.max(sharedBytes, size + PagePool.PageHeader))
     if (wanted > PagePool.PageBytes / 2) PagePool.PageBytes else java.lang.Long.highestOneBit(2 * wanted - 1)
   }
 
-  private def take(page: Page, size: Long): Long = {
+  private def takeFrom(page: Page, size: Long): Long = {
     val row = page.address + page.used
     page.used += size
     usedBytes += size
@@ -231,6 +236,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     Platform.putInt(null, blockOf(page.address) + 4, java.lang.Long.numberOfTrailingZeros(bytes))
     count += 1
     pageBytes += page.bytes
+    if (!page.isLarge) sharedBytes += page.bytes
     page
   }
 
@@ -246,6 +252,13 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
 }
 
 private[table] object FamilyPages {
+
+  /** Larger rows have a page of their own. */
+  val LargeRowBytes: Long = PagePool.PageBytes / 4
+
+  /** How large a row of this size may become in the same page. */
+  def roomFor(size: Long): Long =
+    if (size <= LargeRowBytes) size else PagePool.largePageBytes(size) - PagePool.PageHeader
 
   /** Dead rows are used again above this share of dead bytes, in all pages and in the one looked at, in per cent. */
   val ReusePercent = 8

@@ -27,10 +27,11 @@ final class FamilyTable private[table] (
   private var previous = new LongLog(pool)
   private var baseRows: BaseRows = _
   private val counts = new RowCounts
-  private val listFlag = if (multiValue) Rows.List else 0
+  private val lists = new ListBuffers(pages)
+  private val reclaim = new PageReclaim(index, pages, lists, multiValue)
 
   /** Fills an empty column family. */
-  private[lamina] val filling = new FamilyFill(index, pages, keys, counts, listFlag, pool)
+  private[lamina] val filling = new FamilyFill(index, pages, keys, counts, pool)
 
   def rows: Long = counts.rows
 
@@ -82,29 +83,12 @@ final class FamilyTable private[table] (
       insert(hash, word, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, flags)
     } else if (valueLength > 0) {
       val old = rowOf(word)
-      val oldLength = Rows.valueLength(old)
       val own = Rows.has(old, Rows.Own)
-      if (own && Rows.listCapacity(old) - oldLength >= valueLength) {
-        // Elements already handed out stay where they are; readers know how many they saw.
-        Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(old) + oldLength, valueLength)
-        Rows.setValueLength(old, oldLength + valueLength)
-        counts.bytes += valueLength
-      } else {
-        val length = oldLength.toLong + valueLength
-        val capacity = math.min(if (own) length + length / 2 else length, math.max(length, Rows.MaxLength.toLong))
+      if (own && lists.extend(old, valueBase, valueOffset, valueLength)) counts.bytes += valueLength
+      else {
         val appended = if (!own || Rows.has(old, Rows.Appended)) Rows.Appended else 0
-        val row = pages.append(
-          null,
-          Rows.keyAddress(old),
-          keyLength,
-          Rows.clamp(length),
-          Rows.clamp(capacity),
-          Rows.Own | listFlag | appended
-        )
-        Rows.writeList(row, Rows.clamp(capacity), if (own) Rows.listBase(old) else oldLength)
-        val target = Rows.valueAddress(row)
-        Platform.copyMemory(null, Rows.valueAddress(old), null, target, oldLength)
-        Platform.copyMemory(valueBase, valueOffset, null, target + oldLength, valueLength)
+        val base = if (own) Rows.listBase(old) else Rows.valueLength(old)
+        val row = lists.append(old, base, Rows.Own | appended, valueBase, valueOffset, valueLength)
         replace(hash, word, row)
       }
     }
@@ -253,7 +237,7 @@ final class FamilyTable private[table] (
     var i = from
     while (i < until) {
       val row = if (newRows) log.second(i) else log.first(i)
-      if (row != 0L && (row & 1L) == 0L) pages.free(row)
+      if (row != 0L && (row & 1L) == 0L) lists.free(row)
       i += 1
     }
   }
@@ -263,35 +247,17 @@ final class FamilyTable private[table] (
   // ---- maintenance
 
   /** Moves the live rows out of the page with the most dead ones; false where there is nothing to gain. */
-  private[table] def reclaimPage(moved: MovedRows): Boolean = {
-    val page = pages.mostDead
-    if (page == null) false
-    else {
-      pages.empty(page) { row =>
-        val key = Rows.keyAddress(row)
-        val length = Rows.keyLength(row)
-        val word = index.find(KeyHash.hash(null, key, length), null, key, length)
-        val indexed = word != 0L && rowOf(word) == row
-        // A row that is neither in the index nor held is dead.
-        if (indexed || Rows.has(row, Rows.Held)) {
-          moved.ensure()
-          val copy = pages.append(null, key, length, Rows.valueLength(row), Rows.valueLength(row), Rows.flags(row))
-          Platform.copyMemory(null, Rows.valueAddress(row), null, Rows.valueAddress(copy), Rows.valueLength(row))
-          if (indexed) index.update(copy, isRemoved(word))
-          // If this page is not finished, its old rows are dead to the next attempt.
-          Rows.clearFlags(row, Rows.Held)
-          moved.add(row, copy)
-        }
-      }
-      true
-    }
-  }
+  private[table] def reclaimPage(moved: MovedRows): Boolean = reclaim.reclaimPage(moved)
 
   /** Points the undo log of the last transaction at rows that were moved. */
-  private[table] def follow(moved: MovedRows): Unit =
-    previous.follow(moved, from = 0, firsts = true, seconds = true)
+  private[table] def follow(moved: MovedRows): Unit = follow(previous, moved, from = 0, firsts = true, seconds = true)
+
+  /** The same for a log of this column family that rests. */
+  private[table] def follow(log: LongLog, moved: MovedRows, from: Int, firsts: Boolean, seconds: Boolean): Unit =
+    reclaim.follow(log, moved, from, firsts, seconds)
 
   private[table] def deadBytes: Long = pages.deadBytes
+  private[table] def liveBytes: Long = pages.usedBytes - pages.deadBytes
   private[table] def pageBytes: Long = pages.pageBytes
   private[table] def indexBytes: Long = index.bytes
   private[table] def undoBytes: Long =
@@ -315,12 +281,10 @@ final class FamilyTable private[table] (
     while (i < previous.size) {
       val before = previous.first(i)
       if (previous.second(i) == 0L && before != 0L && (before & 1L) == 0L) {
-        val key = Rows.keyAddress(before)
-        val length = Rows.keyLength(before)
-        val word = index.find(KeyHash.hash(null, key, length), null, key, length)
+        val word = index.findKeyOf(before)
         if (word != 0L && isRemoved(word) && rowOf(word) == before) {
           index.erase()
-          if (ordered) keys.remove(null, key, length)
+          if (ordered) keys.remove(null, Rows.keyAddress(before), Rows.keyLength(before))
         }
       }
       i += 1
@@ -362,7 +326,7 @@ final class FamilyTable private[table] (
       valueLength: Int,
       flags: Int
   ): Unit = {
-    val row = pages.append(keyBase, keyOffset, keyLength, valueLength, valueLength, Rows.Own | listFlag | flags)
+    val row = pages.append(keyBase, keyOffset, keyLength, valueLength, Rows.Own | flags)
     Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), valueLength)
     replace(hash, word, row)
   }

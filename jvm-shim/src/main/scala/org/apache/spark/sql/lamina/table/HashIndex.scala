@@ -60,6 +60,13 @@ private[table] final class HashIndex(pool: PagePool) {
     0L
   }
 
+  /** `find` for the key of a row. */
+  def findKeyOf(row: Long): Long = {
+    val key = Rows.keyAddress(row)
+    val length = Rows.keyLength(row)
+    find(KeyHash.hash(null, key, length), null, key, length)
+  }
+
   /** The word of the slot at which `find` begins. */
   def first(hash: Long): Long = Platform.getLong(null, firstSlot(segmentOf(hash), hash))
 

@@ -4,8 +4,12 @@ import java.util.TreeMap
 
 import org.apache.spark.sql.lamina.errors.LaminaError
 
-/** Pages of rows that are next to each other, mostly one: aligned, so that a row's page is found by masking its address. */
-private[table] final class Page(val address: Long, val bytes: Long) {
+/**
+ * Pages of rows that are next to each other, mostly one: aligned, so that a row's page is found by masking its address.
+ *
+ * @param isLarge whether it is for one row that is too big for a normal one
+ */
+private[table] final class Page(val address: Long, val bytes: Long, val isLarge: Boolean) {
   var used: Long = PagePool.PageHeader
   var dead: Long = 0L
 
@@ -38,6 +42,10 @@ private[table] object PagePool {
     try work
     finally isBackground.set(outer)
   }
+
+  /** The size of the page for a row that is too big for a normal one: half a page, or whole ones. */
+  private[table] def largePageBytes(bytes: Long): Long =
+    if (bytes + PageHeader <= PageBytes / 2) PageBytes / 2 else pagesFor(bytes + PageHeader) * PageBytes
 
   private def pagesFor(bytes: Long): Int = ((bytes + PageBytes - 1) / PageBytes).toInt
 }
@@ -115,13 +123,15 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
 
   /** A page of rows: of `PageBytes`, or of a power of two below it and aligned to it. */
   private[table] def page(bytes: Long = PageBytes): Page =
-    new Page(if (bytes < PageBytes) cellOf(smallPages, bytes) else run(1), bytes)
+    new Page(rowMemory(bytes), bytes, isLarge = false)
 
   /** A page for one row that is too big for a normal one. */
   private[table] def largePage(bytes: Long): Page = {
-    val count = pagesFor(bytes + PageHeader)
-    new Page(run(count), count * PageBytes)
+    val size = largePageBytes(bytes)
+    new Page(rowMemory(size), size, isLarge = true)
   }
+
+  private def rowMemory(bytes: Long): Long = if (bytes < PageBytes) cellOf(smallPages, bytes) else run(pagesFor(bytes))
 
   /** Takes a page back that nobody reads. */
   private[table] def give(page: Page): Unit = synchronized {

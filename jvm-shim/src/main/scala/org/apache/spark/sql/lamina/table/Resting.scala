@@ -91,7 +91,8 @@ private[table] final class Resting(pool: PagePool) {
   /** Points the logs of a column family at rows that were moved. */
   def follow(family: FamilyTable, moved: MovedRows): Unit =
     logs.forEach(resting =>
-      if (resting.family eq family) resting.log.follow(moved, resting.done, !resting.newRows, resting.newRows)
+      if (resting.family eq family)
+        family.follow(resting.log, moved, resting.done, firsts = !resting.newRows, seconds = resting.newRows)
     )
 
   def pageBytes: Long = synchronized {

@@ -1,16 +1,22 @@
 package org.apache.spark.sql.lamina.table
 
+import java.lang.invoke.VarHandle
+
 import org.apache.spark.unsafe.Platform
 
 /**
  * Layout of a row in a page.
  * {{{
  * header  8 bytes   flags 8 bits | value length 28 bits | key length 28 bits
- * list    8 bytes   only with flag List: base length 32 bits | capacity of the value 32 bits
- * key               padded to 8 bytes
- * value             padded to 8 bytes
+ * list    8 bytes   only with flag List: base length | kind 2 bits
+ *         8 bytes   of a view: address of its buffer; of a buffer: end 32 bits | number of its views 32 bits
+ * key               padded to 8 bytes; not in a view
+ * value             padded to 8 bytes; not in a view
  * }}}
  * A row is named by its address, a multiple of 8. Key and value start at multiples of 8, so that an UnsafeRow can point at them.
+ *
+ * A view is a row whose key and value lie in a buffer, where other versions of the row have theirs too ([[ListBuffers]]).
+ * A buffer is no row of its own: its value length is what it has room for.
  */
 object Rows {
   val MaxLength: Int = (1 << 28) - 16
@@ -27,7 +33,7 @@ object Rows {
   /** Replaced, or put again after a removal, within the open transaction. While filling: an append that a longer row replaces. */
   private[table] val Superseded = 8
 
-  /** Has the list word. */
+  /** Has a list word. */
   private[table] val List = 16
 
   /** Own, and differs from the base row, which may be absent, only by appended elements. */
@@ -45,19 +51,37 @@ object Rows {
 
   private val LengthMask = (1L << 28) - 1
   private val FlagShift = 56
+  private val ListBit = List.toLong << FlagShift
+
+  // Kinds of rows with a list word. A short list has key and value of its own.
+  private val Short = 0L
+  private val View = 1L
+  private val Buffer = 2L
+  private val KindBits = 2
+
+  private[table] val HeaderBytes = 8L
+  private[table] val ShortHeaderBytes = 16L
+  private[table] val BufferHeaderBytes = 24L
+  private[table] val ViewBytes = 24L
 
   def keyLength(row: Long): Int = (Platform.getLong(null, row) & LengthMask).toInt
 
   def valueLength(row: Long): Int = ((Platform.getLong(null, row) >>> 28) & LengthMask).toInt
 
-  def keyAddress(row: Long): Long = row + prefix(Platform.getLong(null, row))
+  def keyAddress(row: Long): Long = keyAddress(row, Platform.getLong(null, row))
 
   def valueAddress(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    row + prefix(header) + padded((header & LengthMask).toInt)
+    keyAddress(row, header) + padded((header & LengthMask).toInt)
   }
 
-  private def prefix(header: Long): Long = if ((header & (List.toLong << FlagShift)) != 0) 16L else 8L
+  private def keyAddress(row: Long, header: Long): Long =
+    if ((header & ListBit) == 0) row + HeaderBytes
+    else {
+      val listKind = kind(row)
+      if (listKind == View) buffer(row) + BufferHeaderBytes
+      else row + (if (listKind == Buffer) BufferHeaderBytes else ShortHeaderBytes)
+    }
 
   private[table] def padded(length: Int): Long = (length + 7L) & ~7L
 
@@ -91,25 +115,61 @@ object Rows {
   private[table] def writeHeader(row: Long, keyLength: Int, valueLength: Int, flags: Int): Unit =
     Platform.putLong(null, row, (flags.toLong << FlagShift) | (valueLength.toLong << 28) | keyLength)
 
-  private[table] def listCapacity(row: Long): Int = Platform.getInt(null, row + 8)
+  private def kind(row: Long): Long = Platform.getLong(null, row + 8) & ((1L << KindBits) - 1)
 
-  private[table] def listBase(row: Long): Int = Platform.getInt(null, row + 12)
+  private def isKind(row: Long, wanted: Long): Boolean = has(row, List) && kind(row) == wanted
 
-  private[table] def writeList(row: Long, capacity: Int, base: Int): Unit = {
-    Platform.putInt(null, row + 8, capacity)
-    Platform.putInt(null, row + 12, base)
+  private def writeList(row: Long, kind: Long, base: Int): Unit =
+    Platform.putLong(null, row + 8, (base.toLong << KindBits) | kind)
+
+  /** Of an own row that differs from its base row only by appended elements: the length of that one. */
+  private[table] def listBase(row: Long): Int =
+    if (has(row, List)) (Platform.getLong(null, row + 8) >>> KindBits).toInt else 0
+
+  private[table] def writeShort(row: Long, base: Int): Unit = writeList(row, Short, base)
+
+  private[table] def isView(row: Long): Boolean = isKind(row, View)
+
+  private[table] def writeView(row: Long, base: Int, buffer: Long): Unit = {
+    writeList(row, View, base)
+    Platform.putLong(null, row + 16, buffer)
   }
 
-  /** Bytes of a row to come, header included. */
-  private[table] def size(keyLength: Int, capacity: Int, list: Boolean): Long =
-    (if (list) 16L else 8L) + padded(keyLength) + padded(capacity)
+  private[table] def buffer(view: Long): Long = Platform.getLong(null, view + 16)
+
+  /** Points a view at a copy of its buffer. Who reads the view meanwhile, without the lock, finds one or the other. */
+  private[table] def setBuffer(view: Long, buffer: Long): Unit = {
+    VarHandle.releaseFence()
+    Platform.putLong(null, view + 16, buffer)
+  }
+
+  private[table] def isBuffer(row: Long): Boolean = isKind(row, Buffer)
+
+  private[table] def writeBuffer(row: Long, end: Int, views: Int): Unit = {
+    writeList(row, Buffer, 0)
+    setEnd(row, end)
+    setViews(row, views)
+  }
+
+  /** Where the elements end that a view may still have: an append may write what lies behind. */
+  private[table] def end(buffer: Long): Int = Platform.getInt(null, buffer + 16)
+
+  private[table] def setEnd(buffer: Long, end: Int): Unit = Platform.putInt(null, buffer + 16, end)
+
+  private[table] def views(buffer: Long): Int = Platform.getInt(null, buffer + 20)
+
+  private[table] def setViews(buffer: Long, views: Int): Unit = Platform.putInt(null, buffer + 20, views)
 
   /** Bytes that a row takes in its page. */
   private[table] def size(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    val list = (header & (List.toLong << FlagShift)) != 0
-    val capacity = if (list) listCapacity(row) else ((header >>> 28) & LengthMask).toInt
-    size((header & LengthMask).toInt, capacity, list)
+    val bytes = padded((header & LengthMask).toInt) + padded(((header >>> 28) & LengthMask).toInt)
+    if ((header & ListBit) == 0) HeaderBytes + bytes
+    else {
+      val listKind = kind(row)
+      if (listKind == View) ViewBytes
+      else bytes + (if (listKind == Buffer) BufferHeaderBytes else ShortHeaderBytes)
+    }
   }
 
   private[table] def clamp(length: Long): Int = math.min(length, Int.MaxValue.toLong).toInt

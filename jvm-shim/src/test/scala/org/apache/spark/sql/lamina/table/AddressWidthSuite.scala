@@ -75,11 +75,11 @@ class AddressWidthSuite extends AnyFunSuite {
 
   test("lengths that a row's header cannot hold are refused") {
     val pages = new FamilyPages(newPool(), new Resting(newPool()))
-    for ((key, value, capacity) <- Seq((-1, 0, 0), (0, -1, 0), (0, 9, 8))) {
-      intercept[IllegalArgumentException](pages.append(null, 0L, key, value, capacity, 0))
+    for ((key, value) <- Seq((-1, 0), (0, -1))) {
+      intercept[IllegalArgumentException](pages.append(null, 0L, key, value, 0))
     }
     for ((key, value) <- Seq((Rows.MaxLength + 1, 0), (0, Rows.MaxLength + 1))) {
-      val error = intercept[LaminaError](pages.append(null, 0L, key, value, value, 0))
+      val error = intercept[LaminaError](pages.append(null, 0L, key, value, 0))
       assert(error.kind == LaminaError.RowTooLarge)
     }
   }

@@ -19,7 +19,7 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
   var base: State = Map.empty
   var state: State = Map.empty
   private var older: Option[State] = None
-  private val held = mutable.LinkedHashMap.empty[Long, Seq[(Long, String)]]
+  private val held = mutable.LinkedHashMap.empty[Long, Seq[HeldRow]]
   private var holders = 0L
   private val touches = mutable.Map.empty[(Int, String), Int]
   private val putOrRemoved = mutable.Set.empty[(Int, String)]
@@ -116,21 +116,24 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
 
   def maintain(): Unit = while (table.maintain(2)) ()
 
-  /** A reader takes all rows, of the open transaction too, and keeps them until `release`. */
+  /** A reader takes all rows, of the open transaction and of its base, and keeps them until `release`. */
   def hold(): Unit = {
     holders += 1
     table.readersActive(holders)
-    held(holders) = state.keys.toSeq.map { case (family, key) =>
+    held(holders) = (state.keys ++ base.keys).toSeq.flatMap { case (family, key) =>
       val k = bytes(key)
-      val row = table.family(family).get(k, Base, k.length)
-      (Rows.valueAddress(row), value(row).get)
+      val rows = Seq(table.family(family).get(k, Base, k.length), table.family(family).getBase(k, Base, k.length))
+      rows.filter(_ != 0L).distinct.map(row => HeldRow(row, Rows.valueAddress(row), value(row).get))
     }
   }
 
   /** The reader that has held its rows for the longest time ends; all of them are still as it got them. */
   def release(): Unit = held.headOption.foreach { case (holder, rows) =>
-    rows.foreach { case (address, expected) =>
-      assert(text(null, address, expected.length) == expected, s"a row that reader $holder holds was changed")
+    rows.foreach { case HeldRow(row, address, expected) =>
+      // An iterator fetches rows ahead, and finds out later where their values are.
+      for (at <- Seq(address, Rows.valueAddress(row))) {
+        assert(text(null, at, expected.length) == expected, s"a row that reader $holder holds was changed")
+      }
     }
     held -= holder
     table.readersEnded(holder)
@@ -212,6 +215,20 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
     }
   }
 
+  /** Everything is removed and no version back is left: no row, buffer or log may take room any more. */
+  def checkEmptied(): Unit = {
+    while (held.nonEmpty) release()
+    abort()
+    Seq(Plain, Sorted, Lists).foreach(dropFamily)
+    (1 to 3).foreach(_ => commit())
+    maintain()
+    val memory = table.memory
+    val live = Seq(Plain, Sorted, Lists).map(table.family(_).liveBytes)
+    assert(live.forall(_ == 0), s"bytes of each family that are alive after all was removed: $live")
+    // The page that is filled last stays.
+    assert(memory.pageBytes <= 3 * PagePool.PageBytes && memory.undoBytes == 0, s"left after all was removed: $memory")
+  }
+
   def close(): Unit = {
     held.keys.foreach(table.readersEnded)
     table.close()
@@ -224,6 +241,8 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
 }
 
 private[table] object TableModel {
+  private final case class HeldRow(row: Long, valueAddress: Long, value: String)
+
   type State = Map[(Int, String), String]
   val Plain = 0
   val Sorted = 1

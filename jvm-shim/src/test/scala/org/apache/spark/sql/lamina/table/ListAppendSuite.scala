@@ -1,0 +1,148 @@
+package org.apache.spark.sql.lamina.table
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.unsafe.Platform
+
+/** An append to a list takes room for what it appends, not for the list again. */
+class ListAppendSuite extends AnyFunSuite {
+  private val base = Platform.BYTE_ARRAY_OFFSET.toLong
+
+  private final class Lists {
+    val pool = new PagePool(4L << 30)
+    val table = new StoreTable(pool)
+    private val family = table.addFamily(0, ordered = false, multiValue = true)
+
+    def append(list: Int, bytes: Int, fill: Byte): Unit = {
+      val (key, elements) = (s"list $list".getBytes, Array.fill(bytes)(fill))
+      family.append(key, base, key.length, elements, base, elements.length)
+    }
+
+    def valueOf(list: Int): Array[Byte] = {
+      val key = s"list $list".getBytes
+      val row = family.get(key, base, key.length)
+      val value = new Array[Byte](Rows.valueLength(row))
+      Platform.copyMemory(null, Rows.valueAddress(row), value, base, value.length)
+      value
+    }
+
+    def transaction(change: => Unit): Unit = {
+      table.begin()
+      change
+      table.changeSet((_, _, _, _, _, _, _, _) => ())
+      table.commit()
+      while (table.maintain(4)) ()
+    }
+
+    def close(): Unit = {
+      table.close()
+      pool.trim()
+      assert(pool.reservedBytes == 0)
+    }
+  }
+
+  private def committed(lists: Int, bytes: Int): Lists = {
+    val made = new Lists
+    made.transaction((0 until lists).foreach(made.append(_, bytes, 0)))
+    made
+  }
+
+  /** The page that is being filled counts as a whole. */
+  private def assertBounded(memory: TableMemory, listBytes: Long): Unit =
+    assert(memory.pageBytes <= listBytes * 3 / 2 + PagePool.PageBytes, s"$memory for $listBytes bytes")
+
+  /** Lists of the same size in all: long ones, which have pages of their own, and ones that share pages. */
+  private val shapes = for ((lists, elements) <- Seq((1, 10000), (20, 500), (500, 50)))
+    yield (lists, elements, if (elements < 100) 40 else 100)
+
+  for ((lists, elements, bytes) <- shapes) {
+    test(
+      s"after a thousand transactions that append to $lists lists of $elements elements, these take at most half as much again"
+    ) {
+      val in = committed(lists, elements * bytes)
+      for (version <- 1 to 1000) in.transaction(in.append(version % lists, bytes, version.toByte))
+      val listBytes = in.table.keyValueBytes(0)
+      assert(listBytes >= (lists * elements + 1000) * bytes)
+      val memory = in.table.memory
+      info(f"${memory.pageBytes.toDouble / listBytes}%.2f times the lists")
+      assertBounded(memory, listBytes)
+      val last = in.valueOf(1000 % lists)
+      assert(last.takeRight(bytes).forall(_ == 1000.toByte))
+      in.table.stepBack()
+      assert(in.valueOf(1000 % lists).sameElements(last.dropRight(bytes)), "the version before has one element less")
+      in.close()
+    }
+
+    test(
+      s"a thousand appends in one transaction to $lists lists of $elements elements take at most half as much again"
+    ) {
+      val in = committed(lists, elements * bytes)
+      in.transaction((1 to 1000).foreach(number => in.append(number % lists, bytes, number.toByte)))
+      in.transaction(in.append(0, bytes, 1))
+      in.transaction(in.append(0, bytes, 1))
+      val (memory, listBytes) = (in.table.memory, in.table.keyValueBytes(0))
+      info(f"${memory.pageBytes.toDouble / listBytes}%.2f times the lists")
+      assertBounded(memory, listBytes)
+      in.close()
+    }
+  }
+
+  test("appends that follow others which were taken back use the room of these") {
+    val in = committed(1, 1000000)
+    def takenBack(fill: Byte): Unit = {
+      in.table.begin()
+      in.append(0, 100, fill)
+      in.table.abort()
+      while (in.table.maintain(4)) ()
+    }
+    for (number <- 1 to 1000) {
+      takenBack(1)
+      in.transaction(in.append(0, 100, 2))
+    }
+    assertBounded(in.table.memory, in.table.keyValueBytes(0))
+    assert(in.valueOf(0).takeRight(100000).forall(_ == 2))
+    in.close()
+  }
+
+  test("a tail that was taken back is not overwritten while somebody reads it") {
+    val in = committed(1, 10000)
+    in.transaction(in.append(0, 100, 1))
+    in.table.readersActive(7L)
+    in.table.begin()
+    in.append(0, 100, 2)
+    val key = "list 0".getBytes
+    val row = in.table.family(0).get(key, base, key.length)
+    in.table.abort()
+    for (number <- 3 to 9) in.transaction(in.append(0, 100, number.toByte))
+    val tail = Rows.valueAddress(row) + 10100
+    assert((0 until 100).forall(i => Platform.getByte(null, tail + i) == 2))
+    in.table.readersEnded(7L)
+    assert(in.valueOf(0).drop(10100).sameElements((3 to 9).flatMap(number => Seq.fill(100)(number.toByte))))
+    in.close()
+  }
+
+  test("an append that does not fit into the cap leaves the list as it was") {
+    for (pages <- 5 to 40) {
+      val pool = new PagePool(pages * PagePool.PageBytes)
+      val table = new StoreTable(pool)
+      val family = table.addFamily(0, ordered = false, multiValue = true)
+      val (key, element) = ("key".getBytes, Array.fill(1000)(1.toByte))
+      var committed = 0
+      intercept[LaminaError](while (true) {
+        table.begin()
+        for (_ <- 1 to 10) family.append(key, base, key.length, element, base, element.length)
+        table.commit()
+        committed += 10
+      })
+      assert(table.inTransaction)
+      table.abort()
+      val row = family.get(key, base, key.length)
+      assert((if (row == 0L) 0 else Rows.valueLength(row)) == committed * 1000, s"with $pages pages")
+      assert(table.keyValueBytes(0) == (if (row == 0L) 0 else committed * 1000 + key.length))
+      table.close()
+      pool.trim()
+      assert(pool.reservedBytes == 0)
+    }
+  }
+}
