@@ -108,4 +108,18 @@ class RowIteratorSuite extends ProviderFixture {
     task.markTaskCompleted(None)
     provider.close()
   }
+
+  test("a scan with one row allocates no more in a store of a thousand rows than in one of one row") {
+    val allocated = Seq(1, 1000).map { count =>
+      val provider = provide(newId(), ordered = true)
+      val base = commit(provider, 0, None)(put(_, rows.take(count): _*))
+      val store = provider.getReadStore(1, base)
+      val (from, until) = (Some(key(1L)), Some(key(2L)))
+      val bytes = AllocatedBytes.of(if (store.rangeScan(from, until, family).size != 1) fail("not one row"))
+      store.release()
+      provider.close()
+      bytes
+    }
+    assert(allocated(1) < allocated(0) + 100, s"$allocated bytes a scan")
+  }
 }

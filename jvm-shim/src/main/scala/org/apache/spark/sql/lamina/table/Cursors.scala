@@ -40,7 +40,10 @@ private[table] final class ScanCursor(family: FamilyTable, index: HashIndex, ove
   }
 }
 
-/** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
+/**
+ * Rows with from ≤ key < until in unsigned byte order; null leaves a side open. Copies the key that it has passed, and no
+ * other: from there it finds its place again where keys came or went.
+ */
 private[table] final class RangeCursor(
     family: FamilyTable,
     keys: OrderedKeys,
@@ -48,24 +51,49 @@ private[table] final class RangeCursor(
     until: Array[Byte],
     override var base: Boolean
 ) extends RowCursor {
-  private val buffer = new OrderedKeys.KeyBuffer
-  private var more = keys.copyFrom(from, above = false, buffer)
+  import RangeCursor.Offset
+
+  private var passed: Array[Byte] = _
+  private var passedLength = 0
+  private var place = if (from == null) keys.first else keys.find(from, Offset, from.length, above = false)
+  private var changes = keys.changes
+  private var ended = false
 
   override def next(): Long = {
-    while (more) {
-      while (!buffer.isEmpty) {
-        val key = buffer.next()
-        val offset = Platform.BYTE_ARRAY_OFFSET.toLong
-        if (until != null && KeyOrder.compare(key, offset, key.length, until, offset, until.length) >= 0) {
-          more = false
-          return 0L
+    var row = 0L
+    while (row == 0L && !ended) {
+      if (keys.changes != changes) findAgain()
+      val key = keys.keyAt(place)
+      if (key == 0L) ended = true
+      else {
+        val length = Platform.getInt(null, key - 4)
+        if (until != null && KeyOrder.compare(null, key, length, until, Offset, until.length) >= 0) ended = true
+        else {
+          pass(key, length)
+          row = if (base) family.getBase(null, key, length) else family.get(null, key, length)
         }
-        val row = if (base) family.getBase(key, offset, key.length) else family.get(key, offset, key.length)
-        if (buffer.isEmpty) more = keys.copyFrom(key, above = true, buffer)
-        if (row != 0L) return row
       }
-      if (more && buffer.isEmpty) more = false
     }
-    0L
+    row
   }
+
+  private def pass(key: Long, length: Int): Unit = {
+    if (passed == null || passed.length < length)
+      passed = new Array[Byte](if (passed == null) length else math.max(length, 2 * passed.length))
+    Platform.copyMemory(null, key, passed, Offset, length)
+    passedLength = length
+    place = keys.after(place)
+  }
+
+  private def findAgain(): Unit = {
+    changes = keys.changes
+    place =
+      if (passed != null) keys.find(passed, Offset, passedLength, above = true)
+      else if (from != null) keys.find(from, Offset, from.length, above = false)
+      else keys.first
+  }
+}
+
+private object RangeCursor {
+  val Offset: Long = Platform.BYTE_ARRAY_OFFSET.toLong
 }

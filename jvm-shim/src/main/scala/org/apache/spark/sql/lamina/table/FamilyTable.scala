@@ -134,7 +134,7 @@ final class FamilyTable private[table] (
 
   /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
   def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
-    require(ordered, s"column family $id keeps no order")
+    if (!ordered) throw new IllegalArgumentException(s"column family $id keeps no order")
     new RangeCursor(this, keys, from, until, startsAtBase)
   }
 

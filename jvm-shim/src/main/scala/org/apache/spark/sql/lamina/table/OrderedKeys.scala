@@ -47,7 +47,7 @@ object KeyOrder {
 
 /**
  * The keys of a column family in unsigned byte order, for prefix and range scans: sorted off-heap blocks, each with its own
- * copies of its keys, found by a sorted array of blocks.
+ * copies of its keys, found by a sorted array of blocks. A scan goes from place to place; a place holds until `changes` does not.
  *
  * Holds every key that has a row or a removed row in the index; whether a key counts in a version is the index's to say.
  *
@@ -61,22 +61,21 @@ private[table] final class OrderedKeys(pool: PagePool) {
   private var blocks: Array[Long] = Array.emptyLongArray
   private var blockCount = 0
   private var blockBytes = 0L
+  private var moves = 0L
 
   def bytes: Long = blockBytes
+
+  /** Differs whenever keys came or went: a place that was found before is none any more. */
+  def changes: Long = moves
 
   /** Adds a key; nothing happens where it is there already. */
   def add(base: AnyRef, offset: Long, length: Int): Unit = {
     if (blockCount == 0) insertBlock(0, newBlock(BlockBytes))
-    var index = math.max(0, blockOf(base, offset, length))
-    var position = search(blocks(index), base, offset, length)
+    val index = math.max(0, blockOf(base, offset, length))
+    val position = search(blocks(index), base, offset, length)
     if (position < 0) {
-      val need = length + 4L
-      while (room(blocks(index)) < need + 4) {
-        makeRoom(index, need.toInt)
-        index = math.max(0, blockOf(base, offset, length))
-        position = search(blocks(index), base, offset, length)
-      }
-      insertKey(blocks(index), -position - 1, base, offset, length)
+      moves += 1
+      insert(index, -position - 1, base, offset, length)
     }
   }
 
@@ -86,6 +85,7 @@ private[table] final class OrderedKeys(pool: PagePool) {
       val block = blocks(index)
       val position = search(block, base, offset, length)
       if (position >= 0) {
+        moves += 1
         val count = countOf(block)
         setDead(block, deadOf(block) + 4 + length)
         val slots = slotsOf(block, count)
@@ -97,27 +97,39 @@ private[table] final class OrderedKeys(pool: PagePool) {
     }
   }
 
-  /** Copies the block of keys at or above a key (null: the first) into a cursor's buffer; false at the end. */
-  def copyFrom(key: Array[Byte], above: Boolean, into: KeyBuffer): Boolean = {
-    var index = if (key == null) 0 else math.max(0, blockOf(key, Platform.BYTE_ARRAY_OFFSET, key.length))
-    var first = 0
-    if (key != null && index < blockCount) {
-      val found = search(blocks(index), key, Platform.BYTE_ARRAY_OFFSET, key.length)
-      first = if (found >= 0) { if (above) found + 1 else found }
-      else -found - 1
-    }
-    while (index < blockCount && first >= countOf(blocks(index))) {
-      index += 1
-      first = 0
-    }
-    if (index >= blockCount) false
+  /** The place of the first key. */
+  def first: Long = place(0, 0)
+
+  /** The place of the first key at or above a key, or of the first one above it. */
+  def find(base: AnyRef, offset: Long, length: Int, above: Boolean): Long = {
+    val index = math.max(0, blockOf(base, offset, length))
+    if (index >= blockCount) place(index, 0)
     else {
-      into.copy(blocks(index), first, countOf(blocks(index)))
-      true
+      val found = search(blocks(index), base, offset, length)
+      place(index, if (found < 0) -found - 1 else if (above) found + 1 else found)
     }
   }
 
+  /** The place after one that has a key. */
+  def after(at: Long): Long = place(indexOf(at), positionOf(at) + 1)
+
+  /** The address of the key at a place, the bytes of its length before it; 0 behind the last key. */
+  def keyAt(at: Long): Long =
+    if (indexOf(at) >= blockCount) 0L else cellOf(blocks(indexOf(at)), positionOf(at)) + 4
+
+  /** A block and a position in it, of a key where there is one: behind the last key of a block comes the next block. */
+  private def place(index: Int, position: Int): Long = {
+    var block = index
+    var key = position
+    while (block < blockCount && key >= countOf(blocks(block))) {
+      block += 1
+      key = 0
+    }
+    block.toLong << 32 | key
+  }
+
   def close(): Unit = {
+    moves += 1
     var i = 0
     while (i < blockCount) {
       freeBlock(blocks(i))
@@ -155,6 +167,48 @@ private[table] final class OrderedKeys(pool: PagePool) {
     -(low + 1)
   }
 
+  /** Puts a key where it belongs in a block; a full one is rewritten without its dead keys, or gets a neighbour. */
+  private def insert(index: Int, position: Int, base: AnyRef, offset: Long, length: Int): Unit = {
+    val block = blocks(index)
+    val need = length + 8
+    if (room(block) >= need) insertKey(block, position, base, offset, length)
+    else {
+      val count = countOf(block)
+      val live = Header + usedOf(block) - deadOf(block) + 4 * count
+      val capacity = math.max(BlockBytes, 2 * (need + 60))
+      if (count < 2 || (live + need) * 4L < BlockBytes * 3L) {
+        blocks(index) = copyRange(block, 0, count, math.max(capacity, live + need))
+        freeBlock(block)
+        insertKey(blocks(index), position, base, offset, length)
+      } else if (position == count && (index == blockCount - 1 || ascends(block, position))) {
+        val next = newBlock(capacity)
+        insertKey(next, 0, base, offset, length)
+        insertBlock(index + 1, next)
+      } else {
+        val at = if (position > count / 2 && ascends(block, position)) position else count / 2
+        split(index, at, math.max(capacity, capacityOf(block)))
+        if (position <= at) insert(index, position, base, offset, length)
+        else insert(index + 1, position - at, base, offset, length)
+      }
+    }
+  }
+
+  /**
+   * Whether the keys that came to a block last, a quarter of it, are those below a position in ascending order. Then the
+   * next ones will come there too, and a block that ends there stays behind full. Shorter runs are those of many groups
+   * to a block, which halves serve better.
+   */
+  private def ascends(block: Long, position: Int): Boolean = {
+    val run = math.max(1, countOf(block) / 4)
+    var end = block + Header + usedOf(block)
+    var i = position
+    while (i > 0 && i > position - run && endOf(cellOf(block, i - 1)) == end) {
+      i -= 1
+      end = cellOf(block, i)
+    }
+    i == position - run
+  }
+
   private def insertKey(block: Long, position: Int, base: AnyRef, offset: Long, length: Int): Unit = {
     val count = countOf(block)
     val at = usedOf(block)
@@ -168,25 +222,16 @@ private[table] final class OrderedKeys(pool: PagePool) {
     setCount(block, count + 1)
   }
 
-  /** Rewrites a block without its dead keys, or as two halves, so that `need` bytes more fit where the key goes. */
-  private def makeRoom(index: Int, need: Int): Unit = {
+  /** Makes two blocks of one, of the keys before a position and of the others. */
+  private def split(index: Int, at: Int, capacity: Int): Unit = {
     val block = blocks(index)
-    val count = countOf(block)
-    val live = usedOf(block) - deadOf(block)
-    val large = math.max(BlockBytes, (need + 64) * 2)
-    if (count < 2 || (live + need + 4 * (count + 1) + Header) * 4 < BlockBytes * 3) {
-      blocks(index) = copyRange(block, 0, count, math.max(large, live + need + 4 * (count + 2) + Header))
-      freeBlock(block)
-    } else {
-      val middle = count / 2
-      val low = copyRange(block, 0, middle, math.max(large, capacityOf(block)))
-      val high =
-        try copyRange(block, middle, count, math.max(large, capacityOf(block)))
-        catch { case error: Throwable => freeBlock(low); throw error }
-      blocks(index) = low
-      insertBlock(index + 1, high)
-      freeBlock(block)
-    }
+    val low = copyRange(block, 0, at, capacity)
+    val high =
+      try copyRange(block, at, countOf(block), capacity)
+      catch { case error: Throwable => freeBlock(low); throw error }
+    blocks(index) = low
+    insertBlock(index + 1, high)
+    freeBlock(block)
   }
 
   private def copyRange(block: Long, from: Int, until: Int, capacity: Int): Long = {
@@ -246,27 +291,7 @@ private[table] object OrderedKeys {
   private def slotsOf(block: Long, count: Int): Long = block + capacityOf(block) - 4L * count
   private def cellOf(block: Long, i: Int): Long =
     block + Header + Platform.getInt(null, block + capacityOf(block) - 4L * (i + 1))
-
-  /** A copy of some keys of a block on the heap, for one cursor. */
-  final class KeyBuffer {
-    private var keys: Array[Array[Byte]] = Array.empty
-    private var position = 0
-
-    def isEmpty: Boolean = position >= keys.length
-
-    def next(): Array[Byte] = {
-      position += 1
-      keys(position - 1)
-    }
-
-    def copy(block: Long, from: Int, until: Int): Unit = {
-      keys = Array.tabulate(until - from) { i =>
-        val cell = cellOf(block, from + i)
-        val key = new Array[Byte](Platform.getInt(null, cell))
-        Platform.copyMemory(null, cell + 4, key, Platform.BYTE_ARRAY_OFFSET, key.length)
-        key
-      }
-      position = 0
-    }
-  }
+  private def endOf(cell: Long): Long = cell + 4 + Platform.getInt(null, cell)
+  private def indexOf(place: Long): Int = (place >>> 32).toInt
+  private def positionOf(place: Long): Int = place.toInt
 }
