@@ -94,7 +94,7 @@ class Life:
             sections["rewrite"] = batches(self.parts[part.part])
         counts = {0: Count(len(self.rows), len(self.rows) * (KEY + VALUE))}
         request = CommitRequest(
-            begun.attempt, self.version.version + 1, self.version, "0" * 32, counts, (FAMILY,), 1, 0, {}, part
+            begun.attempt, self.version.version + 1, self.version, counts, (FAMILY,), 1, 0, {}, part
         )
         committed = self.store.commit(request, sections)
         took = (time.perf_counter() - started) * 1000

@@ -115,7 +115,7 @@ def written(root: Path) -> str:
     begun = opened.begin(Version(0), task_attempt=0, load_empty=False, force_snapshot=False, have=True)
     rows = ROWS * BATCHES
     counts = {0: Count(rows, rows * 100)}
-    request = CommitRequest(begun.attempt, 1, Version(0), "0" * 32, counts, (ColumnFamily(0, "default"),), 1, 0)
+    request = CommitRequest(begun.attempt, 1, Version(0), counts, (ColumnFamily(0, "default"),), 1, 0)
     zeros, ones = pa.array([0] * ROWS, pa.uint16()), pa.array([1] * ROWS, pa.uint8())
     batches = (pa.RecordBatch.from_arrays([zeros, ones, texts(24), texts(76)], schema=SCHEMA) for _ in range(BATCHES))
     opened.commit(request, {"increment": batches})

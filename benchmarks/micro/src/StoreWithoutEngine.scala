@@ -41,7 +41,7 @@ final class StoreWithoutEngine(keySchema: StructType, valueSchema: StructType) {
       clock.commit(messages.build(live.table)) {
         version += 1
         attempt = Some(s"L1.$version.1.o.-.${"0" * 32}")
-        live.advance(Position(version, attempt.get, live.working, null))
+        live.advance(Position(version, attempt.get, live.working))
         store.open.transition(OpenAction.Commit)
         live.leave(store.open)
       } {

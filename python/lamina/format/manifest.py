@@ -251,7 +251,6 @@ class CommitManifest:
     base: Base | None
     store: StoreIdentity
     run: Run
-    digest: str
     created_ms: int
     writer: str
     spark: str
@@ -277,7 +276,6 @@ class CommitManifest:
             "base": None if self.base is None else {"version": self.base.version, "attempt": self.base.attempt},
             "store": self.store.to_json(),
             "run": self.run.to_json(),
-            "digest": self.digest,
             "created_ms": self.created_ms,
             "writer": self.writer,
             "spark": self.spark,
@@ -299,7 +297,6 @@ class CommitManifest:
             None if base is None else Base(int(base["version"]), str(base["attempt"])),
             StoreIdentity.from_json(value["store"]),
             Run.from_json(value["run"]),
-            str(value["digest"]),
             int(value["created_ms"]),
             str(value["writer"]),
             str(value["spark"]),

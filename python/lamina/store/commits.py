@@ -290,7 +290,6 @@ class Commits:
             base=Base(base.version, base.attempt) if base else None,
             store=self._files.identity,
             run=Run(self._epoch(), self._checkpoint.run_id, request.task_attempt, begun.siblings),
-            digest=request.digest,
             created_ms=self._clock.now_ms(),
             writer=f"lamina {__version__}",
             spark=self._conf.spark,

@@ -77,7 +77,6 @@ class CommitRequest:
     attempt: str
     version: int
     base: Version | None
-    digest: str
     counts: Mapping[int, Count]
     column_families: tuple[ColumnFamily, ...]
     next_column_family: int
@@ -93,7 +92,6 @@ class CommitRequest:
             str(header["attempt"]),
             int(header["version"]),
             None if base is None else Version(int(base["version"]), base.get("attempt")),
-            str(header["digest"]),
             {int(family): Count.from_json(count) for family, count in header["counts"].items()},
             tuple(ColumnFamily.from_json(family) for family in header["column_families"]),
             int(header["next_column_family"]),

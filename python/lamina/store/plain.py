@@ -6,7 +6,6 @@ For tools, tests and notebooks. Keys and values are bytes; a column family whose
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import struct
 import zlib
 from collections import Counter
@@ -350,7 +349,6 @@ class PlainStore:
             begin.attempt,
             version.version,
             self._version,
-            _digest(changes),
             counts,
             tuple(self._families.values()),
             self._next_family,
@@ -552,12 +550,3 @@ def _check_counts(rows: Mapping[tuple[int, bytes], bytes], counts: Mapping[int, 
                 f"the manifest of {version} says that it has {count.rows} rows in column family {family}, and "
                 f"restoring it gave {found[family]}; its files do not make it up (lamina fsck says more)",
             )
-
-
-def _digest(changes: Mapping[tuple[int, bytes], tuple[int, bytes]]) -> str:
-    """128 bits that do not depend on the order of the changes."""
-    total = 0
-    for (family, key), (op, value) in changes.items():
-        entry = struct.pack("<HBI", family, op, len(key)) + key + value
-        total += int.from_bytes(hashlib.sha256(entry).digest()[:16], "little")
-    return format(total % (1 << 128), "032x")

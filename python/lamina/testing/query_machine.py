@@ -258,7 +258,6 @@ class QueryMachine(RuleBasedStateMachine):
             attempt.begun.attempt,
             attempt.base.version + 1,
             self.known(attempt.base),
-            "0" * 32,
             counts(attempt.rows),
             FAMILIES,
             len(FAMILIES),

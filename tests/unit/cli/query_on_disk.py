@@ -122,7 +122,6 @@ class QueryOnDisk:
                 attempt=begin.attempt,
                 version=base.version + 1,
                 base=Version(base.version, begin.base_attempt),
-                digest="0" * 32,
                 counts={0: Count(live, live * 8)},
                 column_families=(ColumnFamily(0, "default"),),
                 next_column_family=1,

@@ -273,7 +273,6 @@ class Store:
             "attempt": begun["attempt"],
             "version": version,
             "base": base,
-            "digest": "0" * 32,
             "sections": ["increment"],
             "rows": {"increment": count},
             "counts": {"0": {"rows": count, "bytes": 0}},

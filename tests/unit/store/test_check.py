@@ -192,7 +192,7 @@ def test_rows_of_a_column_family_that_was_dropped_are_not_counted() -> None:
     first = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
     begun = query.begin(store, first)
     kept = replace(FAMILY, id=1, name="kept")
-    request = CommitRequest(begun.attempt, 2, first, "0" * 32, {1: Count(1, 2)}, (kept,), 2, 1)
+    request = CommitRequest(begun.attempt, 2, first, {1: Count(1, 2)}, (kept,), 2, 1)
     store.commit(request, {"increment": [entries([(1, PUT, b"b", b"2")])]})
     found = check(query.storage, store, {1: first.attempt, 2: begun.attempt})
     assert found.problems == ()

@@ -109,11 +109,11 @@ def test_a_lost_base_whose_rows_the_caller_has_is_replaced_by_a_snapshot(how: st
     begun = query.begin(other, base, have=True)
     assert begun.snapshot and begun.lost
     with fails_with("state.base"):
-        request = CommitRequest(begun.attempt, 4, base, "0" * 32, {}, (FAMILY,), 1, 1)
+        request = CommitRequest(begun.attempt, 4, base, {}, (FAMILY,), 1, 1)
         other.commit(request, {"increment": [entries([])]})
     before = query.states[base.attempt]
     query.states[begun.attempt] = {**before, b"z": b"1"}
-    request = CommitRequest(begun.attempt, 4, base, "0" * 32, {}, (FAMILY,), 1, 1)
+    request = CommitRequest(begun.attempt, 4, base, {}, (FAMILY,), 1, 1)
     rows = entries((0, PUT, key, value) for key, value in query.states[begun.attempt].items())
     other.commit(request, {"increment": [entries([(0, PUT, b"z", b"1")])], "snapshot": [rows]})
     version = Version(4, begun.attempt)
@@ -264,7 +264,7 @@ def test_a_commit_that_was_not_begun_is_refused() -> None:
     query = Query()
     store = query.open()
     begun = query.begin(query.open(), EMPTY)
-    request = CommitRequest(begun.attempt, 1, None, "0" * 32, {}, (FAMILY,), 1, 1)
+    request = CommitRequest(begun.attempt, 1, None, {}, (FAMILY,), 1, 1)
     with fails_with("store.state"):
         store.commit(request, {"increment": [entries([])]})
 
@@ -275,7 +275,7 @@ def test_a_commit_on_another_base_than_it_was_begun_on_is_refused() -> None:
     base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
     other = query.commit(store, EMPTY, {b"a": (PUT, b"2")})
     begun = query.begin(store, base)
-    request = CommitRequest(begun.attempt, 2, other, "0" * 32, {}, (FAMILY,), 1, 1)
+    request = CommitRequest(begun.attempt, 2, other, {}, (FAMILY,), 1, 1)
     with fails_with("state.base"):
         store.commit(request, {"increment": [entries([])]})
 
@@ -301,7 +301,7 @@ def test_entries_that_stop_half_way_publish_nothing_and_the_cause_is_not_hidden(
     query = Query()
     store = query.open()
     begun = query.begin(store, EMPTY)
-    request = CommitRequest(begun.attempt, 1, EMPTY, "0" * 32, {}, (FAMILY,), 1, 1)
+    request = CommitRequest(begun.attempt, 1, EMPTY, {}, (FAMILY,), 1, 1)
 
     def cut_off() -> Iterator[pa.RecordBatch]:
         yield entries([(0, PUT, b"a", b"1")])

@@ -296,7 +296,7 @@ REMOTE = """
     if attempt is None:
         begun = store.begin(Version(0), task_attempt=0, load_empty=False, force_snapshot=False, have=True)
         counts = {0: Count(ROWS, ROWS * 96)}
-        request = CommitRequest(begun.attempt, 1, Version(0), "0" * 32, counts, (ColumnFamily(0, "default"),), 1, 0)
+        request = CommitRequest(begun.attempt, 1, Version(0), counts, (ColumnFamily(0, "default"),), 1, 0)
         store.commit(request, {"increment": batches()})
         print(begun.attempt)
     else:

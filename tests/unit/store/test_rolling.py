@@ -371,7 +371,7 @@ def test_a_commit_that_rewrites_another_part_than_asked_or_none_is_refused() -> 
         begun = query.begin(store, base)
         assert begun.rewrite == (1, PARTS)
         sections = {"increment": [entries([])], **({"rewrite": [entries([])]} if said else {})}
-        request = CommitRequest(begun.attempt, 3, base, "0" * 32, {}, (FAMILY,), 1, 1, {}, said)
+        request = CommitRequest(begun.attempt, 3, base, {}, (FAMILY,), 1, 1, {}, said)
         with fails_with("engine.protocol"):
             store.commit(request, sections)
 

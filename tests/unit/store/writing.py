@@ -114,7 +114,6 @@ class Query:
             begun.attempt,
             base.version + 1,
             base,
-            "0" * 32,
             {0: Count(len(after), sum(len(key) + len(value) for key, value in after.items()))},
             (FAMILY,),
             1,

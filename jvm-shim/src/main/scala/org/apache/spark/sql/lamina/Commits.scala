@@ -118,7 +118,7 @@ final class Commits(
     val sections = Seq(increment) ++ (if (whole) Some(snapshot) else rewrite)
     val header = () => describe(store, draft, begun, base, whole, summary)
     val answer = engine.commit(begun, header, sections)
-    val next = Position(store.version + 1, begun.attempt, live.working, summary.digest)
+    val next = Position(store.version + 1, begun.attempt, live.working)
     if (draft.forceSnapshot) counters.add(Metrics.ForcedSnapshots, 1)
     counters.add(Metrics.ChangedRows, summary.rows)
     counters.add(Metrics.ChangedBytes, summary.bytes)
@@ -154,7 +154,6 @@ final class Commits(
       if (draft.loadEmpty) JNull
       else base.fold[JValue](JNull)(attempt => ("version" -> store.version) ~ ("attempt" -> attempt))
     ("attempt" -> begun.attempt) ~ ("version" -> (store.version + 1)) ~ ("base" -> basedOn) ~
-      ("digest" -> summary.digest) ~
       ("rows" -> (if (whole) increment ~ ("snapshot" -> JInt(live.table.rows)) else increment)) ~
       ("rewrite" -> rewrite) ~
       ("counts" -> JObject(counts.toList)) ~

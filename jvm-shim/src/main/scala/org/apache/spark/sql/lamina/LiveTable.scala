@@ -12,12 +12,11 @@ import org.apache.spark.sql.lamina.table._
  *
  * @param version label under which it is open now; versions that changed nothing share a content
  * @param content attempt that wrote the rows, or [[Attempts.Empty]]
- * @param digest of the change set that led here from the content one back, or null where that is not known
  */
-final case class Position(version: Long, content: String, families: ColumnFamilies, digest: String)
+final case class Position(version: Long, content: String, families: ColumnFamilies)
 
 object Position {
-  val Start: Position = Position(0L, Attempts.Empty, ColumnFamilies.Empty, null)
+  val Start: Position = Position(0L, Attempts.Empty, ColumnFamilies.Empty)
 }
 
 /** How a table came to the version that was asked for. */
@@ -62,6 +61,9 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
 
   @volatile private var position = Position.Start
   private var before: Position = _
+
+  /** The digest of the transaction that led here from `before`; null where nobody has asked for it. */
+  private var lastDigest: String = _
   private val siblings = mutable.LinkedHashMap.empty[String, Sibling]
   private val opens = mutable.LinkedHashSet.empty[Open]
   private var epoch = 0L
@@ -91,8 +93,8 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   /** From now on `moveTo` may be called, without the lock. Opens that read other rows are stale. */
   def startMove(attempt: Option[String]): Unit = {
     if (isBusy) throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
-    moving = true
     if (!holdsRowsOf(attempt)) epoch += 1
+    moving = true
   }
 
   def endMove(): Unit = if (moving) {
@@ -116,13 +118,20 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   /** Whether the rows are those of `attempt`, or of one with the same base and the same changes. */
   def holdsRowsOf(attempt: Option[String]): Boolean = {
     val wanted = Attempts.content(attempt)
-    position.content == wanted || sibling(wanted).exists(isTwin)
+    position.content == wanted || (!isBusy && sibling(wanted).exists(isTwin))
   }
 
   private def sibling(content: String): Option[Sibling] =
     siblings.get(content).filter(other => before != null && other.base == before.content)
 
-  private def isTwin(other: Sibling): Boolean = other.digest == position.digest && other.families == position.families
+  private def isTwin(other: Sibling): Boolean =
+    table.canStepBack && other.families == position.families && other.digest == digest
+
+  /** Only a second attempt on one base asks for it. */
+  private def digest: String = {
+    if (lastDigest == null) lastDigest = table.lastDigest
+    lastDigest
+  }
 
   // ---- opens
 
@@ -224,12 +233,18 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   def advance(next: Position): Unit = {
     table.commit()
     writer = null
-    before = position
-    position = next
-    remember(next.content, Sibling(before.content, next.digest, next.families))
-    epoch += 1
+    lead(position, next)
     Reclaimer.submit(this)
     notifyAll()
+  }
+
+  /** The table is at `to` now, and one transaction behind it, where that is known, is `from`. */
+  private def lead(from: Position, to: Position): Unit = {
+    before = from
+    lastDigest = null
+    position = to
+    working = to.families
+    epoch += 1
   }
 
   /** Takes a commit back whose file did not become durable. */
@@ -244,10 +259,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   /** Empties the table, for a version that is built from nothing. */
   def clear(to: Position): Unit = {
     table.close()
-    before = null
-    position = to
-    working = to.families
-    epoch += 1
+    lead(null, to)
   }
 
   // ---- opening a version
@@ -267,7 +279,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
       position = position.copy(version = version)
       Move.Stayed
     } else if (oneBack.exists(_.content == wanted)) {
-      stepBack()
+      setAside()
       position = position.copy(version = version)
       Move.SteppedBack
     } else if (wanted == Attempts.Empty) {
@@ -277,10 +289,11 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
       val sibling = this.sibling(wanted)
       val base = sibling.map(_.base)
       if (sibling.exists(isTwin)) {
+        remember()
         position = position.copy(version = version, content = wanted)
         Move.Relabelled
       } else {
-        if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) stepBack()
+        if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) setAside()
         // On the empty version an increment is all there is, so that is no reload either.
         val isBase = base.contains(Attempts.Empty) && position.content == Attempts.Empty
         val how = load(version, attempt, source)
@@ -330,19 +343,25 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
         // rows on top of which other rows came out than there should be are not trusted either
         if (header.fromHave && miscount.isEmpty) table.abort() else clear(Position.Start)
       }
-    val next = Position(version, Attempts.content(header.attempt.orElse(attempt)), header.families, null)
+    val next = Position(version, Attempts.content(header.attempt.orElse(attempt)), header.families)
     if (header.fromHave) {
       table.commit()
-      before = position
+      lead(position, next)
       Reclaimer.submit(this)
-    } else before = null
-    position = next
-    working = next.families
-    epoch += 1
-    if (header.fromHave) Move.CaughtUp else Move.Loaded
+      Move.CaughtUp
+    } else {
+      lead(null, next)
+      Move.Loaded
+    }
   }
 
   private def rowsOf(family: Int): Long = Option(table.familyOrNull(family)).fold(0L)(_.rows)
+
+  /** Undoes the last attempt, which may be asked for again when another one was made on its base. */
+  private def setAside(): Unit = {
+    remember()
+    stepBack()
+  }
 
   private def stepBack(): Unit = {
     try table.stepBack()
@@ -352,10 +371,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
         clear(Position.Start)
         throw error
     }
-    position = before
-    before = null
-    working = position.families
-    epoch += 1
+    lead(null, before)
   }
 
   private def takesAll(families: ColumnFamilies): Boolean =
@@ -364,9 +380,10 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   private def addFamilies(families: ColumnFamilies): Unit =
     families.byName.values.foreach(family => table.addFamily(family.id, family.ordered, family.multiValue))
 
-  private def remember(content: String, sibling: Sibling): Unit = {
-    siblings -= content
-    siblings += content -> sibling
+  /** Keeps what is needed to know the attempt again that the table holds. */
+  private def remember(): Unit = {
+    siblings -= position.content
+    siblings += position.content -> Sibling(before.content, digest, position.families)
     if (siblings.size > LiveTable.MaxSiblings) siblings -= siblings.head._1
   }
 
@@ -393,7 +410,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
 
 object LiveTable {
 
-  /** Attempts of the last versions whose change sets are told apart by digest. */
+  /** Attempts that were set aside, and are told from others on their base by digest. */
   private val MaxSiblings = 16
 
   /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
@@ -402,6 +419,6 @@ object LiveTable {
   /** How long the end of a task is waited for at the cap. */
   private val LeavingTaskNanos = 1000000000L
 
-  /** An attempt that this table made: its base, and what it changed. */
+  /** An attempt that this table held: its base, and what it changed. */
   private final case class Sibling(base: String, digest: String, families: ColumnFamilies)
 }

@@ -75,21 +75,28 @@ class LiveTableSuite extends AnyFunSuite {
         }.toMap
       }
 
-    /** One attempt of the next version: puts rows, and commits under an id. */
-    def commit(attempt: String, rows: (String, String)*): Unit = live.synchronized {
+    /** A transaction that puts rows, and removes those without a value; then `end`. */
+    private def change(rows: Seq[(String, String)])(end: => Unit): Unit = live.synchronized {
       val open = new Open(null, writes = true)
       live.enter(open)
       live.begin(open)
       live.working = families
       val family = live.table.addFamily(0, ordered = false, multiValue = false)
       rows.foreach { case (key, value) =>
-        val (k, v) = (key.getBytes(UTF_8), value.getBytes(UTF_8))
-        if (value == null) family.remove(k, offset, k.length) else family.put(k, offset, k.length, v, offset, v.length)
+        val k = key.getBytes(UTF_8)
+        if (value == null) family.remove(k, offset, k.length)
+        else family.put(k, offset, k.length, value.getBytes(UTF_8), offset, value.length)
       }
-      val digest = live.table.changeSet((_, _, _, _, _, _, _, _) => ()).digest
-      val base = live.at.content
-      live.advance(Position(live.at.version + 1, attempt, live.working, digest))
+      end
       live.leave(open)
+    }
+
+    def abortAfter(rows: (String, String)*): Unit = change(rows)(live.abort())
+
+    /** One attempt of the next version: puts rows, and commits under an id. */
+    def commit(attempt: String, rows: (String, String)*): Unit = change(rows) {
+      val base = live.at.content
+      live.advance(Position(live.at.version + 1, attempt, live.working))
       versions.whole(attempt) = (base, contents)
     }
 
@@ -163,6 +170,84 @@ class LiveTableSuite extends AnyFunSuite {
     assert(f.move(2, id(2, 'b')) == Move.Relabelled)
     assert(f.live.at.content == id(2, 'b'))
     assert(f.versions.asked.isEmpty)
+  }
+
+  test("any of several attempts with equal changes is the last one under another label, in any order") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1", "gone" -> "x")
+    val attempts = Seq('b', 'c', 'd').map(id(2, _))
+    attempts.foreach { attempt =>
+      f.move(1, id(1, 'a'))
+      f.commit(attempt, "k" -> "2", "gone" -> null, "new" -> "y")
+    }
+    val before = f.live.generation
+    for (attempt <- Seq(0, 2, 1, 0).map(attempts)) {
+      f.live.synchronized(f.live.startMove(Some(attempt)))
+      assert(f.move(2, attempt) == Move.Relabelled)
+      f.live.synchronized(f.live.endMove())
+    }
+    assert(f.live.generation == before, "the rows are the same, so that who reads them goes on")
+    assert(f.contents == Map("k" -> "2", "new" -> "y"))
+    assert(f.move(1, id(1, 'a')) == Move.SteppedBack)
+    assert(f.contents == Map("k" -> "1", "gone" -> "x"))
+    assert(f.versions.asked.isEmpty)
+  }
+
+  test("an attempt that was aborted in between, and what maintenance moved, leave two attempts equal") {
+    val f = new Fixture
+    val rows = (0 until 20000).map(number => s"key $number" -> s"${"x" * 100} $number")
+    f.commit(id(1, 'a'), rows: _*)
+    val changes =
+      rows.collect { case (key, _) if key.hashCode % 3 != 0 => key -> (if (key.endsWith("7")) null else "y" * 100) }
+    f.commit(id(2, 'b'), changes: _*)
+    f.move(1, id(1, 'a'))
+    f.commit(id(2, 'c'), scala.util.Random.shuffle(changes): _*)
+    f.abortAfter(rows.map { case (key, _) => key -> "z" }: _*)
+    f.live.synchronized(while (f.live.reclaim(2)) ())
+    assert(f.move(2, id(2, 'b')) == Move.Relabelled)
+    assert(f.contents == f.versions.whole(id(2, 'b'))._2)
+  }
+
+  test("an attempt that was reached by its increment is known again beside one with equal changes") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.move(1, id(1, 'a'))
+    f.commit(id(2, 'c'), "k" -> "3")
+    assert(f.move(2, id(2, 'b')) == Move.CaughtUp)
+    f.move(1, id(1, 'a'))
+    f.commit(id(2, 'd'), "k" -> "2")
+    assert(f.move(2, id(2, 'b')) == Move.Relabelled)
+    assert(f.move(2, id(2, 'c')) == Move.CaughtUp)
+    assert(f.contents == Map("k" -> "3"))
+  }
+
+  test("an attempt whose commit was taken back is not one to come back to") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.rollBack(id(2, 'b'))
+    f.commit(id(2, 'c'), "k" -> "2")
+    assert(f.move(2, id(2, 'b')) == Move.CaughtUp)
+    assert(f.versions.asked.toSeq == Seq(id(2, 'b') -> Some(id(1, 'a'))))
+  }
+
+  test("a table that somebody writes does not say that it holds an attempt that was set aside") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.commit(id(2, 'b'), "k" -> "2")
+    f.move(1, id(1, 'a'))
+    f.commit(id(2, 'c'), "k" -> "2")
+    f.live.synchronized {
+      assert(f.live.holdsRowsOf(Some(id(2, 'b'))))
+      val open = new Open(null, writes = true)
+      f.live.enter(open)
+      f.live.begin(open)
+      assert(!f.live.holdsRowsOf(Some(id(2, 'b'))))
+      f.live.abort()
+      f.live.leave(open)
+      assert(f.live.holdsRowsOf(Some(id(2, 'b'))))
+    }
   }
 
   test("the first of two attempts that differ is reached over the base, by its increment alone") {

@@ -59,7 +59,7 @@ class TableRegistrySuite extends AnyFunSuite {
 
     def commit(live: LiveTable, owner: Provider, attempt: String): Unit = live.synchronized {
       val writer = open(live, owner)
-      live.advance(Position(live.at.version + 1, attempt, ColumnFamilies.Empty, "digest"))
+      live.advance(Position(live.at.version + 1, attempt, ColumnFamilies.Empty))
       live.leave(writer)
     }
   }

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina.table
 
-/** A 128-bit digest of a set of entries that does not depend on their order: a sum of two independent hashes per entry. */
+/** A 128-bit digest of a set of entries that does not depend on their order: a sum of two independent hashes for each entry. */
 private[table] final class Digest {
   private var high = 0L
   private var low = 0L

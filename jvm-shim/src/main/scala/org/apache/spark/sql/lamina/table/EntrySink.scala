@@ -42,9 +42,8 @@ object Ops {
  *
  * @param rows entries
  * @param bytes key and value bytes
- * @param digest 128 bits as 32 hexadecimal digits; does not depend on the order of the changes
  */
-final case class ChangeSummary(rows: Long, bytes: Long, digest: String)
+final case class ChangeSummary(rows: Long, bytes: Long)
 
 /** Off-heap bytes of a table: pages (dead rows are part of them), index, undo logs and what follows rows by them, ordered keys. */
 final case class TableMemory(pageBytes: Long, deadBytes: Long, indexBytes: Long, undoBytes: Long, orderedBytes: Long) {

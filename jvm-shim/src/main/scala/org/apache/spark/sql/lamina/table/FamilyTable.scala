@@ -167,6 +167,25 @@ final class FamilyTable private[table] (
     }
   }
 
+  /** Adds what the last transaction left of each key that it touched: its row, or that there is none. While none is open. */
+  private[table] def addLastTo(digest: Digest): Unit = {
+    var i = 0
+    while (i < previous.size) {
+      val after = previous.second(i)
+      val named = if (after != 0L) after else previous.first(i) & ~1L
+      val key = Rows.keyAddress(named)
+      val length = Rows.keyLength(named)
+      val word = index.find(KeyHash.hash(null, key, length), null, key, length)
+      // A key's last entry is the one whose row the index has; of a removal it may have forgotten the row.
+      val isAbsent = word == 0L || isRemoved(word)
+      if (isAbsent == (after == 0L) && (word == 0L || rowOf(word) == named)) {
+        if (isAbsent) digest.add(id, Ops.Delete, key, length, 0L, 0)
+        else digest.add(id, Ops.Put, key, length, Rows.valueAddress(named), Rows.valueLength(named))
+      }
+      i += 1
+    }
+  }
+
   private[table] def commit(): Unit = {
     dropPrevious()
     var i = 0

@@ -58,7 +58,6 @@ final class StoreTable(pool: PagePool) {
 
   /** Sends each key that the open transaction changed once. */
   def changeSet(sink: EntrySink): ChangeSummary = {
-    val digest = new Digest
     var rows = 0L
     var bytes = 0L
     families.values.foreach { family =>
@@ -69,14 +68,13 @@ final class StoreTable(pool: PagePool) {
         val value = Rows.valueAddress(row) + from
         val valueLength = if (op == Ops.Delete) 0 else Rows.valueLength(row) - from
         sink.entry(family.id, op, null, key, keyLength, null, value, valueLength)
-        digest.add(family.id, op, key, keyLength, value, valueLength)
         rows += 1
         bytes += keyLength + valueLength
         true
       }
     }
     reclaimBudget = 4 + (4 * bytes / PagePool.PageBytes).toInt
-    ChangeSummary(rows, bytes, digest.hex)
+    ChangeSummary(rows, bytes)
   }
 
   /** Ends the transaction; its undo log is kept as one version back, the one before is dropped. */
@@ -95,6 +93,18 @@ final class StoreTable(pool: PagePool) {
   }
 
   def canStepBack: Boolean = stepBackPossible && !open
+
+  /**
+   * A digest of what the last committed transaction left of each key that it touched, whatever their order. Transactions
+   * on one base that have the same digest left the same rows.
+   */
+  def lastDigest: String = {
+    require(canStepBack, "no undo log is kept")
+    settleMoves()
+    val digest = new Digest
+    families.values.foreach(_.addLastTo(digest))
+    digest.hex
+  }
 
   /** Undoes the last committed transaction. */
   def stepBack(): Unit = {

@@ -60,7 +60,7 @@ class RealEngineSuite extends EngineFixture {
       if (version == 0) JNull else ("version" -> version) ~ ("attempt" -> base)
     val answer = engine.commit(
       ("handle" -> handle) ~ ("attempt" -> attempt) ~ ("version" -> (version + 1)) ~ ("base" -> baseJson) ~
-        ("digest" -> "0" * 32) ~ ("rows" -> ("increment" -> entries.size)) ~ ("task_attempt" -> 1) ~
+        ("rows" -> ("increment" -> entries.size)) ~ ("task_attempt" -> 1) ~
         ("counts" -> ("0" -> ("rows" -> entries.size) ~ ("bytes" -> 0))) ~ ("column_families" -> List(family)) ~
         ("next_column_family" -> 1),
       Seq("increment" -> Entry.fill(entries) _)
