@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina
 
-import org.json4s.{JInt, JNull, JObject, JValue}
+import org.json4s.{JNull, JObject, JValue}
 import org.json4s.JsonDSL._
 
 import org.apache.spark.TaskContext
@@ -109,8 +109,9 @@ final class Commits(
   private def send(store: LaminaStateStore, draft: Draft, begun: Begun, base: Option[String]): Sent = {
     val live = store.live
     val whole = draft.loadEmpty || draft.forceSnapshot || begun.snapshot
-    var summary: ChangeSummary = null
-    val increment = "increment" -> ((sink: EntrySink) => { summary = live.table.changeSet(sink) })
+    // Not known before all was sent, where a batch does not hold the change set.
+    var summary = Option.empty[ChangeSummary]
+    val increment = "increment" -> ((sink: EntrySink) => { summary = Some(live.table.changeSet(sink)) })
     val snapshot = "snapshot" -> ((sink: EntrySink) => { live.table.snapshot(sink); () })
     val rewrite = begun.rewrite.map { case (part, parts) =>
       "rewrite" -> ((sink: EntrySink) => live.table.rewrite(part, parts, sink))
@@ -120,8 +121,10 @@ final class Commits(
     val answer = engine.commit(begun, header, sections)
     val next = Position(store.version + 1, begun.attempt, live.working)
     if (draft.forceSnapshot) counters.add(Metrics.ForcedSnapshots, 1)
-    counters.add(Metrics.ChangedRows, summary.rows)
-    counters.add(Metrics.ChangedBytes, summary.bytes)
+    summary.foreach { changed =>
+      counters.add(Metrics.ChangedRows, changed.rows)
+      counters.add(Metrics.ChangedBytes, changed.bytes)
+    }
     val task = TaskContext.get()
     val waits = task == null || begun.handle.settings.get(Commits.DurabilityKey).contains("store")
     if (waits) {
@@ -138,7 +141,7 @@ final class Commits(
       begun: Begun,
       base: Option[String],
       whole: Boolean,
-      summary: ChangeSummary
+      summary: Option[ChangeSummary]
   ): JObject = {
     val live = store.live
     val families = live.working.all
@@ -146,7 +149,8 @@ final class Commits(
       val count = ("rows" -> live.table.rows(family.id)) ~ ("bytes" -> live.table.keyValueBytes(family.id))
       family.id.toString -> (count: JValue)
     }
-    val increment: JObject = "increment" -> JInt(summary.rows)
+    val rows = summary.map(changed => "increment" -> changed.rows).toMap ++
+      (if (whole) Some("snapshot" -> live.table.rows) else None)
     val rewrite = begun.rewrite.map { case (part, parts) =>
       ("part" -> part) ~ ("parts" -> parts) ~ ("hash" -> KeyHash.Name)
     }
@@ -154,7 +158,7 @@ final class Commits(
       if (draft.loadEmpty) JNull
       else base.fold[JValue](JNull)(attempt => ("version" -> store.version) ~ ("attempt" -> attempt))
     ("attempt" -> begun.attempt) ~ ("version" -> (store.version + 1)) ~ ("base" -> basedOn) ~
-      ("rows" -> (if (whole) increment ~ ("snapshot" -> JInt(live.table.rows)) else increment)) ~
+      ("rows" -> rows) ~
       ("rewrite" -> rewrite) ~
       ("counts" -> JObject(counts.toList)) ~
       ("column_families" -> live.working.toJson) ~

@@ -208,7 +208,7 @@ class EngineStore(
 
   private def request[A](readOnly: Boolean)(send: EngineHandle => A): A = send(handle(readOnly))
 
-  /** Sends a commit. The header is asked for when the first section was collected. */
+  /** Sends a commit. The header is asked for when the first section was collected, or its first batch is full. */
   def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
     begun.handle.engine.commit(() => ("handle" -> JInt(begun.handle.number)) ~ header(), sections)
 

@@ -143,4 +143,17 @@ class StoreCallsSuite extends ProviderFixture {
       assert(restored(id, 3, third) == after + (70L -> 70))
     }
   }
+
+  test("a change set of more than a batch's 16 MiB is whole when it is restored") {
+    val id = newId()
+    val provider = provide(id)
+    val rows = (0L until 700000L).map(at => at -> at.toInt)
+    val base = commit(provider, 0, None)(put(_, rows: _*))
+    val changed = commit(provider, 1, base) { store =>
+      rows.foreach { case (at, _) => if (at % 3 == 0) store.remove(key(at), family) else put(store, at -> -1) }
+    }
+    provider.close()
+    assert(restored(id, 1, base) == rows.toMap)
+    assert(restored(id, 2, changed) == rows.collect { case (at, _) if at % 3 != 0 => at -> -1 }.toMap)
+  }
 }

@@ -18,8 +18,8 @@ private[wire] trait ByteSink {
 /**
  * Builds the Arrow IPC stream of one section by hand, in off-heap column buffers that are reused.
  *
- * A section is written in one of two ways. *Held*: `hold`, entries, `finish(sink)`; nothing is sent before `finish`,
- * and a section that needs more than one batch sets `overflowed`, forgets its entries and has to be written again,
+ * A section is written in one of two ways. *Held*: `hold(begin)`, entries, `finish(sink)`; nothing is sent before `finish`,
+ * unless the section needs more than one batch: when the first is full, `begin` gives the sink, and the section goes on
  * streamed. *Streamed*: `stream(sink)`, entries, `finish(sink)`; each batch is sent as soon as it is full.
  *
  * Invariants between calls: offsets have `rows + 1` valid elements; `rows <= MaxRows`; keys and values together are at
@@ -38,6 +38,7 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
   private val values = new DirectBuffer(256 << 10)
   private val builder = new FlatBufferBuilder(1024)
 
+  private var begin: () => ByteSink = _
   private var sink: ByteSink = _
   private var rows = 0
   private var keyBytes = 0
@@ -45,7 +46,6 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
   private var mostRows = 0
   private var mostKeyBytes = 0
   private var mostValueBytes = 0
-  private var overflow = false
 
   // copies of the buffers' addresses, and how much is left before `entry` has to look closer
   private var familyAddress = 0L
@@ -56,21 +56,26 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
   private var valueAddress = 0L
   private var rowLimit = 0
 
-  /** Whether the held section did not fit into one batch; its entries are forgotten. */
-  def overflowed: Boolean = overflow
+  /** Starts a section that is kept until `finish` if it fits into one batch, and else goes to what `begin` gives. */
+  def hold(begin: () => ByteSink): Unit = {
+    open()
+    this.begin = begin
+  }
 
-  /** Starts a section that is kept until `finish`. */
-  def hold(): Unit = open(null)
-
-  /** Starts a section whose full batches go to `to` at once; the schema message comes first. */
+  /** Starts a section whose full batches go to `to` at once. */
   def stream(to: ByteSink): Unit = {
-    open(to)
+    open()
+    start(to)
+  }
+
+  /** From now on batches go to `to`; the schema message comes first. */
+  private def start(to: ByteSink): Unit = {
+    sink = to
     to.add(EntrySchema.schemaMessage())
   }
 
-  private def open(to: ByteSink): Unit = {
-    sink = to
-    overflow = false
+  private def open(): Unit = {
+    sink = null
     rows = 0
     ensureRows(MinRows)
     keys.ensure(8, 0)
@@ -100,10 +105,9 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
     val keyEnd = keyBytes.toLong + keyLength
     val valueEnd = valueBytes.toLong + valueLength
     if (rows >= rowLimit || keyEnd > keys.capacity || valueEnd > values.capacity || keyEnd + valueEnd > batchBytes) {
-      if (makeRoom(keyLength, valueLength)) {
-        append(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-      }
-    } else append(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+      makeRoom(keyLength, valueLength)
+    }
+    append(family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
   }
 
   private def append(
@@ -129,18 +133,12 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
     rows = row + 1
   }
 
-  /** Sends or grows until one more entry fits. False: it was dropped, because a held section overflowed. */
-  private def makeRoom(keyLength: Int, valueLength: Int): Boolean = {
-    if (overflow) return false
+  /** Sends or grows until one more entry fits. */
+  private def makeRoom(keyLength: Int, valueLength: Int): Unit = {
     val batchIsFull = rows > 0 &&
       (rows == MaxRows || keyBytes.toLong + keyLength + valueBytes + valueLength > batchBytes)
     if (batchIsFull) {
-      if (sink == null) {
-        overflow = true
-        rows = MaxRows
-        rowLimit = 0
-        return false
-      }
+      if (sink == null) start(begin())
       sendBatch(sink)
       sink.flush()
       empty()
@@ -151,7 +149,6 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
     keys.ensure(EntrySchema.padded(keyBytes.toLong + keyLength), keyBytes)
     values.ensure(EntrySchema.padded(valueBytes.toLong + valueLength), valueBytes)
     remember()
-    true
   }
 
   private def ensureRows(wanted: Int): Unit = {
@@ -174,8 +171,7 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
 
   /** Ends the section. A held one is sent whole, a streamed one from its last batch on; everything is flushed. */
   def finish(to: ByteSink): Unit = {
-    if (overflow) throw new IllegalStateException("a held section that overflowed has to be streamed")
-    if (sink == null) to.add(EntrySchema.schemaMessage())
+    if (sink == null) start(to)
     if (rows > 0) sendBatch(to)
     to.add(EntrySchema.endOfStream())
     to.flush()
@@ -206,6 +202,7 @@ private[wire] final class ChangeWriter(batchBytes: Int = ChangeWriter.BatchBytes
   }
 
   override def release(): Unit = {
+    begin = null
     sink = null
     families.release(2 * mostRows)
     ops.release(mostRows)

@@ -30,29 +30,27 @@ private[wire] final class DataClient(
   private val readers = new Reuse[EntryReader](MaxIdleBytes, () => new EntryReader)
 
   /**
-   * Sends a commit. The first section is collected before `header` is asked for, so that the header may say what the
-   * section amounted to. A section that is too large to be held is run a second time, so it must give the same again.
+   * Sends a commit. Each section is collected once. `header` is asked for once too, when the first section was collected,
+   * so that the header may say what that amounted to; of one that does not fit into a batch, when the first batch is full.
    */
   def commit(header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
     writers.use { writer =>
-      sections.headOption.foreach { case (_, fill) =>
-        writer.hold()
-        fill(writer)
-      }
       val names = "sections" -> JArray(sections.iterator.map { case (section, _) => JString(section) }.toList)
-      val json = Protocol.merged(header(), names)
-      val exchange = open("commit")
-      try {
+      var exchange: Exchange = null
+      def begin(): Connection = {
+        val json = Protocol.merged(header(), names)
+        exchange = open("commit")
         exchange.addHeader(json)
+        exchange.connection
+      }
+      try {
         sections.zipWithIndex.foreach { case ((_, fill), index) =>
-          if (index > 0 || writer.overflowed) {
-            writer.stream(exchange.connection)
-            fill(writer)
-          }
-          writer.finish(exchange.connection)
+          if (index == 0) writer.hold(() => begin()) else writer.stream(exchange.connection)
+          fill(writer)
+          writer.finish(if (exchange == null) begin() else exchange.connection)
         }
         exchange.connection.flush()
-      } catch { case error: Throwable => throw exchange.failedSending(error) }
+      } catch { case error: Throwable => throw (if (exchange == null) error else exchange.failedSending(error)) }
       try new PendingCommit(exchange, answers, cancelRequest)
       catch { case error: Throwable => throw exchange.failed(error) } // no thread to read the answer
     }

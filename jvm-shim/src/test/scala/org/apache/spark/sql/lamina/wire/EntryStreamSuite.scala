@@ -2,7 +2,7 @@ package org.apache.spark.sql.lamina.wire
 
 import scala.util.Random
 
-import org.json4s.JsonAST.{JArray, JInt, JString}
+import org.json4s.JsonAST.{JArray, JInt, JObject, JString}
 import org.json4s.JsonDSL._
 
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -99,20 +99,44 @@ class EntryStreamSuite extends EngineFixture {
     }
   }
 
-  test("the header may depend on what the first section amounted to") {
+  test("each section is collected once, and the header says what the first amounted to where one batch holds that") {
     val engine = Engine.get(peer.settings())
     Seq(10, 100).foreach { rows =>
-      var seen = 0
+      var collected = Seq.empty[String]
+      var asked = 0
+      def section(name: String) = name -> ((sink: EntrySink) => {
+        Entry.fill(Seq.fill(rows)(Entry(0, 1, Array[Byte](1), new Array[Byte](300000))))(sink)
+        collected :+= name
+      })
       val pending = engine.commit(
-        () => header ~ ("rows" -> ("increment" -> seen)),
-        Seq("increment" -> { sink =>
-          seen = 0
-          Entry.fill(Seq.fill(rows)(Entry(0, 1, Array[Byte](1), new Array[Byte](300000))))(
-            (f, o, kb, k, kl, vb, v, vl) => { seen += 1; sink.entry(f, o, kb, k, kl, vb, v, vl) }
-          )
-        })
+        () => {
+          asked += 1
+          header ~ ("rows" -> collected.map(_ -> rows).toMap)
+        },
+        Seq(section("increment"), section("snapshot"))
       )
-      assert(pending.await() \ "header" \ "rows" \ "increment" == JInt(rows))
+      val answer = pending.await()
+      assert(collected == Seq("increment", "snapshot") && asked == 1)
+      val fits = rows == 10
+      assert(answer \ "header" \ "rows" == JObject(if (fits) List("increment" -> JInt(rows)) else Nil))
+      assert(shapes(answer).groupMapReduce(_._1)(_._2)(_ + _) == Map("increment" -> rows, "snapshot" -> rows))
+    }
+  }
+
+  test("a section that fails while it is collected fails its commit alone, whether its first batch was sent or not") {
+    val engine = Engine.get(peer.settings())
+    Seq(10, 100).foreach { rows =>
+      val error = intercept[IllegalStateException](engine.commit(
+        header,
+        Seq("increment" -> { sink =>
+          Entry.fill(Seq.fill(rows)(Entry(0, 1, Array[Byte](1), new Array[Byte](300000))))(sink)
+          throw new IllegalStateException("no more")
+        })
+      ))
+      assert(error.getMessage == "no more")
+      val entries = Seq(entry(1, 1))
+      commit(engine, entries)
+      assert(loaded(engine) == entries)
     }
   }
 
@@ -191,7 +215,7 @@ class EntryStreamSuite extends EngineFixture {
       override def flush(): Unit = ()
     }
     val writer = new ChangeWriter
-    writer.hold()
+    writer.hold(() => sink)
     Entry.fill((0 until 20).map(length => entry(length, length)))(writer)
     writer.finish(sink)
     val good = stream.toByteArray
