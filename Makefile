@@ -15,6 +15,8 @@ INSTALL := $(PIP) install --quiet -c constraints.txt
 # How many tests run at once, where they are apart from each other by file.
 WORKERS ?= 2
 PYTEST_APART = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
+# $(1): what the report is called, by which `tests.promises` and `tests.matrix` see what ran
+REPORT = --junitxml=build/test-reports/$(1).xml
 # Runs targets one after the other, each within its limit; a JVM that crashed fails its target.
 STAGES = MAKE="$(MAKE)" $(PY) -m tests.stages
 # How long `make test-faults` kills processes of a running query.
@@ -37,7 +39,7 @@ endif
 
 PYSPARK = $$($(PY) -c 'import pyspark; print(pyspark.__version__)')
 # $(1): which tests, by marker; $(2): what their report is called after
-TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" --junitxml=build/test-reports/pyspark-$(PYSPARK)$(2).xml
+TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" $(call REPORT,pyspark-$(PYSPARK)$(2))
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
@@ -65,7 +67,9 @@ check-operators: $(VENV)/.dev
 	$(PYTEST_APART) tests/spark/test_operators.py -k "inner or full_outer or real_time or formats_3_and_4 or checksums"
 
 test: $(VENV)/.dev  ## Everything but test-spark (at most 25 minutes on two cores)
+	$(PY) -m tests.promises --begin test
 	$(STAGES) lint test-unit test-hadoop test-scala test-faults test-packaging
+	$(PY) -m tests.promises test
 
 build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
 
@@ -91,14 +95,16 @@ format: $(VENV)/.dev $(SBT_JAR)  ## Format the Python and the Scala sources
 	$(SBT) scalafmtAll
 
 test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
-	$(PYTEST_APART) tests/unit tests/conformance
+	$(PYTEST_APART) tests/unit tests/conformance $(call REPORT,unit)
 
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
 test-spark: $(VENV)/.dev  ## Tests with Spark (at most 30 minutes on two cores)
+	$(PY) -m tests.promises --begin test-spark
 	$(STAGES) test-long test-pyspark test-suites
 	$(PY) -m tests.matrix --check
+	$(PY) -m tests.promises test-spark
 
 test-pyspark: $(VENV)/.dev  ## Queries in PySpark, beside the built-in providers
 	$(PY) hatch_build.py
@@ -117,16 +123,18 @@ matrix: $(VENV)/.dev  ## Write the README's table of operators from the results 
 
 test-hadoop: $(VENV)/.dev  ## Conformance tests on the JVM's Hadoop file systems, without a query
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/hadoop
+	$(PY) -m pytest tests/hadoop $(call REPORT,hadoop)
 
 test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=5
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/faults
+	$(PY) -m pytest tests/faults $(call REPORT,faults)
 	$(PY) -m benchmarks.kill --minutes $(KILL_MINUTES)
 
 test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills, all suites
+	$(PY) -m tests.promises --begin test-nightly
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/nightly
+	$(PY) -m pytest tests/nightly $(call REPORT,nightly)
+	$(PY) -m tests.promises test-nightly
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	$(PY) -m benchmarks.kill --minutes 60
 	LAMINA_ALL_COMPILERS=1 $(MAKE) test-pyspark test-long
@@ -144,7 +152,7 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) -m benchmarks.kill --minutes 15 --broken "no lineage check"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
-	$(PY) -m pytest tests/packaging
+	$(PY) -m pytest tests/packaging $(call REPORT,packaging)
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
 	$(INSTALL) matplotlib

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-import pytest
+import inspect
+import sys
+from types import FrameType
 
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from lamina.testing.query_machine import QueryMachine
 from lamina.testing.state_machine import StoreMachine, profile
 
 pytestmark = pytest.mark.long
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = profile(examples=600)
+
+
+def test_every_rule_and_every_check_of_the_machine_is_called() -> None:
+    """`tests.promises` counts those that hold a promise as run where this test and the machine's ran."""
+    called: set[str] = set()
+    files = {inspect.getfile(machine) for machine in (QueryMachine, StoreMachine)}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in files:
+            called.add(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run_state_machine_as_test(StoreMachine, settings=settings(profile(examples=40), derandomize=True))
+    finally:
+        sys.setprofile(before)
+    functions = {**vars(QueryMachine), **vars(StoreMachine)}
+    wanted = {name for name, part in functions.items() if inspect.isfunction(part) and not name.startswith("_")}
+    assert {"check_every_retained_version_restores", "collect_by_a_zombie", "rewind"} <= wanted
+    assert wanted - called == set()
