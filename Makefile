@@ -44,11 +44,11 @@ SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
 .PHONY: help demo check check-unit check-table check-operators test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
-	test-long test-hadoop test-faults test-nightly test-soak test-broken test-packaging matrix docs notebooks bench-quick \
-	clean check-machine
+	test-long test-hadoop test-faults test-arm64 test-nightly test-soak test-broken test-packaging matrix docs notebooks \
+	bench-quick clean check-machine
 
 help:  ## Print this list
-	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
@@ -60,7 +60,7 @@ check-unit: $(VENV)/.dev
 	$(PYTEST_APART) tests/unit tests/conformance -m "not long"
 
 check-table: $(VENV)/.dev $(SBT_JAR)
-	$(SBT) "$(lastword $(SBT_PROJECTS))/testOnly org.apache.spark.sql.lamina.table.*"
+	$(SBT) "$(NEWEST)/testOnly org.apache.spark.sql.lamina.table.*"
 
 check-operators: $(VENV)/.dev
 	$(PY) hatch_build.py
@@ -130,16 +130,22 @@ test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something,
 	$(PY) -m pytest tests/faults $(call REPORT,faults)
 	$(PY) -m benchmarks.kill --minutes $(KILL_MINUTES)
 
-test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills, all suites
+test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills, arm64, all suites
 	$(PY) -m tests.promises --begin test-nightly
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/nightly $(call REPORT,nightly)
 	$(PY) -m tests.promises test-nightly
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	$(PY) -m benchmarks.kill --minutes 60
+	$(MAKE) test-arm64
 	LAMINA_ALL_COMPILERS=1 $(MAKE) test-pyspark test-long
 	LAMINA_ALL_COMPILERS=1 LAMINA_SUITES_REPEATS=1 $(MAKE) test-suites
 	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
+
+test-arm64: $(VENV)/.dev $(SBT_JAR)  ## The table's tests on arm64, by emulation; needs qemu-user and Debian's packages
+	@$(PY) -m tests.arm64 || { test $$? = 3 -a -z "$$CI"; exit; }; \
+	$(SBT) 'set $(NEWEST)/Test/javaHome := Some(file("build/arm64").getAbsoluteFile)' \
+		"$(NEWEST)/testOnly org.apache.spark.sql.lamina.table.*"
 
 test-soak: $(VENV)/.dev  ## One query for SOAK_MINUTES=60 with restarts: whether anything grows
 	$(PY) hatch_build.py
@@ -202,6 +208,7 @@ PYSPARK_JARS = $(shell $(PY) -c "import importlib.util, os; \
 	print(os.path.join(os.path.dirname(importlib.util.find_spec('pyspark').origin), 'jars'))")
 # pyspark 4.3 needs Python 3.11; on 3.10 sbt builds the shim for Spark 4.2 only.
 SBT_PROJECTS = spark42 $(if $(wildcard $(PYSPARK_JARS)/spark-core_2.13-4.3.*),spark43)
+NEWEST = $(lastword $(SBT_PROJECTS))
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 SBT_COMMAND = $(JAVA) -Xmx1g -Xss8m -Dsbt.color=false -Dsbt.supershell=false -Dsbt.server.autostart=false -jar $(SBT_JAR)
 SBT = LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) PYSPARK_PYTHON=$(abspath $(PY)) $(SBT_COMMAND) </dev/null
