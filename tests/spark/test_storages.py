@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.hadoop_jars import hadoop_aws_jars
 from tests.s3_server import S3Server
 from tests.spark.conftest import shim_jar
-from tests.spark.hadoop_jars import ODD, hadoop_aws_jars, odd_file_system_jar
+from tests.spark.hadoop_jars import ODD, odd_file_system_jar
 
 KEYS = 7
 
