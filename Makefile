@@ -19,8 +19,8 @@ PYTEST_APART = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
 REPORT = --junitxml=build/test-reports/$(1).xml
 # Runs targets one after the other, each within its limit; a JVM that crashed fails its target.
 STAGES = MAKE="$(MAKE)" $(PY) -m tests.stages
-# How long `make test-faults` kills processes of a running query.
-KILL_MINUTES ?= 5
+# How long `make test-kill` kills processes of running queries.
+KILL_MINUTES ?= 4
 # How long `make test-soak` runs one query.
 SOAK_MINUTES ?= 60
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/lamina/_version.py)
@@ -43,9 +43,9 @@ TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" $(call REPORT,pyspark-$(
 SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
-.PHONY: help demo check check-unit check-table check-operators test build publish-local lint format test-unit test-scala test-spark test-pyspark test-suites \
-	test-long test-hadoop test-faults test-arm64 test-nightly test-soak test-broken test-packaging matrix docs notebooks \
-	bench-quick clean check-machine
+.PHONY: help demo check check-unit check-table check-operators test build publish-local lint format test-unit test-scala \
+	test-spark test-pyspark test-suites test-long test-hadoop test-faults test-kill test-arm64 test-nightly test-soak \
+	test-broken test-packaging matrix docs notebooks bench-quick clean check-machine
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
@@ -68,7 +68,7 @@ check-operators: $(VENV)/.dev
 
 test: $(VENV)/.dev  ## Everything but test-spark (at most 25 minutes on two cores)
 	$(PY) -m tests.promises --begin test
-	$(STAGES) lint test-unit test-hadoop test-scala test-faults test-packaging
+	$(STAGES) lint test-unit test-hadoop test-scala test-faults test-kill test-packaging
 	$(PY) -m tests.promises test
 
 build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
@@ -125,18 +125,21 @@ test-hadoop: $(VENV)/.dev  ## Conformance tests on the JVM's Hadoop file systems
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/hadoop $(call REPORT,hadoop)
 
-test-faults: $(VENV)/.dev  ## Damaged files, machines that run out of something, and a kill campaign of KILL_MINUTES=5
+test-faults: $(VENV)/.dev  ## Damaged files, and machines that run out of something
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/faults $(call REPORT,faults)
-	$(PY) -m benchmarks.kill --minutes $(KILL_MINUTES)
 
-test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, an hour of kills, arm64, all suites
+test-kill: $(VENV)/.dev  ## Kills processes of queries for KILL_MINUTES=4, with the checkpoint on the disk and on S3
+	$(PY) hatch_build.py
+	KILL_MINUTES=$(KILL_MINUTES) $(PY) -m pytest tests/kill $(call REPORT,kill)
+
+test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, more of kills, arm64, all suites
 	$(PY) -m tests.promises --begin test-nightly
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/nightly $(call REPORT,nightly)
 	$(PY) -m tests.promises test-nightly
 	$(PY) -m lamina.testing.state_machine --minutes 60
-	$(PY) -m benchmarks.kill --minutes 60
+	LAMINA_ALL_COMPILERS=1 $(MAKE) test-kill KILL_MINUTES=100
 	$(MAKE) test-arm64
 	LAMINA_ALL_COMPILERS=1 $(MAKE) test-pyspark test-long
 	LAMINA_ALL_COMPILERS=1 LAMINA_SUITES_REPEATS=1 $(MAKE) test-suites

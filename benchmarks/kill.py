@@ -2,8 +2,10 @@
 
 The query runs in `local-cluster[2,1,1024]`. SIGKILL hits the engine, its maintenance process, an executor or the
 driver, at random and at named points; the driver is started again. Each output is compared with what the input says
-(benchmarks/kill_records.py); at the end the files are checked, and that no process and no open file is left over.
+(benchmarks/kill_records.py). At the end the files are checked, that no process and no open file is left over, and that
+a kill explains each error of lamina that a task had, also where Spark tried it again (benchmarks/kill_tasks.py).
 The exit code is 0 where nothing is wrong and enough was killed to show it (benchmarks/kill_report.py says how much).
+With `--storage s3` the checkpoint is on moto's S3 server. `tests/kill` runs both for some minutes.
 
 `--broken` runs a build with one promise taken away, which the campaign must notice; then it exits with 0 if it did.
 """
@@ -20,22 +22,31 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import machine, variants
+from benchmarks import kill_tasks, machine, variants
 from benchmarks.kill_campaign import PLAN, STEP_S, Campaign, CannotGoOn
 from benchmarks.kill_points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from benchmarks.kill_processes import DRIVER, EXECUTOR
 from benchmarks.kill_report import is_caught, is_clean, merged, shortfalls, show, targets
+from benchmarks.kill_storage import DISK, S3, place
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
 
 BROKEN = RESULTS / "kill-broken.json"
 
 
-def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dict[str, Any]:
+def run(minutes: float, seed: int, storage: str, broken: str | None, keep: Path | None) -> dict[str, Any]:
     """A campaign of so many minutes."""
     variants.shim_jar()
     folder = Path(tempfile.mkdtemp(prefix="kill-", dir=keep)).resolve()
     plan = PLAN if broken is None else ((BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR))
-    campaign = Campaign(folder, seed, broken, plan)
+    with place(storage, folder) as there:
+        result = ran(Campaign(folder, there, seed, broken, plan), minutes)
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {**result, "storage": storage}
+
+
+def ran(campaign: Campaign, minutes: float) -> dict[str, Any]:
+    """The result of a campaign of so many minutes."""
     verdict = ""
     end_state: dict[str, list[str]] = {"orphans": [], "damaged": [], "held": []}
     try:
@@ -54,8 +65,6 @@ def run(minutes: float, seed: int, broken: str | None, keep: Path | None) -> dic
         verdict = str(error)
     finally:
         campaign.stop()
-    if keep is None:
-        shutil.rmtree(folder, ignore_errors=True)
     return result_of(campaign, verdict, end_state)
 
 
@@ -95,6 +104,7 @@ def result_of(campaign: Campaign, verdict: str, end_state: dict[str, Any]) -> di
         "foreign": judge.foreign,
         "stuck": verdict,
         "failures_of_the_query": campaign.own_failures,
+        **kill_tasks.judged(kill_tasks.read(campaign.root / "events"), campaign.killed),
         "leaked_processes": campaign.leaked,
         "open_files_left": end_state["held"],
         "orphans": end_state["orphans"],
@@ -115,17 +125,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--storage", choices=(DISK, S3), default=DISK)
     parser.add_argument("--broken", choices=(PUBLICATION_BEFORE_DATA, NO_LINEAGE_CHECK))
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--keep", type=Path, help="keep the files of the campaign in this directory")
     parser.add_argument("--add", type=Path, help="add the counts to this file, made where it is not there")
     given = parser.parse_args()
-    result = run(given.minutes, given.seed, given.broken, given.keep)
+    result = run(given.minutes, given.seed, given.storage, given.broken, given.keep)
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}
         write_result(BROKEN.stem, {"benchmark": BROKEN.stem, "builds": {**builds, given.broken: result}})
     else:
-        write_result(record_name("kill", given.minutes), result)
+        name = "kill" if given.storage == DISK else f"kill-{given.storage}"
+        write_result(record_name(name, given.minutes), result)
         if given.add is not None:
             known = [json.loads(given.add.read_text())] if given.add.exists() else []
             given.add.write_text(json.dumps(merged([*known, result]), indent=1, sort_keys=True) + "\n")

@@ -19,11 +19,18 @@ from benchmarks import kill_files, kill_processes
 from benchmarks.kill_points import AT_RANDOM, BETWEEN, COLLECTION, COMPACTION, PUBLICATION, RESTORE
 from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PROGRAM
 from benchmarks.kill_records import Feed, Judge
+from benchmarks.kill_storage import Place
+from benchmarks.kill_tasks import Kill
 from benchmarks.scala import ROOT
+
+COMPILER = "" if os.environ.get("LAMINA_ALL_COMPILERS") else "-XX:TieredStopAtLevel=1"
+"""A batch is short, and a JVM is started again and again; the nightly profile has the second compiler too."""
 
 HOOK = ROOT / "benchmarks" / "kill" / "hook"
 MIN_BATCHES = 10
 MIN_AGE_S = 12
+LEAD = 10
+"""Batches of input that wait for the query; in the end it has to read them all."""
 STEP_S = 150.0  # for a batch, with all restarts that it takes on a busy machine
 
 PLAN: tuple[tuple[str, str], ...] = (
@@ -48,12 +55,14 @@ class Campaign:
     """One checkpoint, one query, many kills."""
 
     root: Path
+    place: Place
     seed: int
     broken: str | None
     plan: tuple[tuple[str, str], ...] = PLAN
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     kills: Counter[tuple[str, str]] = field(default_factory=Counter)
     missed: Counter[tuple[str, str]] = field(default_factory=Counter)
+    killed: list[Kill] = field(default_factory=list)
     starts: int = 0
     own_failures: list[str] = field(default_factory=list)
     leaked: list[str] = field(default_factory=list)
@@ -61,10 +70,10 @@ class Campaign:
     def __post_init__(self) -> None:
         self.drawn = random.Random(self.seed)
         self.feed = Feed(self.root / "in", self.seed)
-        for name in ("out", "orders", "tmp"):
+        for name in ("out", "orders", "tmp", "events"):
             (self.root / name).mkdir(parents=True)
         self.judge = Judge(self.feed, self.root / "out")
-        self.checkpoint = self.root / "checkpoint"
+        self.checkpoint = self.place.checkpoint
         self.child: subprocess.Popen[str] | None = None
         self.failures_in_a_row = 0
         self.driver = 0
@@ -85,8 +94,11 @@ class Campaign:
 
     def start(self) -> None:
         """Starts the query; returns when it runs."""
-        self.feed.up_to(self.done + 40)
-        request = {"root": str(self.root), "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000}
+        self.feed.up_to(self.done + LEAD)
+        request = {
+            "root": str(self.root), "checkpoint": self.checkpoint.url, "conf": self.place.conf(),
+            "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000,
+        }  # fmt: skip
         self.starts += 1
         with (self.root / f"driver-{self.starts}.log").open("w") as log:
             self.child = subprocess.Popen(
@@ -118,7 +130,7 @@ class Campaign:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.root / "tmp"),
             "TMPDIR": str(self.root / "tmp"),
-            "JAVA_TOOL_OPTIONS": f"-XX:-UsePerfData -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={self.root / 'tmp'}",
+            "JAVA_TOOL_OPTIONS": f"-XX:-UsePerfData {COMPILER} -Djava.io.tmpdir={self.root / 'tmp'}",
             "LAMINA_KILL_ORDERS": str(self.root / "orders"),
             kill_processes.MARK: self.id,
         }
@@ -186,10 +198,10 @@ class Campaign:
         while self.done < target:
             if self.child is None or self.child.poll() is not None:
                 self._start_again()
-            self.feed.up_to(self.done + 40)
+            self.feed.up_to(self.done + LEAD)
             if time.monotonic() >= end:
                 raise CannotGoOn(f"batch {target - 1} was not committed within {seconds:.0f} s")
-            time.sleep(0.05)
+            time.sleep(self.place.pause_s)
         self.failures_in_a_row = 0
         self.judge.check(self.done)
 
@@ -215,13 +227,18 @@ class Campaign:
         """One kill; counted where it happened."""
         done = self._at_random(victim) if point == AT_RANDOM else self._at(point, victim)
         (self.kills if done else self.missed)[point, victim] += 1
+        if done and point != AT_RANDOM:
+            self.killed.append(Kill(time.time(), victim))
         if done and victim == DRIVER:
             self._await_end()
 
     def _at_random(self, victim: str) -> bool:
         time.sleep(self.drawn.uniform(0, 1.5))
         found = kill_processes.with_role(self.id, victim)
-        return bool(found) and kill_processes.kill(self.drawn.choice(found))
+        if not found or not kill_processes.kill(self.drawn.choice(found)):
+            return False
+        self.killed.append(Kill(time.time(), victim))
+        return True
 
     def _at(self, point: str, victim: str) -> bool:
         self._orders += 1
@@ -233,13 +250,14 @@ class Campaign:
         temporary.write_text(json.dumps(order))
         temporary.rename(current)
         if point == RESTORE:
-            # nothing is restored before somebody has lost the rows
+            # nothing is restored before somebody has lost the rows, and not from the storage while there are copies
+            self.place.drop_copies()
             self.kills[AT_RANDOM, EXECUTOR] += self._at_random(EXECUTOR)
         taken = current.with_name(f"taken-{self._orders}.json")
         end = time.monotonic() + 30
         while not taken.exists() and time.monotonic() < end and self.child is not None and self.child.poll() is None:
-            self.feed.up_to(self.done + 40)
-            time.sleep(0.01)
+            self.feed.up_to(self.done + LEAD)
+            time.sleep(self.place.pause_s)
         try:
             current.rename(current.with_name(f"withdrawn-{self._orders}.json"))
         except FileNotFoundError:
@@ -285,12 +303,12 @@ class Campaign:
     def _read_all(self) -> None:
         """Waits until all input is read."""
         done, end = self.done, time.monotonic() + STEP_S
-        while self.done < len(self.feed.batches):
-            time.sleep(0.1)
+        while (now := self.done) < len(self.feed.batches):
             if self.child is None or self.child.poll() is not None:
                 self._start_again()
-            if self.done > done:
-                done, end = self.done, time.monotonic() + STEP_S
+            if now > done:
+                done, end = now, time.monotonic() + STEP_S
+            time.sleep(self.place.pause_s)
             if time.monotonic() >= end:
                 raise CannotGoOn("the query does not read what there is of its input")
 
@@ -304,7 +322,7 @@ class Campaign:
                     f"{role} ({process}): {path}"
                     for process, role in kill_processes.of(self.id).items()
                     if role != PROGRAM
-                    for path in kill_processes.open_files(process, self.checkpoint / "state")
+                    for path in kill_processes.open_files(process, self.place.directory)
                 }
             )
         return sorted(set.intersection(*looks))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+import fsspec
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
@@ -17,18 +21,57 @@ from lamina.format.paths import CommitName
 from lamina.storage import is_temporary
 
 
-def committed(checkpoint: Path) -> int:
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint, looked at past lamina's own storage.
+
+    Args:
+        url: as Spark and lamina take it.
+        system: the file system in which it lies.
+        root: where it lies there.
+        hadoop: the keys of Hadoop with which lamina reaches it.
+    """
+
+    url: str
+    system: Any
+    root: str
+    hadoop: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def on_disk(directory: Path) -> Checkpoint:
+        """A directory of this machine."""
+        return Checkpoint(str(directory), fsspec.filesystem("file"), str(directory))
+
+    def names(self, directory: str) -> list[str]:
+        """What lies directly in a directory; nothing where it does not exist."""
+        try:
+            return [path.rsplit("/", 1)[1] for path in self.system.ls(f"{self.root}/{directory}", detail=False)]
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: str) -> bytes:
+        """A file's bytes; FileNotFoundError where it is not there."""
+        return bytes(self.system.cat_file(f"{self.root}/{path}"))
+
+    def written(self, directory: str) -> dict[str, float]:
+        """All files below a directory, and when each was last written, in seconds since 1970."""
+        found = self.system.find(f"{self.root}/{directory}", detail=True)
+        return {path.removeprefix(f"{self.root}/"): _written(info) for path, info in sorted(found.items())}
+
+
+def _written(info: Mapping[str, Any]) -> float:
+    when = info["mtime"] if "mtime" in info else info["LastModified"]
+    return when.timestamp() if isinstance(when, datetime) else float(when)
+
+
+def committed(checkpoint: Checkpoint) -> int:
     """How many batches Spark has committed: 1 + the greatest number in its commit log."""
-    try:
-        numbers = [int(entry.name) for entry in (checkpoint / "commits").iterdir() if entry.name.isdigit()]
-    except FileNotFoundError:
-        return 0
-    return 1 + max(numbers, default=-1)
+    return 1 + max((int(name) for name in checkpoint.names("commits") if name.isdigit()), default=-1)
 
 
-def attempts(checkpoint: Path, batch: int) -> list[str]:
+def attempts(checkpoint: Checkpoint, batch: int) -> list[str]:
     """The attempt of each partition that Spark's log names for a batch."""
-    text = (checkpoint / "commits" / str(batch)).read_text()
+    text = checkpoint.read(f"commits/{batch}").decode()
     ids = json.loads(text.split("\n", 1)[1])["stateUniqueIds"]["0"]
     return [stores[0] for stores in ids]
 
@@ -37,9 +80,9 @@ def attempts(checkpoint: Path, batch: int) -> list[str]:
 class Footprints:
     """Collects which files the retained versions need, while the query goes on."""
 
-    checkpoint: Path
+    checkpoint: Checkpoint
     min_batches: int
-    needed: set[Path] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
     looked: set[int] = field(default_factory=set)
 
     def look(self) -> None:
@@ -57,46 +100,46 @@ class Footprints:
 
     def _look_at(self, batch: int) -> None:
         for partition, attempt in enumerate(attempts(self.checkpoint, batch)):
-            self._add(self.checkpoint / "state" / "0" / str(partition), AttemptId.parse(attempt))
+            self._add(f"state/0/{partition}", AttemptId.parse(attempt))
         self.looked.add(batch)
 
-    def _add(self, folder: Path, attempt: AttemptId) -> None:
+    def _add(self, directory: str, attempt: AttemptId) -> None:
         if attempt.kind == EMPTY:
             return
-        path = folder / str(CommitName(attempt))
-        manifest = verify(path.read_bytes(), str(path))
+        path = f"{directory}/{CommitName(attempt)}"
+        manifest = verify(self.checkpoint.read(path), path)
         assert isinstance(manifest, CommitManifest)
         self.needed.add(path)
-        self.needed.update(folder / reference.path for reference in manifest.references if reference.path)
+        self.needed.update(f"{directory}/{reference.path}" for reference in manifest.references if reference.path)
 
 
-def state_files(checkpoint: Path) -> list[Path]:
-    """The files of all stores, temporary ones too."""
-    return sorted(path for path in (checkpoint / "state" / "0").glob("*/*") if path.is_file() and _is_store(path))
+def state_files(checkpoint: Checkpoint) -> dict[str, float]:
+    """The files of all stores, temporary ones too, and when each was last written."""
+    return {path: written for path, written in checkpoint.written("state/0").items() if _is_store(path)}
 
 
-def _is_store(path: Path) -> bool:
-    return path.parent.name.isdigit() and not path.name.endswith(".crc")
+def _is_store(path: str) -> bool:
+    parts = path.split("/")
+    return len(parts) == 4 and parts[2].isdigit() and not parts[3].endswith(".crc")
 
 
-def orphans(checkpoint: Path, needed: set[Path], before: float) -> list[str]:
+def orphans(checkpoint: Checkpoint, needed: set[str], before: float) -> list[str]:
     """Files last written before `before` (seconds since 1970) that nothing needs, those cut off in `_lamina` too."""
-    shared = (path for path in (checkpoint / "state" / "_lamina").rglob("*") if is_temporary(path.name))
-    return [
-        str(path.relative_to(checkpoint))
-        for path in [*state_files(checkpoint), *shared]
-        if path not in needed and path.stat().st_mtime < before
-    ]
+    shared = checkpoint.written("state/_lamina").items()
+    cut_off = {path: written for path, written in shared if is_temporary(path.rsplit("/", 1)[1])}
+    found = {**state_files(checkpoint), **cut_off}
+    return [path for path, written in found.items() if path not in needed and written < before]
 
 
-def damaged(checkpoint: Path) -> list[str]:
+def damaged(checkpoint: Checkpoint) -> list[str]:
     """Published files that are not whole."""
     found = []
     for path in state_files(checkpoint):
-        if path.name.startswith("."):
+        name = path.rsplit("/", 1)[1]
+        if name.startswith("."):
             continue
         try:
-            verify(path.read_bytes(), path.name)
+            verify(checkpoint.read(path), name)
         except FileNotFoundError:
             continue
         except LaminaError as error:
@@ -104,9 +147,10 @@ def damaged(checkpoint: Path) -> list[str]:
     return found
 
 
-def checked(checkpoint: Path) -> list[str]:
+def checked(checkpoint: Checkpoint) -> list[str]:
     """What `lamina fsck` finds wrong."""
-    command = [sys.executable, "-m", "lamina.cli", "fsck", "--json", str(checkpoint)]
+    command = [sys.executable, "-m", "lamina.cli", "fsck", "--json", checkpoint.url]
+    command += [f"--hadoop={key}={value}" for key, value in checkpoint.hadoop.items()]
     found = subprocess.run(command, capture_output=True, text=True)
     if found.returncode == 0:
         return []
@@ -115,13 +159,3 @@ def checked(checkpoint: Path) -> list[str]:
     except ValueError:
         return [f"lamina fsck: {found.stderr.strip()}"]
     return [f"lamina fsck: {problem}" for store in stores for problem in store["problems"]]
-
-
-def wait_for(checkpoint: Path, batches: int, seconds: float) -> bool:
-    """Whether Spark has committed `batches` batches within `seconds`."""
-    end = time.monotonic() + seconds
-    while committed(checkpoint) < batches:
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.05)
-    return True

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -20,7 +21,7 @@ from lamina.spark import configure
 PARTITIONS = 3
 
 
-def session(request: dict[str, str]) -> SparkSession:
+def session(request: dict[str, Any]) -> SparkSession:
     """A small cluster of processes on this machine; lost executors are replaced for ever."""
     builder = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
@@ -41,6 +42,12 @@ def session(request: dict[str, str]) -> SparkSession:
         .config("spark.sql.streaming.minBatchesToRetain", request["min_batches"])
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "2s")
         .config("spark.sql.warehouse.dir", f"{request['root']}/warehouse")
+        # one file of plain lines for each driver, which the campaign reads in the end
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", f"file:{request['root']}/events")
+        .config("spark.eventLog.rolling.enabled", "false")
+        .config("spark.eventLog.compress", "false")
+        .config(map=request["conf"])
     )
     return configure(builder, retention_min_age_ms=request["min_age_ms"]).getOrCreate()
 
@@ -88,7 +95,7 @@ class Sink:
             os.kill(process, signal.SIGKILL)
 
 
-def main(request: dict[str, str]) -> int:
+def main(request: dict[str, Any]) -> int:
     """Runs until standard input ends; 3 where the query failed."""
     root = Path(request["root"])
     spark = session(request)
@@ -99,7 +106,7 @@ def main(request: dict[str, str]) -> int:
         query(source.json(str(root / "in")))
         .writeStream.outputMode("update")
         .foreachBatch(Sink(root / "out", root / "orders", jvm))
-        .option("checkpointLocation", str(root / "checkpoint"))
+        .option("checkpointLocation", request["checkpoint"])
         .start()
     )
     print(json.dumps({"driver": jvm}), flush=True)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from benchmarks.kill_points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE
 from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
+from benchmarks.kill_tasks import OF_A_KILL
 from benchmarks.rounds import LONG_MINUTES
 from lamina.errors import KINDS
 
@@ -27,14 +28,11 @@ HOOKED = {ENGINE: (*PUBLICATION, RESTORE), MAINTENANCE: (*COMPACTION, COLLECTION
 TRIES = 4
 """So many orders in vain, and none carried out, are more than chance: of 322 on a busy machine 10 were in vain."""
 
-OF_A_KILL = frozenset({"engine.lost", "engine.start", "engine.deadline", "engine.cancelled"})
-"""Kinds of error that a query may fail with because its processes were killed. It may with no other of lamina's."""
-
 
 def is_clean(result: dict[str, Any]) -> bool:
     """Whether nothing at all is wrong."""
     wrong = any(result[name] for name in (*WRONG_NUMBERS, *WRONG_LISTS)) or result["stuck"]
-    return not (wrong or unexplained(result))
+    return not (wrong or unexplained(result) or result["unexplained_task_errors"])
 
 
 def unexplained(result: dict[str, Any]) -> list[str]:
@@ -63,10 +61,10 @@ def shortfalls(result: dict[str, Any]) -> list[str]:
     the query is back after a kill: one kill in one and a half minutes, and some at the points of the hook in each
     process.
     """
+    found = [] if result["tasks"] else ["no task in Spark's event logs, so that no error of one was looked at"]
     if result["minutes"] >= LONG_MINUTES:
-        return [f"{name}: {count} of {bar}" for name, bar, count in targets(result) if count < bar]
+        return found + [f"{name}: {count} of {bar}" for name, bar, count in targets(result) if count < bar]
     killed, missed = _at(result["kills"]), _at(result["missed"])
-    found = []
     least = max(1, int(result["minutes"] / 1.5))
     if killed.total() < least:
         found.append(f"kills: {killed.total()} of {least}")
@@ -102,10 +100,11 @@ def targets(result: dict[str, Any]) -> list[tuple[str, int, int]]:
 def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Several campaigns as one result."""
     total = dict(results[-1])
-    for name in ("minutes", "starts", "batches", "records", *WRONG_NUMBERS):
+    for name in ("minutes", "starts", "batches", "records", "tasks", *WRONG_NUMBERS):
         total[name] = sum(result[name] for result in results)
-    for name in (*WRONG_LISTS, "failures_of_the_query", "examples"):
+    for name in (*WRONG_LISTS, "failures_of_the_query", "unexplained_task_errors", "examples"):
         total[name] = [one for result in results for one in result[name]]
+    total["task_errors"] = dict(sum((Counter(result["task_errors"]) for result in results), Counter()))
     total["stuck"] = "; ".join(result["stuck"] for result in results if result["stuck"])
     for name in ("kills", "missed"):
         counts: Counter[tuple[str, str]] = Counter()
@@ -158,8 +157,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"reordered {result['reordered']}, of an attempt that does not count {result['foreign']}"
     )
     lists = {name: result[name] for name in (*WRONG_LISTS, "failures_of_the_query")}
+    lists["of_them_no_kill_explains"] = unexplained(result)
+    lists["errors_of_tasks"] = [f"{count} x {what}" for what, count in sorted(result["task_errors"].items())]
     # an error's kind, in brackets, would be markup
-    for name, told in {**lists, "of_them_no_kill_explains": unexplained(result)}.items():
+    for name, told in {**lists, "unexplained_task_errors": result["unexplained_task_errors"]}.items():
         console.print(f"{name.replace('_', ' ')}: {len(told)}")
         for one in told[:5]:
             console.print(f"    {one}", markup=False)

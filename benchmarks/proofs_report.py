@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from benchmarks import kill_report, soak
@@ -48,6 +49,13 @@ def kill_section(result: dict[str, Any]) -> str:
     sums = [f"{kill_report.TITLES.get(name, name)} {result[name]}" for name in kill_report.WRONG_NUMBERS]
     sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in kill_report.WRONG_LISTS]
     parts.append(f"Of {result['records']:,} records, and at the end: {', '.join(sums)}.\n")
+    if "tasks" in result:  # campaigns before 2026-11-24 did not look at them
+        failed = "; ".join(f"{reason} ({count})" for reason, count in Counter(result["task_errors"]).most_common())
+        unexplained = len(result["unexplained_task_errors"])
+        parts.append(
+            f"{result['tasks']:,} attempts of tasks; those that failed, by what explains it: {failed or 'none'}. "
+            f"Errors of lamina or lost executors that no kill explains: {unexplained}.\n"
+        )
     rows = [[name, f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in kill_report.targets(result)]
     parts.append(table(["target", "bar", "counted", ""], rows))
     return "\n".join(parts)

@@ -25,7 +25,7 @@ NAMED = re.compile(r"`([A-Za-z0-9_./-]+\.(?:py|scala))::([^`]+)`")
 
 REPORTS = {
     "test": [
-        *(f"build/test-reports/{stage}.xml" for stage in ("unit", "hadoop", "faults", "packaging")),
+        *(f"build/test-reports/{stage}.xml" for stage in ("unit", "hadoop", "faults", "kill", "packaging")),
         "build/sbt/4.*/target/test-reports/TEST-*.xml",
     ],
     # of this Spark alone: `tests.matrix` reads those of other minors too

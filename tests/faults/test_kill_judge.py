@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import kill, kill_files, kill_processes
-from benchmarks.kill_campaign import Campaign
+from benchmarks import kill, kill_files, kill_processes, kill_storage
+from benchmarks.kill_campaign import HOOK, Campaign
 from benchmarks.kill_points import (
     AT_RANDOM,
     BETWEEN,
@@ -28,6 +29,8 @@ from benchmarks.kill_points import (
 from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
 from benchmarks.kill_records import Feed, Judge
 from benchmarks.kill_report import caught_by, is_caught, merged, targets
+from benchmarks.kill_storage import DISK, S3
+from lamina.storage import Backend, storage
 from lamina.storage.temporary import temporary_name
 from lamina.store.plain import open_store
 from tests.unit.cli.query_on_disk import QueryOnDisk
@@ -174,6 +177,7 @@ def clean(minutes: float, kills: list[list[Any]], missed: list[list[Any]] | None
     return {
         **result(broken=None), "minutes": minutes, "kills": kills, "missed": missed or [], "batches": 30,
         "records": 1800, "orphans": [], "leaked_processes": [], "open_files_left": [], "examples": [],
+        "tasks": 400, "task_errors": {}, "unexplained_task_errors": [],
     }  # fmt: skip
 
 
@@ -234,7 +238,7 @@ def test_a_long_campaign_that_has_not_reached_its_targets_takes_half_as_long_aga
 ) -> None:
     monkeypatch.setattr(Campaign, "minutes", passed)
     plan = tuple((point, victim) for point, victim, _ in kills)
-    campaign = Campaign(tmp_path, 1, None, plan)
+    campaign = Campaign(tmp_path, kill_storage.on_disk(tmp_path), 1, None, plan)
     campaign.kills.update({(point, victim): count for point, victim, count in kills})
     assert kill.goes_on(campaign, asked) == more
 
@@ -260,11 +264,27 @@ def test_a_query_that_failed_with_an_error_that_no_kill_explains_fails_the_campa
     assert exit_of(monkeypatch, {**clean(60, long()), "failures_of_the_query": [told]}) == code
 
 
+def test_an_error_of_a_task_that_no_kill_explains_fails_the_campaign(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explained = {**clean(60, long()), "task_errors": {"engine.lost, engine killed": 7}}
+    assert exit_of(monkeypatch, explained) is None
+    assert exit_of(monkeypatch, {**explained, "unexplained_task_errors": ["LaminaError: [file.missing] 1.lam"]}) == 1
+    assert "LaminaError: [file.missing] 1.lam" in capsys.readouterr().out
+
+
+def test_a_campaign_that_saw_no_task_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for minutes in (5, 60):
+        assert "no task in Spark's event logs" in str(exit_of(monkeypatch, {**clean(minutes, long()), "tasks": 0}))
+
+
 def test_what_was_killed_and_missed_in_several_campaigns_adds_up() -> None:
-    one = {**clean(5, [[AT_RANDOM, ENGINE, 2]], [[RESTORE, DRIVER, 1]]), "starts": 2}
-    both = merged([one, {**one, "kills": [[AT_RANDOM, ENGINE, 1], [BETWEEN, DRIVER, 1]]}])
+    one = {**clean(5, [[AT_RANDOM, ENGINE, 2]], [[RESTORE, DRIVER, 1]]), "starts": 2, "task_errors": {"a": 1, "b": 2}}
+    other = {**one, "kills": [[AT_RANDOM, ENGINE, 1], [BETWEEN, DRIVER, 1]], "task_errors": {"b": 1}}
+    both = merged([one, {**other, "unexplained_task_errors": ["x"]}])
     assert both["kills"] == [[AT_RANDOM, ENGINE, 3], [BETWEEN, DRIVER, 1]]
     assert both["missed"] == [[RESTORE, DRIVER, 2]]
+    assert (both["tasks"], both["task_errors"], both["unexplained_task_errors"]) == (800, {"a": 1, "b": 3}, ["x"])
     assert (both["minutes"], both["campaigns"]) == (10, 2)
 
 
@@ -288,50 +308,88 @@ def checkpoint_with(tmp_path: Path, **settings: Any) -> Path:
     return tmp_path
 
 
-def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path) -> None:
-    checkpoint = checkpoint_with(tmp_path)
+@pytest.fixture(params=[DISK, S3])
+def looked_at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Path], kill_files.Checkpoint]]:
+    """A directory as the campaign looks at it, where it is or copied to S3."""
+    if request.param == DISK:
+        yield kill_files.Checkpoint.on_disk
+        return
+    with kill_storage.place(S3, tmp_path) as there:
+
+        def copied(directory: Path) -> kill_files.Checkpoint:
+            system, root = there.checkpoint.system, there.checkpoint.root
+            if system.exists(root):
+                system.rm(root, recursive=True)
+            system.put(f"{directory}/", f"{root}/", recursive=True)
+            return there.checkpoint
+
+        yield copied
+
+
+LookedAt = Callable[[Path], kill_files.Checkpoint]
+
+
+def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path, looked_at: LookedAt) -> None:
+    directory = checkpoint_with(tmp_path)
+    checkpoint = looked_at(directory)
     footprints = kill_files.Footprints(checkpoint, 1)
     footprints.look()
     assert kill_files.orphans(checkpoint, footprints.needed, 4e9) == []
     for name in ("0/0/9-9_x.seg", "0/0/.1.lam.7-7.tmp", f"_lamina/runs/{temporary_name('1_run', 7, 7)}"):
-        (checkpoint / "state" / name).write_bytes(b"")
+        (directory / "state" / name).write_bytes(b"")
+    checkpoint = looked_at(directory)
     assert len(kill_files.orphans(checkpoint, footprints.needed, 4e9)) == 3
     assert kill_files.orphans(checkpoint, footprints.needed, 0) == []
 
 
-def test_a_batch_that_leaves_retention_is_passed_over_and_a_lost_one_is_not(tmp_path: Path) -> None:
-    checkpoint = checkpoint_with(tmp_path)
-    footprints = kill_files.Footprints(checkpoint, 1)
-    (checkpoint / "commits" / "2").unlink()  # as Spark does when it begins batch 4
+def test_a_batch_that_leaves_retention_is_passed_over_and_a_lost_one_is_not(
+    tmp_path: Path, looked_at: LookedAt
+) -> None:
+    commits = checkpoint_with(tmp_path) / "commits"
+    (commits / "2").unlink()  # as Spark does when it begins batch 4
+    footprints = kill_files.Footprints(looked_at(tmp_path), 1)
     footprints.look()
     assert footprints.looked == {3}
-    (checkpoint / "commits" / "4").write_text((checkpoint / "commits" / "3").read_text())
-    (checkpoint / "commits" / "5").write_text("")
-    (checkpoint / "commits" / "4").unlink()
+    (commits / "5").write_text("")
     with pytest.raises(FileNotFoundError):
-        kill_files.Footprints(checkpoint, 2).look()
+        kill_files.Footprints(looked_at(tmp_path), 2).look()
 
 
-def test_a_torn_file_is_damaged_and_a_temporary_one_is_not(tmp_path: Path) -> None:
-    checkpoint = checkpoint_with(tmp_path)
-    assert kill_files.damaged(checkpoint) == []
-    store = checkpoint / "state" / "0" / "0"
+def test_a_torn_file_is_damaged_and_a_temporary_one_is_not(tmp_path: Path, looked_at: LookedAt) -> None:
+    store = checkpoint_with(tmp_path) / "state" / "0" / "0"
+    assert kill_files.damaged(looked_at(tmp_path)) == []
     (store / ".1.lam.7-7.tmp").write_bytes(b"")
-    assert kill_files.damaged(checkpoint) == []
+    assert kill_files.damaged(looked_at(tmp_path)) == []
     newest = max(store.glob("*.lam"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    assert len(kill_files.damaged(checkpoint)) == 1
+    assert len(kill_files.damaged(looked_at(tmp_path))) == 1
 
 
-def test_a_file_that_a_version_needs_and_that_is_gone_is_damage_too(tmp_path: Path) -> None:
+def test_a_file_that_a_version_needs_and_that_is_gone_is_damage_too(tmp_path: Path, looked_at: LookedAt) -> None:
     query = QueryOnDisk(tmp_path / "checkpoint")
     query.run(3)
-    assert kill_files.checked(query.directory) == []
+    assert kill_files.checked(looked_at(query.directory)) == []
     lost = query.file(query.attempts[0][1], partition=1)
     lost.unlink()
+    checkpoint = looked_at(query.directory)
     # what is there is whole: that a file is gone only those see that follow the references
-    assert kill_files.damaged(query.directory) == []
-    assert any(lost.name in one for one in kill_files.checked(query.directory))
+    assert kill_files.damaged(checkpoint) == []
+    assert any(lost.name in one for one in kill_files.checked(checkpoint))
+
+
+def test_a_storage_below_the_hook_is_what_it_is_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("kill_hook", HOOK / "sitecustomize.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    # what the hook replaces is put back after the test
+    monkeypatch.setattr(storage, "open_backend", storage.open_backend)
+    hook.install(hook.Orders(str(tmp_path), "engine"), None)
+    found = storage.open_backend(str(tmp_path), {}, False, None)
+    passed_on = {*vars(type(found)), *vars(found)}
+    # whatever it does not pass on would be the default, which is right for local files only
+    assert {name for name in vars(Backend) if not name.startswith("_")} - passed_on == set()
 
 
 def test_processes_of_a_campaign_are_found_and_gone(tmp_path: Path) -> None:

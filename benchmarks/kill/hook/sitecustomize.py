@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from benchmarks.kill_points import (
@@ -96,6 +96,7 @@ def install(orders: Orders, broken: str | None) -> None:
     class KilledBackend(Backend):
         def __init__(self, inner: Backend) -> None:
             self._inner = inner
+            self.remote = inner.remote
 
         def publish(self, path: str, chunks: Iterable[Any]) -> int:
             before, during, after = COMPACTION if path.endswith(".seg") else PUBLICATION
@@ -123,6 +124,14 @@ def install(orders: Orders, broken: str | None) -> None:
         def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
             return self._read(lambda: self._inner.read_range(path, offset, length))
 
+        def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
+            pieces = self._inner.read_pieces(path, offset, length, size)
+            try:
+                while (piece := self._read(lambda: next(pieces, None))) is not None:
+                    yield piece
+            finally:
+                pieces.close()
+
         def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
             return self._read(lambda: self._inner.read_tail(path, length))
 
@@ -139,6 +148,12 @@ def install(orders: Orders, broken: str | None) -> None:
             self._inner.delete_many(paths[:half])
             orders.reach(COLLECTION)
             self._inner.delete_many(paths[half:])
+
+        def stamp(self, path: str) -> bool:
+            return self._inner.stamp(path)
+
+        def forget(self, path: str) -> bool:
+            return self._inner.forget(path)
 
         def size(self, path: str) -> int:
             return self._inner.size(path)

@@ -1,0 +1,32 @@
+"""A query whose processes are killed again and again, on each storage: nothing is lost, doubled or left behind.
+
+Takes KILL_MINUTES, three fifths of them with the checkpoint on this machine's disk, the others on S3.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from rich.console import Console
+
+from benchmarks import kill
+from benchmarks.kill_report import is_clean, shortfalls, show
+from benchmarks.kill_storage import DISK, S3
+
+MINUTES = float(os.environ.get("KILL_MINUTES", "4"))
+LIMIT_S = 60 * (1.5 * MINUTES + 20)
+"""A long campaign takes half as long again where it falls short, and at its end a slow machine may need minutes."""
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(("storage", "minutes"), [(DISK, MINUTES * 3 / 5), (S3, MINUTES * 2 / 5)])
+def test_no_kill_loses_doubles_or_leaves_anything_and_each_error_of_a_task_has_its_kill(
+    storage: str, minutes: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = kill.run(minutes, seed=1, storage=storage, broken=None, keep=None)
+    with capsys.disabled():
+        print()
+        show(result, Console(width=130))
+    assert is_clean(result)
+    assert shortfalls(result) == []
