@@ -129,7 +129,7 @@ private[wire] final class HadoopConnection(
 
   /** Renames unless the target is there; whether it did. */
   private def rename(temporary: Path, target: Path): Boolean =
-    if (system.getScheme == LooksAndRenames) renameUnlessTaken(temporary, target)
+    if (system.getUri.getScheme == LooksAndRenames) renameUnlessTaken(temporary, target)
     else Renaming(Math.floorMod(target.hashCode, Renaming.length)).synchronized {
       !system.exists(target) && renameUnlessTaken(temporary, target)
     }
