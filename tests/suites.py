@@ -5,7 +5,6 @@
 * A test that fails fails the run, unless it stands in `RACES`: tests of Spark that race the query which they watch.
 * If nothing else failed, those run once more, and that decides. Each second run is printed at the end, and appended to
   `build/second-runs.txt`, which `make test-nightly` prints.
-* An entry of `Exclusions.scala` that no test matches is printed at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "sbt" / "suites-4.2" / "target" / "test-reports"
-NOTES = REPORTS.parent / "tmp"
 SECOND_RUNS = ROOT / "build" / "second-runs.txt"
 
 RACES: Mapping[str, str] = {
@@ -52,12 +50,6 @@ def may_run_again(failures: Iterable[Failed]) -> bool:
     return bool(failures) and all(any(test.startswith(known) for known in RACES) for _, test in failures)
 
 
-def unmatched(notes: Path) -> set[str]:
-    """Entries of `Exclusions.scala` that kept no test from running, by what the suites noted."""
-    declared, used = (set((notes / f"exclusions-{kind}.txt").read_text().splitlines()) for kind in ("declared", "used"))
-    return declared - used
-
-
 def _run(command: list[str]) -> tuple[int, str]:
     """Runs a command whose output is shown as it comes; its exit code and its last lines."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
@@ -71,12 +63,10 @@ def _run(command: list[str]) -> tuple[int, str]:
 
 def main(sbt: list[str]) -> int:
     """Runs the suites; 0 where all tests passed, those that race in their second run at the latest."""
-    for old in [*REPORTS.glob("TEST-*.xml"), *NOTES.glob("exclusions-*.txt")]:
+    for old in REPORTS.glob("TEST-*.xml"):
         old.unlink()
     code, output = _run([*sbt, "suites42/test"])
     if code == 0:
-        for entry in sorted(unmatched(NOTES)):
-            print(f"an exclusion that matches no test: {entry}", flush=True)
         return 0
     failures = failed(REPORTS.glob("TEST-*.xml"))
     for suite, test in failures:

@@ -24,9 +24,6 @@ cases = "".join(
 )
 (target / "test-reports").mkdir(exist_ok=True)
 (target / "test-reports" / "TEST-S.xml").write_text(f"<testsuite>{cases}</testsuite>")
-(target / "tmp").mkdir(exist_ok=True)
-for kind, lines in (("declared", "Suite\\ta\\nSuite\\tb\\n"), ("used", (target / "used").read_text())):
-    (target / "tmp" / f"exclusions-{kind}.txt").write_text(lines)
 print(f"Failed: Total {len(tests)}, Failed {len(failed)}, Errors {int((target / 'aborted').exists())}, Passed 0")
 sys.exit(bool(failed))
 """
@@ -36,12 +33,10 @@ sys.exit(bool(failed))
 def sbt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A program in the place of sbt: the tests of `plan` pass, fail, or fail in the first run only."""
     monkeypatch.setattr(suites, "REPORTS", tmp_path / "test-reports")
-    monkeypatch.setattr(suites, "NOTES", tmp_path / "tmp")
     monkeypatch.setattr(suites, "SECOND_RUNS", tmp_path / "second-runs.txt")
     program = tmp_path / "sbt.py"
     program.write_text(SBT)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    (tmp_path / "used").write_text("Suite\ta\nSuite\tb\n")
     return [sys.executable, str(program), str(tmp_path)]
 
 
@@ -76,15 +71,6 @@ def test_a_race_beside_a_failure_of_another_test_is_no_excuse(sbt: list[str], tm
     (tmp_path / "plan").write_text(f"{RACE} fails query=races\nother=races\n")
     assert suites.main(sbt) == 1
     assert not suites.may_run_again([Failed("S", RACE), Failed("S", "other")])
-
-
-def test_an_exclusion_that_matches_no_test_is_said(
-    sbt: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan(tmp_path, one="passes")
-    (tmp_path / "used").write_text("Suite\ta\n")
-    assert suites.main(sbt) == 0
-    assert "matches no test: Suite\tb" in capsys.readouterr().out
 
 
 def test_a_run_without_reports_is_not_excused(sbt: list[str], tmp_path: Path) -> None:

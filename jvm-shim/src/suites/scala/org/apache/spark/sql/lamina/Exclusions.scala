@@ -1,19 +1,24 @@
 package org.apache.spark.sql.lamina
 
-import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{Files, Paths, StandardOpenOption}
+import java.lang.reflect.Modifier.isAbstract
 
 import org.scalatest.funsuite.AnyFunSuiteLike
 
 import org.apache.spark.sql.execution.streaming.state.{HDFSBackedStateStoreProvider, RocksDBStateStoreProvider}
 
-/** Ignores the excluded and the repeated tests of a suite of Spark's, however the suite registers them. */
+/**
+ * Ignores the excluded and the repeated tests of a suite of Spark's, however the suite registers them. Fails where an
+ * exclusion names a test that the suite does not have.
+ */
 trait WithoutExcluded extends AnyFunSuiteLike {
   override def tags: Map[String, Set[String]] = {
     val (known, all) = (super.tags, testNames)
     val excluded = all.filter(name => Exclusions.has(getClass, name) || Repeats.has(name, all))
     known ++ excluded.map(name => name -> (known.getOrElse(name, Set.empty) + "org.scalatest.Ignore"))
   }
+
+  if (Exclusions.of(getClass).nonEmpty)
+    test("each exclusion of this suite names a test of it")(assert(Exclusions.unmatched(getClass, testNames).isEmpty))
 }
 
 /**
@@ -22,60 +27,132 @@ trait WithoutExcluded extends AnyFunSuiteLike {
  */
 object Exclusions {
 
-  /** Suites by the end of their names, names of tests without the modes that suites append, and the reason. */
-  private val excluded: Seq[(String, String, String)] = Seq(
-    ("Suite", "SPARK-18342: commit fails when rename fails", "asserts the name of the heap provider's store"),
-    ("Suite", "StateStore.get", "asserts the name of the heap provider's file"),
-    ("V2Suite", "SPARK-48997: maintenance threads", "its own provider is a heap provider, which refuses format v2"),
-    ("Suite", "SPARK-51779 Restart streaming join query with virtual", "asserts a metric of RocksDB's provider"),
-    ("Suite", "SPARK-51779 Restart the join query and changing", "asserts a metric of RocksDB's provider"),
-    ("V2Suite", "SPARK-26187 restore", GoldenHeap),
-    ("V2Suite", "SPARK-39650: recovery from checkpoint having all columns", GoldenHeap),
-    ("V2Suite", "simple count, update mode - recovery from checkpoint", GoldenHeap),
-    ("V2Suite", "flatMapGroupsWithState - recovery from checkpoint uses state format version 1", GoldenHeap),
-    ("V2Suite", "prune results by current_", "deletes commit logs, which under format v2 alone name the state"),
-    ("RDDSuite", "SPARK-51955: ReadStateStore reuse", "runs on RocksDB's provider whatever the session has"),
-    (
-      "Suite",
+  private type Suite = Class[_ <: WithoutExcluded]
+
+  /** A test by its whole name, without the modes that suites append, in each of the suites. */
+  private case class Exclusion(test: String, reason: String, suites: Seq[Suite])
+
+  private val storesV2: Seq[Suite] =
+    Seq(classOf[LaminaStateStoreV2Suite], classOf[LaminaStateStoreFullV2Suite], classOf[LaminaStateStoreRollingV2Suite])
+  private val stores: Seq[Suite] = storesV2 ++ Seq(
+    classOf[LaminaStateStoreSuite],
+    classOf[LaminaStateStoreFullSuite],
+    classOf[LaminaStateStoreRollingSuite],
+    classOf[LaminaStateStoreRowChecksumSuite]
+  )
+  private val innerJoinsInOneStoreV2: Seq[Suite] =
+    Seq(classOf[LaminaStreamingInnerJoinOneStoreV2Suite], classOf[LaminaStreamingInnerJoinByTimeV2Suite])
+  private val innerJoinsInOneStore: Seq[Suite] = innerJoinsInOneStoreV2 ++
+    Seq(classOf[LaminaStreamingInnerJoinOneStoreSuite], classOf[LaminaStreamingInnerJoinByTimeSuite])
+
+  private val goldenHeap = "goes on with a checkpoint of the heap provider, which refuses format v2"
+  private val namesStore =
+    "asserts the name of a built-in provider's store; the rest: 'a commit whose file cannot be renamed fails'"
+  private val eachPut =
+    "asserts each put within a batch, and the feed is the net change of a batch, by design; the rest: 'the change feed of"
+
+  private val all: Seq[Exclusion] = Seq(
+    Exclusion("SPARK-18342: commit fails when rename fails", namesStore, stores),
+    Exclusion(
+      "StateStore.get",
+      "asserts the name of the heap provider's file; the rest: 'a provider that Spark loads'",
+      stores
+    ),
+    Exclusion(
+      "SPARK-48997: maintenance threads with exceptions unload only themselves",
+      "its own provider is a heap provider, which refuses format v2",
+      storesV2
+    ),
+    Exclusion(
+      "SPARK-51955: ReadStateStore reuse and upgrade to WriteStore",
+      "runs on RocksDB's provider whatever the session has",
+      Seq(classOf[LaminaStateStoreRDDSuite])
+    ),
+    Exclusion(
+      "SPARK-51779 Restart streaming join query with virtual column families",
+      "asserts a metric of RocksDB's provider",
+      innerJoinsInOneStore
+    ),
+    Exclusion(
+      "SPARK-51779 Restart the join query and changing state format versions should reuse the version from offset log",
+      "asserts a metric of RocksDB's provider",
+      innerJoinsInOneStore
+    ),
+    Exclusion(
       "SPARK-51779 Join query using virtual column families with HDFS should fail",
-      "asserts the heap provider"
+      "asserts that the heap provider has no column families",
+      innerJoinsInOneStore
     ),
-    (
-      "Suite",
-      "SPARK-51358: Infrequent maintenance",
-      "asserts that only maintenance bounds a chain; lamina's commits do, too"
+    Exclusion(
+      "SPARK-26187 restore the stream-stream inner join query from Spark 2.4",
+      goldenHeap,
+      innerJoinsInOneStoreV2 :+ classOf[LaminaStreamingInnerJoinFourStoresV2Suite]
     ),
-    (
-      "Suite",
+    Exclusion(
+      "SPARK-39650: recovery from checkpoint having all columns as value schema with sparkVersion=3.3.0",
+      goldenHeap,
+      Seq(classOf[LaminaStreamingDeduplicationV2Suite])
+    ),
+    Exclusion(
+      "SPARK-39650: recovery from checkpoint having all columns as value schema with sparkVersion=3.5.1",
+      goldenHeap,
+      Seq(classOf[LaminaStreamingDeduplicationV2Suite])
+    ),
+    Exclusion(
+      "simple count, update mode - recovery from checkpoint uses state format version 1",
+      goldenHeap,
+      Seq(classOf[LaminaStreamingAggregationV2Suite])
+    ),
+    Exclusion(
+      "flatMapGroupsWithState - recovery from checkpoint uses state format version 1",
+      goldenHeap,
+      Seq(classOf[LaminaFlatMapGroupsWithStateV2Suite])
+    ),
+    Exclusion(
+      "prune results by current_time or localtimestamp, complete mode",
+      "deletes commit logs, which under format v2 alone name the state",
+      Seq(classOf[LaminaStreamingAggregationV2Suite])
+    ),
+    Exclusion(
+      "prune results by current_date, complete mode",
+      "deletes commit logs, which under format v2 alone name the state",
+      Seq(classOf[LaminaStreamingAggregationV2Suite])
+    ),
+    Exclusion(
       "read stream-stream join state change feed",
-      "asserts each put; lamina's feed is the net change of a batch"
+      s"$eachPut a join in state format 2'",
+      Seq(
+        classOf[LaminaStateDataSourceChangeDataReaderSuite],
+        classOf[LaminaStateDataSourceChangeDataReaderV2Suite]
+      )
     ),
-    (
-      "Suite",
+    Exclusion(
       "state data source cdf integration - list state and TTL",
-      "asserts each put; lamina's feed is the net change of a batch"
+      s"$eachPut list state with TTL'",
+      Seq(classOf[LaminaStateDataSourceTransformWithStateV2Suite])
     ),
-    ("Suite", "snapshotStartBatchId with transformWithState", "waits for a file of RocksDB's provider")
+    Exclusion(
+      "snapshotStartBatchId with transformWithState",
+      "waits for files of RocksDB's provider and rewrites one; the rest: 'a version of transformWithState'",
+      Seq(classOf[LaminaStateDataSourceTransformWithStateV2Suite])
+    )
   )
 
-  private lazy val GoldenHeap: String = "goes on with a checkpoint of the heap provider, which refuses format v2"
+  // sbt runs every suite that is not abstract, and with it the check of its exclusions
+  assert(all.flatMap(_.suites).forall(suite => !isAbstract(suite.getModifiers)))
 
-  /** Whether a test is excluded. Notes the entry for `tests/suites.py`, which says which ones match no test. */
-  def has(suite: Class[_], name: String): Boolean = {
-    val entry = excluded.find { case (suites, test, _) =>
-      suite.getSimpleName.endsWith(suites) && name.startsWith(test)
-    }
-    entry.foreach { case (suites, test, _) => note("used", s"$suites\t$test") }
-    entry.isDefined
-  }
+  /** The names of the tests that are excluded from a suite. */
+  def of(suite: Class[_]): Set[String] = all.filter(_.suites.contains(suite)).map(_.test).toSet
 
-  excluded.foreach { case (suites, test, _) => note("declared", s"$suites\t$test") }
+  def has(suite: Class[_], name: String): Boolean = of(suite).contains(withoutModes(name))
 
-  private def note(file: String, line: String): Unit = {
-    val path = Paths.get(System.getProperty("java.io.tmpdir"), s"exclusions-$file.txt")
-    Files.write(path, (line + "\n").getBytes(UTF_8), StandardOpenOption.CREATE, StandardOpenOption.APPEND)
-    ()
-  }
+  /** Which exclusions of a suite none of its tests has for a name. */
+  def unmatched(suite: Class[_], names: Set[String]): Set[String] = of(suite) -- names.map(withoutModes)
+
+  private def withoutModes(name: String): String = Modes.replaceFirstIn(name, "")
+
+  /** Modes that suites of Spark append, one after the other. */
+  private lazy val Modes = raw"( \((with|without|encoding =) [^()]*\)| - state format version \d)+$$".r
 }
 
 /**

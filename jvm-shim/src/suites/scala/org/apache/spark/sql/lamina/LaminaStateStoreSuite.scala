@@ -140,6 +140,45 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = fa
     }
   }
 
+  test("the change feed has a key once a batch, as the batch left it, and leaves out a new key that it removed again") {
+    tryWithProviderResource(newStoreProvider()) { provider =>
+      val first = committed(provider, "a" -> 1, "b" -> 1)
+      val store = provider.getStore(1, first)
+      put(store, "a", 0, 2)
+      put(store, "a", 0, 3)
+      put(store, "b", 0, 2)
+      store.remove(dataToKeyRow("b", 0))
+      put(store, "new", 0, 1)
+      store.remove(dataToKeyRow("new", 0))
+      store.commit()
+      val second = store.getStateStoreCheckpointInfo().stateStoreCkptId
+      val feed = provider.getStateStoreChangeDataReader(2, 2, None, second).map { case (change, key, value, batch) =>
+        (change, keyRowToData(key), Option(value).map(valueRowToData), batch)
+      }
+      assert(feed.toSeq.sortBy(_._2) == Seq(
+        (RecordType.PUT_RECORD, ("a", 0), Some(3), 1L),
+        (RecordType.DELETE_RECORD, ("b", 0), None, 1L)
+      ))
+    }
+  }
+
+  test("a commit whose file cannot be renamed fails with Spark's condition and leaves no version behind") {
+    import RenameReturnsFalseFileSystem.scheme
+    val directory = newDir()
+    val id = StateStoreId(s"$scheme://$directory", 0, 0)
+    val hadoop = new Configuration
+    hadoop.set(s"fs.$scheme.impl", classOf[RenameReturnsFalseFileSystem].getName)
+    tryWithProviderResource(newStoreProvider(id, hadoop)) { provider =>
+      val store = provider.getStore(0)
+      put(store, "a", 0, 0)
+      val error = intercept[SparkException](store.commit())
+      assert(error.getCondition == "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT")
+      assert(error.getMessage.contains("operatorId=0, partitionId=0"))
+      assert(error.getCause.getMessage.contains("was not renamed to"))
+      assert(LaminaStateStoreSuite.latestVersion(id.copy(checkpointRootLocation = directory)) == 0)
+    }
+  }
+
   test("a reader keeps reading its version beside a writer, and sees the transaction once it is upgraded") {
     tryWithProviderResource(newStoreProvider()) { provider =>
       val at = committed(provider, "a" -> 1)

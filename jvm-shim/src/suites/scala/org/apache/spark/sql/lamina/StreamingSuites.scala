@@ -2,7 +2,6 @@ package org.apache.spark.sql.lamina
 
 import org.apache.spark.sql.Dataset
 import org.apache.spark.sql.execution.streaming.sources.MemorySink
-import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorStreamingSuite
 import org.apache.spark.sql.streaming._
 import org.apache.spark.sql.streaming.util.StreamManualClock
 
@@ -81,5 +80,3 @@ class LaminaTransformWithStateInitialStateV2Suite extends TransformWithStateInit
 class LaminaTransformWithStateChainingV2Suite extends TransformWithStateChainingSuite with LaminaTestsV2
 class LaminaTransformWithMapStateSuite extends TransformWithMapStateSuite with LaminaTests
 class LaminaTransformWithMapStateV2Suite extends TransformWithMapStateSuite with LaminaTestsV2
-
-class LaminaStateStoreCoordinatorStreamingSuite extends StateStoreCoordinatorStreamingSuite with LaminaTests

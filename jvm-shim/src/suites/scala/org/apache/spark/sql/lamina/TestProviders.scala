@@ -11,6 +11,11 @@ class SilentPartitionsProvider extends LaminaStateStoreProvider {
     if (stateStoreId.partitionId > 1) super.reportSnapshot(id)
 }
 
+/** Tells Spark only in maintenance that its chains are short, as Spark's own providers do. */
+class ReportsInMaintenanceProvider extends LaminaStateStoreProvider {
+  override private[lamina] def reportCommit(version: Long): Unit = ()
+}
+
 /**
  * All opens belong to one run. A suite that names a new run at each open goes back to the first one at will; of two runs
  * under format v1 lamina lets only the newer one write.
