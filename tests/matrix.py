@@ -78,6 +78,7 @@ SUITE_ROWS = {
     "LaminaStreamingSessionWindow": ["session windows"],
     "LaminaMultiStatefulOperators": ["chained operators"],
     "LaminaFlatMapGroupsWithState": ["flatMapGroupsWithState"],
+    "LaminaTransformWithState": ["transformWithState", "transformWithState: timers"],
     "LaminaTransformWithMapState": ["transformWithState"],
     "LaminaTransformWithListState": ["transformWithState"],
     "LaminaTransformWithListStateTTL": ["transformWithState: TTL"],

@@ -1,7 +1,9 @@
 package org.apache.spark.sql.lamina
 
+import org.apache.spark.SparkConf
 import org.apache.spark.sql.Dataset
 import org.apache.spark.sql.execution.streaming.sources.MemorySink
+import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.streaming._
 import org.apache.spark.sql.streaming.util.StreamManualClock
 
@@ -72,6 +74,11 @@ class LaminaTransformWithStateAvroV2Suite
     extends TransformWithStateAvroSuite
     with StopsBetweenBatches
     with LaminaTestsV2
+class LaminaTransformWithStateV2Suite extends TransformWithStateSuite with StopsBetweenBatches with LaminaTestsV2
+class LaminaTransformWithStateUnsafeRowSuite
+    extends TransformWithStateUnsafeRowSuite
+    with StopsBetweenBatches
+    with LaminaTests
 class LaminaTransformWithListStateV2Suite extends TransformWithListStateSuite with LaminaTestsV2
 class LaminaTransformWithListStateTTLV2Suite extends TransformWithListStateTTLSuite with LaminaTestsV2
 class LaminaTransformWithMapStateTTLV2Suite extends TransformWithMapStateTTLSuite with LaminaTestsV2
@@ -80,3 +87,13 @@ class LaminaTransformWithStateInitialStateV2Suite extends TransformWithStateInit
 class LaminaTransformWithStateChainingV2Suite extends TransformWithStateChainingSuite with LaminaTestsV2
 class LaminaTransformWithMapStateSuite extends TransformWithMapStateSuite with LaminaTests
 class LaminaTransformWithMapStateV2Suite extends TransformWithMapStateSuite with LaminaTestsV2
+
+/** The queries of this suite have sessions of their own, on executors that are processes of their own. */
+class LaminaTransformWithStateClusterV2Suite extends TransformWithStateClusterSuite with LaminaTestsV2 {
+  override def getSparkConf(): SparkConf = super.getSparkConf()
+    .set(SQLConf.STATE_STORE_PROVIDER_CLASS.key, LaminaTests.Provider)
+    .set(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key, "2")
+    .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[LaminaExtensions].getName)
+}
+
+class LaminaEventTimeWatermarkV2Suite extends EventTimeWatermarkSuite with LaminaTestsV2
