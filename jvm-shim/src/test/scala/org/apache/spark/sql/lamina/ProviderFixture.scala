@@ -28,6 +28,18 @@ private[lamina] object RepositoryEngine {
     .map(_.resolve("python"))
     .find(python => Files.isDirectory(python.resolve("lamina/engine")))
     .getOrElse(throw new IllegalStateException("run the tests inside the repository: they start its engine"))
+
+  /** A Python that has it, as a program in a directory. */
+  def python(directory: Path): Path = {
+    val interpreter = sys.env.getOrElse("PYSPARK_PYTHON", "python3")
+    val program = Files.writeString(
+      directory.resolve("python"),
+      s"""#!/bin/sh
+         |PYTHONPATH='$sources':"$$PYTHONPATH" exec '$interpreter' "$$@"
+         |""".stripMargin
+    )
+    Files.setPosixFilePermissions(program, PosixFilePermissions.fromString("rwx------"))
+  }
 }
 
 /** A provider that takes itself for one that Spark has loaded. */
@@ -103,18 +115,7 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
     super.afterAll()
   }
 
-  /** A Python that has this repository's engine. */
-  private lazy val python: Path = {
-    val script = root.resolve("python")
-    val interpreter = sys.env.getOrElse("PYSPARK_PYTHON", "python3")
-    Files.writeString(
-      script,
-      s"""#!/bin/sh
-         |PYTHONPATH='${RepositoryEngine.sources}':"$$PYTHONPATH" exec '$interpreter' "$$@"
-         |""".stripMargin
-    )
-    Files.setPosixFilePermissions(script, PosixFilePermissions.fromString("rwx------"))
-  }
+  private lazy val python: Path = RepositoryEngine.python(root)
 
   protected def newCheckpoint(): Path = Files.createTempDirectory(root, "checkpoint-")
 
