@@ -37,6 +37,8 @@ PYTHON := $(shell for low in 11 10; do for p in python3 python3.13 python3.12 py
 	2>/dev/null && { command -v $$p; exit 0; }; done; done)
 endif
 
+# PySpark 4.2, which Python finds before the one of .venv where PYTHONPATH has this directory.
+PYSPARK_42 := build/pyspark-4.2
 PYSPARK = $$($(PY) -c 'import pyspark; print(pyspark.__version__)')
 # $(1): which tests, by marker; $(2): what their report is called after
 TEST_WITH_SPARK = $(PYTEST_APART) tests/spark -m "$(1)" $(call REPORT,pyspark-$(PYSPARK)$(2))
@@ -44,11 +46,11 @@ SCALA_SOURCES := $(shell find jvm-shim/src/main -name '*.scala' 2>/dev/null)
 PYTHON_SOURCES := $(shell find python/lamina -name '*.py' 2>/dev/null)
 
 .PHONY: help demo check check-unit check-table check-operators test build publish-local lint format test-unit test-scala \
-	test-spark test-pyspark test-suites test-long test-hadoop test-faults test-kill test-arm64 test-nightly test-soak \
+	test-spark test-pyspark test-pyspark-4.2 test-suites test-long test-hadoop test-faults test-kill test-arm64 test-nightly test-soak \
 	test-broken test-packaging matrix docs notebooks bench-quick clean check-machine
 
 help:  ## Print this list
-	@sed -n 's/^\([a-z0-9-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9.-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
@@ -114,6 +116,11 @@ test-long: $(VENV)/.dev  ## PySpark tests that take minutes each: clusters, Spar
 	$(PY) hatch_build.py
 	$(call TEST_WITH_SPARK,long,-long)
 
+test-pyspark-4.2: $(VENV)/.dev $(PYSPARK_42)/pyspark  ## The operators in PySpark 4.2, beside the built-in providers (nightly)
+	$(PY) hatch_build.py
+	PYTHONPATH=$(PYSPARK_42) $(PYTEST_APART) tests/spark/test_operators.py tests/spark/test_transform_with_state.py \
+		--junitxml=build/test-reports/pyspark-4.2.xml
+
 test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
 	$(SBT) suites42/scalafmtCheckAll
 	LAMINA_PYSPARK_JARS=$(PYSPARK_JARS) PYSPARK_PYTHON=$(abspath $(PY)) $(PY) -m tests.suites -- $(SBT_COMMAND)
@@ -141,7 +148,7 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	LAMINA_ALL_COMPILERS=1 $(MAKE) test-kill KILL_MINUTES=100
 	$(MAKE) test-arm64
-	LAMINA_ALL_COMPILERS=1 $(MAKE) test-pyspark test-long
+	LAMINA_ALL_COMPILERS=1 $(MAKE) test-pyspark test-long test-pyspark-4.2
 	LAMINA_ALL_COMPILERS=1 LAMINA_SUITES_REPEATS=1 $(MAKE) test-suites
 	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
 
@@ -188,6 +195,9 @@ $(VENV)/.base: constraints.txt | check-machine
 	test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
 	$(INSTALL) hatchling pyspark
 	@touch $@
+
+$(PYSPARK_42)/pyspark: | $(VENV)/.base
+	$(PIP) install --quiet --no-deps --target $(PYSPARK_42) pyspark==4.2.0
 
 $(WHEEL): $(VENV)/.base $(SCALA_SOURCES) $(PYTHON_SOURCES) pyproject.toml hatch_build.py LICENSE README.md | check-machine
 	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
