@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.storage.hadoop_access import ANONYMOUS, reason_for_jvm
+from lamina.storage.hadoop_access import ANONYMOUS, by_name, reason_for_jvm
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
 
@@ -41,7 +41,7 @@ PACKAGES: Mapping[str, str] = {
 }
 """The pip package that brings the file system of an fsspec protocol."""
 
-_PROTOCOLS = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "local": "file"}
+_PROTOCOLS = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "gcs": "gs", "local": "file"}
 
 
 @dataclass(frozen=True)
@@ -76,19 +76,22 @@ def translate(url: str, hadoop: Mapping[str, str]) -> Location:
     if protocol == "file":
         return Location("file", _without_authority(rest))
     authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest.lstrip("/"))
+    if protocol == "memory":
+        return Location("memory", "/" + "/".join(part for part in (authority, path) if part))
+    store = protocol if protocol in ("s3", "abfs", "gs", "hdfs") else "other"
+    # gcs: is a scheme of fsspec only
+    only_jvm = reason_for_jvm("gs" if protocol == "gs" else scheme, store, authority, hadoop)
     if protocol == "s3":
-        return Location("s3", f"{authority}/{path}", _s3(authority, hadoop), reason_for_jvm("s3", authority, hadoop))
+        return Location("s3", f"{authority}/{path}", _s3(authority, hadoop), only_jvm)
     if protocol == "abfs":
         container, _, host = authority.rpartition("@")
         root = f"{container}/{path}" if container else f"{host}/{path}"
-        return Location("abfs", root, _azure(host, hadoop), reason_for_jvm("abfs", host, hadoop))
+        return Location("abfs", root, _azure(authority, hadoop), only_jvm)
     if protocol == "gs":
-        return Location("gs", f"{authority}/{path}", _google(hadoop), reason_for_jvm("gs", authority, hadoop))
+        return Location("gs", f"{authority}/{path}", _google(hadoop), only_jvm)
     if protocol == "hdfs":
-        return Location("hdfs", "/" + path, _hdfs(authority or _default_authority(hadoop), hadoop))
-    if protocol == "memory":
-        return Location("memory", "/" + "/".join(part for part in (authority, path) if part))
-    return Location(protocol, f"{authority}/{path}" if authority else "/" + path)
+        return Location("hdfs", "/" + path, _hdfs(authority or _default_authority(hadoop), hadoop), only_jvm)
+    return Location(protocol, f"{authority}/{path}" if authority else "/" + path, {}, only_jvm)
 
 
 def _without_authority(rest: str) -> str:
@@ -104,9 +107,10 @@ def _default_authority(hadoop: Mapping[str, str]) -> str:
 
 
 def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
+    names = by_name("s3", bucket, hadoop)
+
     def get(name: str) -> str | None:
-        # a bucket's own key wins, as in S3A
-        return hadoop.get(f"fs.s3a.bucket.{bucket}.{name}") or hadoop.get(f"fs.s3a.{name}")
+        return names.get(name, ("", ""))[1] or None
 
     options: dict[str, Any] = {}
     for name, parameter in (("access.key", "key"), ("secret.key", "secret"), ("session.token", "token")):
@@ -138,10 +142,10 @@ def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
     options["config_kwargs"] = config
     if client:
         options["client_kwargs"] = client
-    algorithm = (get("encryption.algorithm") or get("server-side-encryption-algorithm") or "").strip()
+    algorithm = (get("encryption.algorithm") or "").strip()
     if algorithm in _S3_ENCRYPTION:
         options["s3_additional_kwargs"] = {"ServerSideEncryption": _S3_ENCRYPTION[algorithm]}
-        key = get("encryption.key") or get("server-side-encryption.key")
+        key = get("encryption.key")
         if key and _S3_ENCRYPTION[algorithm] != "AES256":
             options["s3_additional_kwargs"]["SSEKMSKeyId"] = key
     if (get("aws.credentials.provider") or "").strip() == ANONYMOUS:
@@ -155,7 +159,8 @@ def _seconds(duration: str | None) -> float | None:
     return None if match is None else float(match[1]) * _DURATION_UNITS[match[2] or "ms"]
 
 
-def _azure(host: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
+def _azure(authority: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
+    host = authority.rpartition("@")[2]
     account = host.partition(".")[0]
     options: dict[str, Any] = {"account_name": account} if account else {}
     # the same account under the name of the service that adlfs speaks to
@@ -163,8 +168,10 @@ def _azure(host: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
     if "." in host and blobs != f"{account}.blob.core.windows.net":
         options["account_host"] = blobs
 
+    names = by_name("abfs", authority, hadoop)
+
     def get(name: str) -> str | None:
-        return hadoop.get(f"fs.azure.{name}.{host}") or hadoop.get(f"fs.azure.{name}")
+        return names.get(name, ("", ""))[1] or None
 
     if key := get("account.key"):
         options["account_key"] = key

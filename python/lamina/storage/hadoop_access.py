@@ -1,7 +1,8 @@
 """Which Hadoop keys of identity and encryption Python's clients honour, which need the JVM's client, which are refused.
 
 `RULES` is the whole decision: the first rule that a key and its value match counts. A key that none matches is no
-matter of identity or encryption. `python -m lamina.storage.hadoop_access` prints the table of docs/spec/storage.md.
+matter of identity or encryption; of a storage without rules of its own every key is one.
+`python -m lamina.storage.hadoop_access` prints the table of docs/spec/storage.md.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Rule:
     """What is done about keys of a store.
 
     Args:
-        store: `s3`, `abfs` or `gs`.
-        keys: a regular expression for a key without the store's prefix, the bucket and the account.
+        store: `s3`, `abfs`, `gs`, `hdfs`, or `other` for all without rules of their own.
+        keys: a regular expression for the name that `by_name` gives a key.
         values: a regular expression for the value; any where it is empty.
     """
 
@@ -38,7 +39,44 @@ _UNKNOWN = "not known here; it may change who writes or how bytes are protected"
 
 _OFF = r"(?i:false)"
 
+_CLIENT = "the class that Python's client stands for"
+_OTHER_CLIENT = "another class than the one that Python's client stands for"
+
 RULES: tuple[Rule, ...] = (
+    Rule("s3", r"impl", "honoured", _CLIENT, r"org\.apache\.hadoop\.fs\.s3a\.S3AFileSystem"),
+    Rule(
+        "abfs",
+        r"impl",
+        "honoured",
+        _CLIENT,
+        r"org\.apache\.hadoop\.fs\.(azurebfs\.(Secure)?AzureBlobFileSystem|azure\.NativeAzureFileSystem(\$Secure)?)",
+    ),
+    Rule(
+        "gs",
+        r"impl",
+        "honoured",
+        _CLIENT,
+        r"(com\.google\.cloud\.hadoop\.fs\.gcs|org\.apache\.hadoop\.fs\.gs)\.GoogleHadoopFileSystem",
+    ),
+    Rule("hdfs", r"impl", "honoured", _CLIENT, r"org\.apache\.hadoop\.hdfs\.DistributedFileSystem"),
+    *(Rule(store, r"impl", "jvm", _OTHER_CLIENT) for store in ("s3", "abfs", "gs", "hdfs")),
+    Rule("s3", r"fs\.s3n?\..+", "jvm", "keys of another client of `s3:` URLs; none counts where `fs.s3.impl` is S3A's"),
+    Rule("s3", r"fs\.s3a\..+", "jvm", "a bucket's key in its long form, `fs.s3a.bucket.<bucket>.fs.s3a.`"),
+    Rule(
+        "s3",
+        r"s3\.client\.factory\.impl",
+        "honoured",
+        "Hadoop's own",
+        r"org\.apache\.hadoop\.fs\.s3a\.DefaultS3ClientFactory",
+    ),
+    Rule(
+        "s3",
+        r"s3\.client\.factory\.impl|audit\.(execution\.interceptors|request\.handlers|service\.classname)",
+        "jvm",
+        "a class that makes or changes requests",
+    ),
+    Rule("s3", r"endpoint\.fips", "honoured", "off, as without it", _OFF),
+    Rule("s3", r"endpoint\.fips", "jvm", "s3fs is not told"),
     Rule("s3", r"(http\.signer|access\.grants|delegation\.tokens)\.enabled", "honoured", "off, as without it", _OFF),
     Rule("abfs", r"enable\.delegation\.token", "honoured", "off, as without it", _OFF),
     Rule("gs", r"auth\.null\.enable", "honoured", "off, as without it", _OFF),
@@ -47,18 +85,18 @@ RULES: tuple[Rule, ...] = (
     Rule("s3", r"security\.credential\.provider\.path", "jvm", "nobody has read credentials from it"),
     Rule(
         "s3",
-        r"encryption\.algorithm|server-side-encryption-algorithm",
+        r"encryption\.algorithm",
         "honoured",
         "encryption by the storage",
         r"AES256|SSE-S3|SSE-KMS|DSSE-KMS",
     ),
     Rule(
         "s3",
-        r"encryption\.algorithm|server-side-encryption-algorithm",
+        r"encryption\.algorithm",
         "jvm",
         "SSE-C, CSE and others: s3fs cannot",
     ),
-    Rule("s3", r"encryption\.key|server-side-encryption\.key", "honoured", "the key of SSE-KMS and DSSE-KMS"),
+    Rule("s3", r"encryption\.key", "honoured", "the key of SSE-KMS and DSSE-KMS"),
     Rule("s3", r"encryption\.context|encryption\.cse\..+", "jvm", "s3fs is not given them"),
     Rule("s3", r"aws\.credentials\.provider", "honoured", "providers whose identity the Python client has", "python"),
     Rule("s3", r"aws\.credentials\.provider", "jvm", "other providers and orders; boto may find another identity"),
@@ -78,6 +116,9 @@ RULES: tuple[Rule, ...] = (
         "refused",
         _UNKNOWN,
     ),
+    Rule("abfs", r"container\..+", "jvm", "a key of one container; adlfs is given those of an account"),
+    Rule("abfs", r"secure\.mode|local\.sas\.key\.mode|authorization", "honoured", "off, as without it", _OFF),
+    Rule("abfs", r"secure\.mode|local\.sas\.key\.mode|authorization", "jvm", "adlfs has no such mode"),
     Rule(
         "abfs", r"account\.key|sas\.fixed\.token|account\.oauth2\.client\.(id|secret|endpoint)", "honoured", "identity"
     ),
@@ -115,10 +156,26 @@ RULES: tuple[Rule, ...] = (
         "gcsfs would write as somebody else",
     ),
     Rule("gs", r"encryption\.(algorithm|key|key\.hash)", "jvm", "gcsfs is not given customers' keys"),
+    Rule("gs", r"storage\.http\.headers\..+", "jvm", "gcsfs does not send them; customers' keys are such headers"),
+    Rule("gs", r"authorization\.handler\..+", "jvm", "gcsfs has none"),
     Rule("gs", r"(auth\.|encryption|.*(impersonation|kms|cmek|credential|delegation)).*", "refused", _UNKNOWN),
+    Rule("other", r"impl\.disable\.cache", "honoured", "no matter of identity or encryption"),
+    Rule("other", r".+", "jvm", "Python's client of such a storage is given no keys"),
 )
 
-_PREFIXES = {"s3": ("fs.s3a.",), "abfs": ("fs.azure.",), "gs": ("fs.gs.", "google.cloud.")}
+_PREFIXES = {"s3": ("fs.s3a.",), "abfs": ("fs.azure.",), "gs": ("fs.gs.", "google.cloud."), "hdfs": ()}
+_PREFIXES_BESIDE: Mapping[str, tuple[str, ...]] = {
+    "adl": ("dfs.adls.",),
+    "az": ("fs.azure.",),
+    "webhdfs": ("dfs.webhdfs.",),
+}
+"""Where keys of a storage without rules are besides `fs.<scheme>.`."""
+
+_RENAMED = {
+    "server-side-encryption-algorithm": "encryption.algorithm",
+    "server-side-encryption.key": "encryption.key",
+}
+"""Keys of S3A by their older names."""
 
 _S3A = "org.apache.hadoop.fs.s3a."
 _DEFAULT_PROVIDERS = (
@@ -138,14 +195,18 @@ _DEFAULTS = {
 _OTHER_ACCOUNT = re.compile(r".*\.[\w-]+(\.z\d+)?\.(dfs|blob)\.[\w.-]+(:\d+)?")
 
 
-def reason_for_jvm(store: str, authority: str, hadoop: Mapping[str, str]) -> str:
-    """Why `authority` (a bucket, or an account's host) must be reached by Hadoop's client; empty where it need not.
+def reason_for_jvm(scheme: str, store: str, authority: str, hadoop: Mapping[str, str]) -> str:
+    """Why `authority` must be reached by Hadoop's client; empty where it need not.
 
+    Args:
+        scheme: of the URL; it decides which class Hadoop takes.
+        store: whose rules count.
+        authority: as `by_name` takes it.
     Raises:
         LaminaError: `settings.invalid` for a key that is refused.
     """
     reason = ""
-    names = _names(store, authority, hadoop)
+    names = by_name(store, authority, hadoop, scheme)
     for name, (key, value) in sorted(names.items()):
         if not value.strip() or _DEFAULTS.get(key) == value.strip():
             continue
@@ -175,22 +236,61 @@ def refused(key: str, reason: str) -> LaminaError:
     )
 
 
-def _names(store: str, authority: str, hadoop: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Key and value by the name without prefix, bucket and account; the bucket's or account's own goes first."""
-    own: dict[str, tuple[str, str]] = {}
+def by_name(store: str, authority: str, hadoop: Mapping[str, str], scheme: str = "") -> Mapping[str, tuple[str, str]]:
+    """Key and value by the key's name: without prefix, bucket and account, and the newer one of two.
+
+    The bucket's or the account's own key goes first, whether under its newer name or its older one.
+
+    Args:
+        authority: a bucket, or `<container>@<host>` of Azure.
+        scheme: of the URL, whose class is `impl`; empty where nobody asks for it.
+    """
+    if store == "s3":
+        found = _of_a_bucket(authority, hadoop)
+    elif store == "abfs":
+        found = _of_an_account(authority, hadoop)
+    else:
+        prefixes = _PREFIXES.get(store, (f"fs.{scheme}.", *_PREFIXES_BESIDE.get(scheme, ())))
+        found = {name: at for prefix in reversed(prefixes) for name, at in _without(prefix, hadoop).items()}
+    own_class = (f"fs.{scheme}.impl", hadoop.get(f"fs.{scheme}.impl", ""))
+    found = {**{name: at for name, at in found.items() if name != "impl"}, "impl": own_class}
+    if scheme in ("s3", "s3n") and not own_class[1].strip():
+        found |= {key: (key, value) for key, value in hadoop.items() if _of_another_client(key, scheme)}
+    return found
+
+
+def _of_another_client(key: str, scheme: str) -> bool:
+    return key.startswith(f"fs.{scheme}.") and key != f"fs.{scheme}.impl.disable.cache"
+
+
+def _without(prefix: str, hadoop: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    return {key[len(prefix) :]: (key, value) for key, value in hadoop.items() if key.startswith(prefix)}
+
+
+def _of_a_bucket(bucket: str, hadoop: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    general = {name: at for name, at in _without("fs.s3a.", hadoop).items() if not name.startswith("bucket.")}
+    own = {name: at for name, at in _without(f"fs.s3a.bucket.{bucket}.", hadoop).items() if at[1]}
+    found: dict[str, tuple[str, str]] = {}
+    for names in (own, general):
+        for name, at in sorted(names.items(), key=lambda one: one[0] in _RENAMED):
+            if at[1].strip() or name not in _RENAMED:
+                found.setdefault(_RENAMED.get(name, name), at)
+    return found
+
+
+def _of_an_account(authority: str, hadoop: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    container, _, host = authority.rpartition("@")
     general: dict[str, tuple[str, str]] = {}
-    for key, value in hadoop.items():
-        for prefix in _PREFIXES.get(store, ()):
-            if not key.startswith(prefix):
-                continue
-            name = key[len(prefix) :]
-            if store == "s3" and name.startswith("bucket."):
-                if name.startswith(f"bucket.{authority}.") and value:
-                    own[name[len(f"bucket.{authority}.") :]] = (key, value)
-            elif store == "abfs" and authority and name.endswith(f".{authority}"):
-                own[name[: -len(authority) - 1]] = (key, value)
-            elif store != "abfs" or not _OTHER_ACCOUNT.fullmatch(name):
-                general[name] = (key, value)
+    own: dict[str, tuple[str, str]] = {}
+    for name, at in _without("fs.azure.", hadoop).items():
+        if host and name.endswith(f".{host}"):
+            name = name[: -len(host) - 1]
+            if container and name.endswith(f".{container}"):
+                name = f"container.{name[: -len(container) - 1]}"
+            if at[1].strip():
+                own[name] = at
+        elif not _OTHER_ACCOUNT.fullmatch(name):
+            general[name] = at
     return {**general, **own}
 
 
@@ -223,12 +323,9 @@ def _has_identity(store: str, name: str, value: str, names: Mapping[str, tuple[s
 
 
 def _check_kms_key(names: Mapping[str, tuple[str, str]]) -> None:
-    def first(*options: str) -> tuple[str, str]:
-        return next((names[name] for name in options if names.get(name, ("", ""))[1]), ("", ""))
-
-    _, algorithm = first("encryption.algorithm", "server-side-encryption-algorithm")
-    key, _ = first("encryption.key", "server-side-encryption.key")
-    if key and algorithm.strip() in ("AES256", "SSE-S3"):
+    _, algorithm = names.get("encryption.algorithm", ("", ""))
+    key, value = names.get("encryption.key", ("", ""))
+    if value and algorithm.strip() in ("AES256", "SSE-S3"):
         raise refused(key, f"the algorithm {algorithm} uses no key; set fs.s3a.encryption.algorithm to SSE-KMS")
 
 

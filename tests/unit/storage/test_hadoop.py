@@ -18,6 +18,7 @@ from lamina.storage.hadoop import Location, translate
         ("s3://bucket/a", "s3", "bucket/a"),
         ("s3n://bucket/a", "s3", "bucket/a"),
         ("gs://bucket/a", "gs", "bucket/a"),
+        ("gcs://bucket/a", "gs", "bucket/a"),
         ("abfss://container@account.dfs.core.windows.net/a/b", "abfs", "container/a/b"),
         ("wasbs://container@account.blob.core.windows.net/a", "abfs", "container/a"),
         ("hdfs://namenode:8020/a/b", "hdfs", "/a/b"),
@@ -94,6 +95,43 @@ def test_encryption_by_the_storage_is_asked_for_as_s3a_does() -> None:
         "ServerSideEncryption": "aws:kms",
         "SSEKMSKeyId": "k",
     }
+
+
+@pytest.mark.parametrize(
+    ("keys", "encryption"),
+    [
+        (
+            {
+                "fs.s3a.encryption.algorithm": "SSE-KMS",
+                "fs.s3a.encryption.key": "everyones",
+                "fs.s3a.bucket.bucket.server-side-encryption.key": "its-own",
+            },
+            {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "its-own"},
+        ),
+        (
+            {
+                "fs.s3a.encryption.algorithm": "SSE-S3",
+                "fs.s3a.bucket.bucket.server-side-encryption-algorithm": "SSE-KMS",
+            },
+            {"ServerSideEncryption": "aws:kms"},
+        ),
+        (
+            {
+                "fs.s3a.bucket.bucket.server-side-encryption-algorithm": "SSE-KMS",
+                "fs.s3a.bucket.bucket.encryption.algorithm": "DSSE-KMS",
+            },
+            {"ServerSideEncryption": "aws:kms:dsse"},
+        ),
+        (
+            {"fs.s3a.server-side-encryption-algorithm": "SSE-KMS", "fs.s3a.encryption.algorithm": "SSE-S3"},
+            {"ServerSideEncryption": "AES256"},
+        ),
+    ],
+)
+def test_a_buckets_key_goes_first_under_its_older_name_too(keys: dict[str, str], encryption: dict[str, str]) -> None:
+    location = translate("s3a://bucket/a", keys)
+    assert location.only_jvm == ""
+    assert location.options["s3_additional_kwargs"] == encryption
 
 
 def test_an_endpoint_keeps_its_own_scheme_and_is_secure_by_default() -> None:

@@ -17,6 +17,8 @@ from lamina.testing.expect import fails_with
 S3 = "s3a://bucket/q/state"
 AZURE = "abfss://container@account.dfs.core.windows.net/q/state"
 GOOGLE = "gs://bucket/q/state"
+WASB = "wasbs://container@account.blob.core.windows.net/q/state"
+EMRFS = "s3://bucket/q/state"
 S3A = "org.apache.hadoop.fs.s3a."
 KEYS = {"fs.s3a.access.key": "id", "fs.s3a.secret.key": "secret"}
 
@@ -52,6 +54,19 @@ HONOURED: list[tuple[str, dict[str, str]]] = [
     (GOOGLE, {"fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE", "fs.gs.auth.service.account.json.keyfile": "/k"}),
     (GOOGLE, {"fs.gs.auth.service.account.enable": "true"}),
     (S3, {**KEYS, "fs.s3a.security.credential.provider.path": "jceks://file/secrets"}),
+    (S3, {"fs.s3a.impl": S3A + "S3AFileSystem", "fs.s3a.impl.disable.cache": "true"}),
+    (S3, {"fs.s3.impl": "com.amazon.ws.emr.hadoop.fs.EmrFileSystem", "fs.s3.cse.enabled": "true"}),
+    (S3, {"fs.s3a.s3.client.factory.impl": S3A + "DefaultS3ClientFactory"}),
+    (S3, {"fs.s3a.bucket.other.fs.s3a.encryption.algorithm": "SSE-C", "fs.s3a.endpoint.fips": "false"}),
+    (EMRFS, {"fs.s3.impl": S3A + "S3AFileSystem", "fs.s3.maxRetries": "9"}),
+    (EMRFS, {**KEYS, "fs.s3a.encryption.algorithm": "SSE-S3", "fs.s3.impl.disable.cache": "true"}),
+    (AZURE, {"fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"}),
+    (AZURE, {"fs.azure.sas.other.account.dfs.core.windows.net": "s", "fs.azure.secure.mode": "false"}),
+    (WASB, {"fs.azure.sas.container.another.blob.core.windows.net": "s"}),
+    (GOOGLE, {"fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"}),
+    ("gcs://bucket/q", {"fs.gs.auth.service.account.json.keyfile": "/k"}),
+    ("oss://bucket/q", {"fs.oss.impl.disable.cache": "true", "fs.adl.oauth2.client.id": "i"}),
+    ("hdfs://node/q", {"fs.hdfs.impl": "org.apache.hadoop.hdfs.DistributedFileSystem", "dfs.replication": "2"}),
 ]
 
 NEED_JVM: list[tuple[str, str, str, dict[str, str]]] = [
@@ -79,6 +94,36 @@ NEED_JVM: list[tuple[str, str, str, dict[str, str]]] = [
     (GOOGLE, "fs.gs.encryption.key", "k", {}),
     (GOOGLE, "fs.gs.auth.type", "COMPUTE_ENGINE", {"fs.gs.auth.service.account.json.keyfile": "/k"}),
     (S3, "fs.s3a.security.credential.provider.path", "jceks://file/secrets", {}),
+    (S3, "fs.s3a.impl", "com.example.Encrypting", {}),
+    (S3, "fs.s3a.s3.client.factory.impl", "com.example.Signing", {}),
+    (S3, "fs.s3a.audit.execution.interceptors", "com.example.Own", {}),
+    (S3, "fs.s3a.endpoint.fips", "true", {}),
+    (S3, "fs.s3a.bucket.bucket.fs.s3a.encryption.algorithm", "SSE-C", {}),
+    (S3, "fs.s3a.bucket.bucket.fs.s3a.access.key", "id", {}),
+    (S3, "fs.s3a.bucket.bucket.server-side-encryption-algorithm", "SSE-C", {"fs.s3a.encryption.algorithm": "SSE-S3"}),
+    (EMRFS, "fs.s3.impl", "com.amazon.ws.emr.hadoop.fs.EmrFileSystem", {"fs.s3a.impl": S3A + "S3AFileSystem"}),
+    (EMRFS, "fs.s3.cse.enabled", "true", {}),
+    (EMRFS, "fs.s3.enableServerSideEncryption", "true", {}),
+    (EMRFS, "fs.s3.serverSideEncryption.kms.keyId", "arn:k", {}),
+    (EMRFS, "fs.s3.customAWSCredentialsProvider", "com.example.Own", {}),
+    ("s3n://bucket/q", "fs.s3n.awsAccessKeyId", "id", {}),
+    (AZURE, "fs.abfss.impl", "com.example.Encrypting", {}),
+    (AZURE, "fs.azure.sas.fixed.token.container.account.dfs.core.windows.net", "s", {}),
+    (WASB, "fs.azure.sas.container.account.blob.core.windows.net", "s", {}),
+    (WASB, "fs.azure.secure.mode", "true", {}),
+    (GOOGLE, "fs.gs.impl", "com.example.Encrypting", {}),
+    (GOOGLE, "fs.gs.storage.http.headers.x-goog-encryption-key", "k", {}),
+    (GOOGLE, "google.cloud.auth.service.account.enable", "false", {}),
+    ("gcs://bucket/q", "fs.gs.auth.type", "USER_CREDENTIALS", {}),
+    ("oss://bucket/q", "fs.oss.server-side-encryption-algorithm", "AES256", {}),
+    ("oss://bucket/q", "fs.oss.credentials.provider", "com.example.Own", {}),
+    ("oss://bucket/q", "fs.oss.accessKeyId", "id", {}),
+    ("adl://account.azuredatalakestore.net/q", "fs.adl.oauth2.client.id", "i", {}),
+    ("adl://account.azuredatalakestore.net/q", "dfs.adls.oauth2.credential", "c", {}),
+    ("az://container/q", "fs.azure.account.key", "k", {}),
+    ("webhdfs://node/q", "dfs.webhdfs.oauth2.enabled", "true", {}),
+    ("sftp://host/q", "fs.sftp.user.host", "u", {}),
+    ("hdfs://node/q", "fs.hdfs.impl", "com.example.Encrypting", {}),
 ]
 
 REFUSED = [
@@ -135,10 +180,10 @@ def test_hadoops_own_defaults_change_nothing() -> None:
     found = {
         str(one.findtext("name")).strip(): (one.findtext("value") or "")
         for one in document.iter("property")
-        if str(one.findtext("name")).strip().startswith(("fs.s3a.", "fs.azure.", "fs.gs."))
+        if str(one.findtext("name")).strip().startswith("fs.")
     }
     assert len(found) > 80
-    for url in (S3, AZURE, GOOGLE):
+    for url in (S3, EMRFS, AZURE, WASB, GOOGLE):
         assert translate(url, found).only_jvm == ""
 
 
