@@ -152,14 +152,10 @@ class PlainStore:
             query.refuse_writing()
         self._log = query
         self._is_query = query is not None and query.is_there
-        self._open_to_read()
-        self._load(self._newest)
-
-    def _open_to_read(self) -> None:
-        """Goes on without a run of its own, from the newest version."""
         self._run = False
-        self._heap = self._opened(self._conf, read_only=True)
-        self._newest = self._tip()
+        heap = self._opened(self._conf, read_only=True)
+        newest = self._tip(heap)
+        self._load(heap, newest, newest)
 
     def _opened(self, conf: StoreConf, *, read_only: bool) -> HeapStore:
         state = CheckpointState.open(
@@ -189,7 +185,7 @@ class PlainStore:
         self._run = True
 
     def _require_unchanged(self) -> None:
-        tip = self._tip()
+        tip = self._tip(self._heap)
         if tip != self._newest:
             raise LaminaError.from_kind(
                 "state.superseded",
@@ -211,28 +207,44 @@ class PlainStore:
         """The versions that Spark's log names; none where there is no query."""
         return self._log.committed() if self._log is not None and self._is_query else {}
 
-    def _tip(self) -> Version:
+    def _tip(self, heap: HeapStore) -> Version:
         """The newest version that Spark has committed; without a query, that of the newest run that wrote one."""
         if self._is_query:
             named = self._named()
             newest = max(named, default=0)
-            return Version(newest, named[newest]) if named.get(newest) else self._resolved(newest)
-        newest = max(((info.epoch, info.version) for info in self._heap.versions()), default=(0, 0))[1]
-        return self._resolved(newest)
+            return Version(newest, named[newest]) if named.get(newest) else _resolved(heap, newest)
+        newest = max(((info.epoch, info.version) for info in heap.versions()), default=(0, 0))[1]
+        return _resolved(heap, newest)
 
-    def _resolved(self, version: int) -> Version:
-        return Version(version, self._heap.resolve(Version(version)))
-
-    def _load(self, version: Version) -> None:
-        load = self._heap.load(version, have=None, read_only=True)
-        self._rows: dict[tuple[int, bytes], bytes] = newest_first(load.batches)
-        self._counts: dict[int, Count] = dict(load.counts)
-        _check_counts(self._rows, self._counts, version)
-        self._families = {family.name: family for family in load.column_families}
+    def _load(self, heap: HeapStore, newest: Version, version: Version) -> None:
+        """Goes on without a run of its own, from `version`; where it fails or is interrupted nothing has changed."""
+        load = heap.load(version, have=None, read_only=True)
+        rows = newest_first(load.batches)
+        counts = dict(load.counts)
+        _check_counts(rows, counts, version)
+        families = {family.name: family for family in load.column_families}
+        committed_families, located = dict(families), Version(version.version, load.attempt)
+        changes: dict[tuple[int, bytes], tuple[int, bytes]] = {}
+        unapplied: Mapping[tuple[int, bytes], bytes | None] = {}
+        # no call is among these, so no interrupt comes between them
+        self._run = False
+        self._heap = heap
+        self._newest = newest
+        self._rows = rows
+        self._unapplied = unapplied
+        self._counts = counts
+        self._families = families
+        self._committed_families = committed_families
         self._next_family = load.next_column_family
-        self._version = Version(version.version, load.attempt)
-        self._changes: dict[tuple[int, bytes], tuple[int, bytes]] = {}
-        self._committed_families = dict(self._families)
+        self._version = located
+        self._changes = changes
+
+    def _base(self) -> dict[tuple[int, bytes], bytes]:
+        """The version's rows; what the last commit changed is put in first, once more where that was interrupted."""
+        if self._unapplied:
+            _changed(self._rows, self._unapplied)
+            self._unapplied = {}
+        return self._rows
 
     def _require_writing(self) -> None:
         if not self._writable:
@@ -282,14 +294,14 @@ class PlainStore:
         known = self._families.get(family)
         if known is None:
             return
-        keys = {key for number, key in (*self._rows, *self._changes) if number == known.id and key.startswith(prefix)}
+        keys = {key for number, key in (*self._base(), *self._changes) if number == known.id and key.startswith(prefix)}
         for key in sorted(keys):
             value = self._seen((known.id, key))
             if value is not None:
                 yield key, _shown(known, value)
 
     def _seen(self, position: tuple[int, bytes]) -> bytes | None:
-        base = self._rows.get(position)
+        base = self._base().get(position)
         change = self._changes.get(position)
         return base if change is None else _applied(base, *change)
 
@@ -333,7 +345,7 @@ class PlainStore:
         changed = self._changed_rows()
         changes = {position: self._changes[position] for position in changed}
         part = part_of(begin)
-        after = _changed(dict(self._rows), changed) if begin.snapshot or part is not None else {}
+        after = _changed(dict(self._base()), changed) if begin.snapshot or part is not None else {}
         sections = {INCREMENT: _batches((*position, *change) for position, change in changes.items())}
         rows = {INCREMENT: len(changes)}
         if begin.snapshot:
@@ -358,14 +370,15 @@ class PlainStore:
         )
         self._heap.commit(request, sections)
         self._heap.confirm(version)
-        try:
-            _changed(self._rows, changed)
-            self._counts, self._version, self._changes = counts, version, {}
-            self._committed_families = dict(self._families)
-        except BaseException:
-            # interrupted half-way; the files have all of it
-            self._load(version)
-            raise
+        changes_after: dict[tuple[int, bytes], tuple[int, bytes]] = {}
+        families = dict(self._families)
+        # no call is among these, so no interrupt comes between them
+        self._unapplied = changed
+        self._counts = counts
+        self._version = version
+        self._changes = changes_after
+        self._committed_families = families
+        self._base()
         return version
 
     def abort(self) -> None:
@@ -376,7 +389,7 @@ class PlainStore:
     def versions(self) -> list[Version]:
         """The versions that the newest one stands on, and itself, oldest first, as far as their files are kept."""
         present = {info.attempt for info in self._heap.versions()}
-        return [known for known in reversed(self._heap.lineage(self._tip())) if known.attempt in present]
+        return [known for known in reversed(self._heap.lineage(self._tip(self._heap))) if known.attempt in present]
 
     def restore(self, version: int | Version) -> None:
         """Makes `version` the base of the next commit, which then replaces what was committed after it.
@@ -385,20 +398,15 @@ class PlainStore:
             LaminaError: `state.not-retained` where the version is not kept, `file.*` where a file of it is damaged.
         """
         wanted = version if isinstance(version, Version) else self._numbered(version)
-        before = (self._run, self._heap, self._newest)
-        try:
-            self._open_to_read()
-            self._load(wanted)
-        except LaminaError:
-            self._run, self._heap, self._newest = before
-            raise
+        heap = self._opened(self._conf, read_only=True)
+        self._load(heap, self._tip(heap), wanted)
 
     def _numbered(self, version: int) -> Version:
         if version == 0:
             return Version(0)
         named = self._named()
         if version in named:
-            return Version(version, named[version]) if named[version] else self._resolved(version)
+            return Version(version, named[version]) if named[version] else _resolved(self._heap, version)
         found = next((known for known in self.versions() if known.version == version), None)
         if found is None:
             raise LaminaError.from_kind("state.not-retained", f"version {version} of {self._heap.identity} is not kept")
@@ -434,18 +442,22 @@ class PlainStore:
     def _changed_rows(self) -> dict[tuple[int, bytes], bytes | None]:
         """What the changes that change something make of their rows; None where one is removed."""
         seen = {position: self._seen(position) for position in self._changes}
-        return {position: value for position, value in seen.items() if value != self._rows.get(position)}
+        return {position: value for position, value in seen.items() if value != self._base().get(position)}
 
     def _counts_after(self, changed: Mapping[tuple[int, bytes], bytes | None]) -> dict[int, Count]:
         """Rows and bytes of each column family once its rows are changed so."""
         known = {family.id: self._counts.get(family.id, Count(0, 0)) for family in self._families.values()}
         found = {family: [count.rows, count.bytes] for family, count in known.items()}
         for (family, key), value in changed.items():
-            for row, sign in ((self._rows.get((family, key)), -1), (value, 1)):
+            for row, sign in ((self._base().get((family, key)), -1), (value, 1)):
                 if row is not None:
                     found[family][0] += sign
                     found[family][1] += sign * (len(key) + len(row))
         return {family: Count(*sums) for family, sums in found.items()}
+
+
+def _resolved(heap: HeapStore, version: int) -> Version:
+    return Version(version, heap.resolve(Version(version)))
 
 
 def part_of(begin: Begin) -> Part | None:

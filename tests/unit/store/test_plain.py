@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import lamina
+from lamina.errors import LaminaError
 from lamina.format.manifest import Count
 from lamina.store import plain
 from lamina.store.plain import open_store
@@ -78,6 +79,76 @@ def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
     again = lamina.open_store(str(tmp_path))
     assert again.get(b"l", "lists") == [b"x", b"y", b"z"]
     assert dict(again.scan()) == {b"b": b"2"}
+
+
+def two_versions(directory: Path) -> plain.PlainStore:
+    """A store at the second of two versions, whose rows differ."""
+    store = lamina.open_store(str(directory), writable=True)
+    store.put(b"a", b"1")
+    store.put(b"x", b"old")
+    store.commit()
+    store.put(b"a", b"2")
+    store.append(b"l", b"y", "lists")
+    store.remove(b"x")
+    store.commit()
+    return store
+
+
+@pytest.mark.parametrize("fails_with_error", [True, False], ids=["damaged", "interrupted"])
+@pytest.mark.parametrize("when", ["newest_first", "_check_counts"])
+def test_a_restore_that_does_not_come_to_its_end_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, fails_with_error: bool
+) -> None:
+    store = two_versions(tmp_path)
+    reached = getattr(plain, when)
+    error = LaminaError.from_kind("file.damaged", "for the test") if fails_with_error else KeyboardInterrupt()
+
+    def breaks_off(*arguments: Any) -> None:
+        reached(*arguments)
+        raise error
+
+    store.put(b"open", b"3")
+    monkeypatch.setattr(plain, when, breaks_off)
+    with pytest.raises(type(error)):
+        store.restore(1)
+    monkeypatch.undo()
+    assert store.version.version == 2
+    assert dict(store.scan()) == {b"a": b"2", b"open": b"3"}
+    assert store.get(b"l", "lists") == [b"y"]
+    store.put(b"a", b"1")
+    store.commit()
+    again = lamina.open_store(str(tmp_path))
+    assert dict(again.scan()) == dict(store.scan()) == {b"a": b"1", b"open": b"3"}
+    assert again.get(b"l", "lists") == [b"y"]
+
+
+def test_a_commit_interrupted_twice_after_its_file_was_written_has_happened_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = two_versions(tmp_path)
+    changed = plain._changed
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    def half(rows: dict[Any, bytes], changes: Mapping[Any, bytes | None]) -> None:
+        changed(rows, dict(list(changes.items())[:1]))
+        # whatever goes on after the first interrupt is interrupted, too
+        monkeypatch.setattr(plain, "newest_first", interrupted)
+        raise KeyboardInterrupt
+
+    store.append(b"l", b"z", "lists")
+    store.put(b"a", b"3")
+    monkeypatch.setattr(plain, "_changed", half)
+    with pytest.raises(KeyboardInterrupt):
+        store.commit()
+    monkeypatch.undo()
+    store.put(b"b", b"4")
+    store.commit()
+    again = lamina.open_store(str(tmp_path))
+    for each in (store, again):
+        assert dict(each.scan()) == {b"a": b"3", b"b": b"4"}
+        assert each.get(b"l", "lists") == [b"y", b"z"]
 
 
 def test_a_commit_long_after_a_compaction_still_refers_to_its_segment(tmp_path: Path) -> None:
