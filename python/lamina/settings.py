@@ -402,7 +402,7 @@ def join_process(fixed: Settings, conf: Mapping[str, str]) -> Settings:
 
 def as_text(value: Any) -> str:
     """A value as a user would write it in a Spark configuration."""
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return ",".join(value) or NONE
     if value is None:
         return AUTO

@@ -20,7 +20,7 @@ from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, MAX_FAMILY_ID, PUT, SCHEMA
 from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT, ColumnFamily, Count, Part
 from lamina.format.paths import is_immutable
-from lamina.settings import Settings
+from lamina.settings import Settings, as_text
 from lamina.storage import LocalCache, Storage
 from lamina.store.checkpoint_state import CheckpointState
 from lamina.store.compaction import Compacted
@@ -116,8 +116,7 @@ def _settings(values: Mapping[str, Any]) -> Settings:
             raise LaminaError.from_kind(
                 "settings.unknown", f"a store without Spark has no setting {attribute!r}; it has {known}"
             )
-    texts = {keys[attribute]: str(value) for attribute, value in values.items()}
-    return Settings.parse({key: text.lower() if text in ("True", "False") else text for key, text in texts.items()})
+    return Settings.parse({keys[attribute]: as_text(value) for attribute, value in values.items()})
 
 
 class PlainStore:

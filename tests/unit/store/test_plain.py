@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import lamina
 from lamina.errors import LaminaError
 from lamina.format.manifest import Count
+from lamina.settings import Settings
 from lamina.store import plain
 from lamina.store.plain import open_store
 from lamina.testing import ManualClock
@@ -50,6 +52,24 @@ def test_a_setting_that_would_do_nothing_is_refused(tmp_path: Path, setting: str
     assert repr(setting) in caught.error.message
     assert "compaction_mode" in caught.error.message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
+def test_a_setting_may_be_given_as_its_own_type_as_settings_have_it(name: str) -> None:
+    if name.startswith(plain._OF_A_QUERY):
+        return
+    default = getattr(Settings(), name)
+    assert getattr(plain._settings({name: default}), name) == default
+
+
+def test_settings_are_given_as_values_or_as_texts() -> None:
+    for roots in (("/a/b", "/c"), ["/a/b", "/c"], "/a/b,/c"):
+        assert plain._settings({"storage_roots": roots}).storage_roots == ("/a/b", "/c")
+    assert plain._settings({"storage_cache_max_bytes": None, "storage_roots": ()}) == Settings()
+    assert plain._settings({"storage_fsync_enabled": True, "storage_cache_directory": "/x"}) == Settings(
+        storage_fsync_enabled=True, storage_cache_directory="/x"
+    )
+    assert plain._settings({"storage_cache_directory": "/True/x"}).storage_cache_directory == "/True/x"
 
 
 def test_a_commit_that_is_interrupted_after_its_file_was_written_has_happened(
