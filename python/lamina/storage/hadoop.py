@@ -64,11 +64,9 @@ def translate(url: str, hadoop: Mapping[str, str]) -> Location:
     Raises:
         LaminaError: `settings.invalid` for a key of identity or encryption that is refused.
     """
+    url = _with_scheme(url, hadoop)
     match = _URL.fullmatch(url)
     if match is None:
-        default = hadoop.get("fs.defaultFS", "")
-        if url.startswith("/") and default and not default.startswith("file:"):
-            return translate(default.rstrip("/") + url, hadoop)
         return Location("file", url)
     scheme = match["scheme"].lower()
     protocol = _PROTOCOLS.get(scheme, scheme)
@@ -92,6 +90,36 @@ def translate(url: str, hadoop: Mapping[str, str]) -> Location:
     if protocol == "hdfs":
         return Location("hdfs", "/" + path, _hdfs(authority or _default_authority(hadoop), hadoop), only_jvm)
     return Location(protocol, f"{authority}/{path}" if authority else "/" + path, {}, only_jvm)
+
+
+def is_below(url: str, root: str, hadoop: Mapping[str, str]) -> bool:
+    """Whether `url` is the directory `root` or below it, in whatever way the two are written; no `..` is.
+
+    Args:
+        hadoop: says where a path without a scheme, and `hdfs:` without a name node, lie.
+    """
+    place = _place(url, hadoop)
+    return ".." not in place.split("/") and f"{place}/".startswith(f"{_place(root, hadoop)}/")
+
+
+def _place(url: str, hadoop: Mapping[str, str]) -> str:
+    default = {name: value for name, value in hadoop.items() if name == "fs.defaultFS"}
+    url = _with_scheme(url, default)
+    location = translate(url, default)
+    match = _URL.fullmatch(url)
+    authority = match["rest"][2:].partition("/")[0] if match is not None and match["rest"].startswith("//") else ""
+    if location.protocol == "hdfs":
+        # its root has no authority
+        return f"hdfs://{authority or _default_authority(default)}{location.root}".rstrip("/")
+    if location.protocol == "abfs":
+        return f"abfs://{authority.replace('.dfs.', '.blob.', 1)}/{location.root}".rstrip("/")
+    return f"{location.protocol}:{location.root}".rstrip("/")
+
+
+def _with_scheme(url: str, hadoop: Mapping[str, str]) -> str:
+    default = hadoop.get("fs.defaultFS", "")
+    by_default = url.startswith("/") and default and not default.startswith("file:")
+    return default.rstrip("/") + url if by_default else url
 
 
 def _without_authority(rest: str) -> str:

@@ -16,7 +16,7 @@ from lamina.errors import UNREADABLE, LaminaError
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.cache import CachingBackend
 from lamina.storage.conditional import require_create_mode
-from lamina.storage.hadoop import PACKAGES, translate
+from lamina.storage.hadoop import PACKAGES, is_below, translate
 from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
 from lamina.storage.local_copies import LocalCache
@@ -154,8 +154,7 @@ class Storage:
         Raises:
             LaminaError: `file.identity` for any other.
         """
-        parts = url.rstrip("/").split("/")
-        if ".." in parts or not any(f"{url.rstrip('/')}/".startswith(f"{root.rstrip('/')}/") for root in self._roots):
+        if not any(is_below(url, root, self._hadoop) for root in self._roots):
             raise LaminaError.from_kind(
                 "file.identity",
                 f"{self.url} refers to files of {url}, a place of its own that storage.roots does not name: name it "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lamina.storage.hadoop import Location, translate
+from lamina.storage.hadoop import Location, is_below, translate
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,50 @@ from lamina.storage.hadoop import Location, translate
 def test_a_url_names_the_same_place_in_fsspec(url: str, protocol: str, root: str) -> None:
     location = translate(url, {})
     assert (location.protocol, location.root) == (protocol, root)
+
+
+@pytest.mark.parametrize(
+    ("root", "url"),
+    [
+        ("file:///tmp/lent", "file:/tmp/lent/0"),
+        ("file:/tmp/lent/", "/tmp/lent"),
+        ("/tmp/lent", "file://localhost/tmp/lent/0"),
+        ("s3://bucket/lent", "s3a://bucket/lent/0"),
+        ("s3a://bucket", "s3://bucket/lent"),
+        ("S3A://bucket/lent", "s3a://bucket/lent"),
+        ("abfss://c@a.dfs.core.windows.net/lent", "wasbs://c@a.blob.core.windows.net/lent/0"),
+        ("gs://bucket/lent", "gcs://bucket/lent"),
+        ("hdfs://node:8020/lent", "hdfs:///lent/0"),
+        ("hdfs:/lent", "hdfs://node:8020/lent/0"),
+        ("file:/", "file:/x"),
+    ],
+)
+def test_a_root_that_is_named_is_the_same_in_whatever_way_it_is_written(root: str, url: str) -> None:
+    hadoop = {"fs.defaultFS": "hdfs://node:8020"} if "hdfs" in root else {}
+    assert is_below(url, root, hadoop)
+
+
+@pytest.mark.parametrize(
+    ("root", "url"),
+    [
+        ("file:/tmp/lent", "file:/tmp/lent-not"),
+        ("file:/tmp/lent/x", "file:/tmp/lent"),
+        ("file:/tmp/lent", "file:/tmp/lent/../other"),
+        ("file:/tmp/lent", "file:/tmp/x/..//lent/0"),
+        ("s3://bucket/lent", "s3a://bucket//lent/0"),
+        ("s3://bucket/lent", "s3a://other/lent"),
+        ("s3://bucket/lent", "gs://bucket/lent"),
+        ("s3://bucket", "s3://bucket-other"),
+        ("abfss://c@a.dfs.core.windows.net/lent", "abfss://c@b.dfs.core.windows.net/lent"),
+        ("abfss://c@a.dfs.core.windows.net/lent", "abfss://d@a.dfs.core.windows.net/lent"),
+        ("hdfs://node:8020/lent", "hdfs://other:8020/lent"),
+        ("hdfs://node:8020/lent", "hdfs:///lent"),
+        ("/lent", "hdfs://node:8020/lent"),
+        ("sftp://host/lent", "sftp://other/lent"),
+    ],
+)
+def test_another_place_is_not_below_a_root_that_is_named(root: str, url: str) -> None:
+    assert not is_below(url, root, {})
 
 
 def test_a_path_without_scheme_is_on_the_default_file_system() -> None:

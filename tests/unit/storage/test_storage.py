@@ -315,3 +315,12 @@ def test_a_range_beyond_a_truncated_large_file_ends_with_the_file(tmp_path: Path
 )
 def test_the_time_of_publication_is_found_under_each_file_systems_name(entry: dict[str, object], expected: int) -> None:
     assert _modified_ms(entry) == expected
+
+
+def test_a_root_is_the_one_that_a_setting_names_however_it_is_written(tmp_path: Path) -> None:
+    storage = Storage(f"file:{tmp_path}/own", roots=(f"file://{tmp_path}/lent", "s3a://bucket/lent"))
+    assert storage.named(f"file:{tmp_path}/lent/0").url == f"file:{tmp_path}/lent/0"
+    assert storage.named(f"{tmp_path}/lent").url == f"{tmp_path}/lent"
+    for other in (f"file:{tmp_path}/lent/../own", f"file:{tmp_path}/lent-not", "s3://bucket/other"):
+        with fails_with("file.identity"):
+            storage.named(other)
