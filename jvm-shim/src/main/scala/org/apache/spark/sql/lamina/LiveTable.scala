@@ -90,7 +90,10 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
 
   def isBusy: Boolean = writer != null || pending != null || moving
 
-  /** From now on `moveTo` may be called, without the lock. Opens that read other rows are stale. */
+  /**
+   * From now on `moveTo` may be called, without the lock. Opens that read other rows are stale. The registry has the table
+   * in use or leaving: it gives way to nobody.
+   */
   def startMove(attempt: Option[String]): Unit = {
     if (isBusy) throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
     if (!holdsRowsOf(attempt)) epoch += 1

@@ -66,6 +66,7 @@ final class StoreOpener(
         val cleared = table.synchronized {
           awaitReaders(table, base)
           requireOpen()
+          use(table)
           if (loadEmpty) {
             table.clear(Position.Start.copy(version = version))
             Some(started())
@@ -109,6 +110,7 @@ final class StoreOpener(
       if (table.at.content == Attempts.content(base)) Some(Some(entered()))
       else if (table.isBusy || table.hasReaders) Some(None)
       else {
+        use(table)
         table.startMove(base)
         None
       }
@@ -116,9 +118,12 @@ final class StoreOpener(
     there.getOrElse(Some(moved(table, version, base)(entered())))
   }
 
+  /** Before a table moves, or is entered: while it is in use it gives way to nobody. Under the table's lock. */
+  private def use(table: LiveTable): Unit = if (!registry.enter(table, this)) throw takenOver()
+
   /** Enters an open, if the table is still this provider's. Under the table's lock. */
   private def enter(table: LiveTable, open: Open): Unit = {
-    if (!registry.enter(table, this)) throw takenOver()
+    use(table)
     table.enter(open)
   }
 
@@ -137,10 +142,11 @@ final class StoreOpener(
       table.synchronized {
         awaitReaders(table, base)
         if (!store.open.allows(OpenAction.Upgrade)) store.open.transition(OpenAction.Upgrade)
+        use(table)
         table.startMove(base)
       }
       moved(table, store.version, base) {
-        if (!registry.enter(table, this)) throw takenOver()
+        use(table)
         store.open.transition(OpenAction.Upgrade)
         if (store.live ne table) store.rebase(table, codecs)
         begin(store, Draft(base, begun, loadEmpty = false, forceSnapshot, _))
@@ -167,7 +173,7 @@ final class StoreOpener(
     }
     val open = new Open(TaskContext.get(), writes = !readOnly)
     val base = closingOnError(table)(engine.resolve(end, sent, readOnly = true))
-    table.synchronized(table.startMove(base))
+    table.synchronized { use(table); table.startMove(base) }
     val store = moved(table, end, base, source) {
       enter(table, open)
       if (readOnly) new LaminaStateStore(provider, table, open, newCodecs(), end, sent)

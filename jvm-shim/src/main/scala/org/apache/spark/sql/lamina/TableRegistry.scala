@@ -36,7 +36,7 @@ sealed abstract class OwnershipAction(override val toString: String)
 
 object OwnershipAction {
 
-  /** An open begins. */
+  /** An open begins: before its table moves. */
   case object Enter extends OwnershipAction("enter")
 
   /** Its last open has ended, and no commit of it is pending. */

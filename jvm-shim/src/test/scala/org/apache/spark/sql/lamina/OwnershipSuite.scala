@@ -36,6 +36,30 @@ class OwnershipSuite extends ProviderFixture {
     assert(used.closed, "a parked table gives way")
   }
 
+  test("a table that moves to another version gives way to nobody, although its query has stopped") {
+    val id = newId()
+    val provider = provideHeld(id)
+    var used: LiveTable = null
+    val first = commit(provider, 0, None) { store => put(store, 1L -> 1); used = table(store) }
+    val other = provide(id, streaming = false)
+    val second = commit(other, 1, first)(put(_, 2L -> 2))
+    other.close()
+    provider.stopped = true
+    val gate = new Gate
+    provider.held.onLoad = gate
+    val (_, opened) = inThread(provider.getStore(2, second))
+    assert(gate.isReached())
+    while (TableRegistry.ofExecutor.evictOne()) ()
+    assert(!used.closed, "its rows would be given back while they are loaded")
+    gate.letGo()
+    val store = opened().get
+    assert((table(store) eq used) && contents(store) == Map(1L -> 1, 2L -> 2))
+    store.abort()
+    provider.close()
+    while (TableRegistry.ofExecutor.evictOne()) ()
+    assert(used.closed)
+  }
+
   test("a reader that its task has open is upgraded and committed although its provider was closed meanwhile") {
     val id = newId()
     val provider = provideHeld(id)

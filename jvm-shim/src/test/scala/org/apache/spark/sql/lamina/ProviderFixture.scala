@@ -87,6 +87,11 @@ private[lamina] final class HeldEngine(
 /** A streaming provider whose calls to the engine a test may hold. */
 private[lamina] final class HeldProvider extends StreamingProvider {
   var held: HeldEngine = _
+
+  /** What Spark's driver would say. */
+  @volatile var stopped = false
+  override private[lamina] def isStopped: Boolean = stopped
+
   override private[lamina] def newEngine(
       id: StateStoreId,
       storeConf: StateStoreConf,
