@@ -197,7 +197,7 @@ final class LaminaStateStore(
     val from = family("valuesIterator", colFamilyName)
     verifyMultiValue(from, "valuesIterator")
     val row = find(keyRow, from, base)
-    if (row == 0L) Iterator.empty else new ValuesIterator(this, from.values(row))
+    if (row == 0L) Iterator.empty else new ValuesIterator(this, from, row)
   }
 
   /** The row for the calling thread: as it lies in the table where that may read it there, else a copy. */

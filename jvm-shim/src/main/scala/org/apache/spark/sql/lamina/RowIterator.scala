@@ -120,12 +120,14 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   }
 }
 
-/** The values of one key, for one open: refused once that has given its rows up. */
-final class ValuesIterator(store: LaminaStateStore, elements: Iterator[UnsafeRow]) extends Iterator[UnsafeRow] {
+/** The values of a row, for one open: refused once that has given its rows up. */
+final class ValuesIterator(store: LaminaStateStore, from: OpenFamily, row: Long) extends Iterator[UnsafeRow] {
+  private val elements = from.values(row)
+
   override def hasNext: Boolean = elements.hasNext
 
   override def next(): UnsafeRow =
-    if (store.open.readsInPlace && !store.open.left) elements.next()
+    if (from.codec.readsInPlace && store.open.readsInPlace && !store.open.left) elements.next()
     else
       store.live.synchronized {
         if (store.open.left) throw store.stale()

@@ -141,8 +141,8 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
     init(new HeldProvider, id, ordered = false, handOverMs)
 
   /** A provider of lists of whole numbers, otherwise as `provide` gives them. */
-  protected def provideLists(id: StateStoreId): LaminaStateStoreProvider =
-    init(new StreamingProvider, id, ordered = false, handOverMs = 0L, lists = true)
+  protected def provideLists(id: StateStoreId, encoding: String = "unsaferow"): LaminaStateStoreProvider =
+    init(new StreamingProvider, id, ordered = false, handOverMs = 0L, lists = true, encoding = encoding)
 
   /** Makes a provider ready, of Spark's or of this project's, for the schemas above or another value. */
   protected def init[P <: StateStoreProvider](
@@ -152,10 +152,12 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       handOverMs: Long = 0L,
       lists: Boolean = false,
       format: Int = 2,
+      encoding: String = "unsaferow",
       valueSchema: StructType = valueSchema
   ): P = {
     val conf = new SQLConf
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
+    conf.setConf(SQLConf.STREAMING_STATE_STORE_ENCODING_FORMAT, encoding)
     Seq(
       "engine.python" -> python.toString,
       "heap.maxBytes" -> "256m",
@@ -174,7 +176,7 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       new StateStoreConf(conf),
       hadoop,
       useMultipleValuesPerKey = lists,
-      stateSchemaProvider = None
+      stateSchemaProvider = if (encoding == "avro") Some(new TestStateSchemaProvider) else None
     )
     provider
   }

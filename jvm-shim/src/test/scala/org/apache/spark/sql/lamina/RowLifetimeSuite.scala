@@ -104,6 +104,32 @@ class RowLifetimeSuite extends ProviderFixture {
     provider.close()
   }
 
+  test("values in Avro are decoded under the table's lock, whose opens share the decoder") {
+    val provider = provideLists(newId(), "avro")
+    val task = TaskContext.empty()
+    val reader = Thread.currentThread()
+    @volatile var (isHeld, isRead, hasWaited) = (false, false, false)
+    asTask(task) {
+      val store = open(provider, 0, None)
+      store.putList(key(1), Array.tabulate(3)(value), family)
+      val values = store.valuesIterator(key(1), family)
+      val holder = new Thread(() =>
+        store.live.synchronized {
+          isHeld = true
+          while (!isRead && !hasWaited) hasWaited = reader.getState == Thread.State.BLOCKED
+        }
+      )
+      holder.start()
+      while (!isHeld) Thread.onSpinWait()
+      assert(values.map(_.getInt(0)).toList == Seq(0, 1, 2))
+      isRead = true
+      holder.join()
+    }
+    assert(hasWaited, "it was decoded while somebody else had the lock")
+    task.markTaskCompleted(None)
+    provider.close()
+  }
+
   test("rows that a task has read stay until its thread has left it, after all of its listeners") {
     val provider = provide(newId(), handOverMs = 60000L)
     var table: LiveTable = null
