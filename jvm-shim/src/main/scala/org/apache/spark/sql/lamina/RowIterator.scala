@@ -25,11 +25,14 @@ final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
  * into another state or whose rows were given up is noticed. Threads that may not read rows in place take the lock for each
  * row, and copy it. The pair is reused from row to row, its rows are not.
  *
+ * It belongs to the table that it was begun on, and ends where an upgrade makes its open go on with another one.
+ *
  * @param cursor null where there is nothing to walk
  * @param multi whether each element of a value comes as a row of its own
  */
 final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var cursor: RowCursor, multi: Boolean)
     extends Iterator[UnsafeRowPair] {
+  private val live = store.live
   private val pair = new UnsafeRowPair()
   private val afterCommit = cursor != null && store.open.state == OpenState.Committed
   if (afterCommit) store.open.scans += 1
@@ -61,13 +64,14 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
     if (
       isAhead && from.codec.readsInPlace && store.open.readsInPlace && (store.open.state eq checked) && !store.open.left
     ) step()
-    if (valueRow == null && (isAhead || cursor != null)) store.live.synchronized(checkAndStep())
+    if (valueRow == null && (isAhead || cursor != null)) live.synchronized(checkAndStep())
     valueRow != null
   }
 
   private def checkAndStep(): Unit = {
     // A commit ends the transaction that the walk began in: it goes on with what was committed.
     val base = store.reading()
+    if (store.live ne live) throw store.stale()
     checked = store.open.state
     if (isAhead && store.open.left) throw store.stale()
     step()
@@ -113,15 +117,19 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   }
 
   /** Ends the walk. Rows that were handed out stay readable like all others of the open. */
-  def close(): Unit = store.live.synchronized {
+  def close(): Unit = live.synchronized {
     if (cursor != null) exhausted()
     position = count
     elements = Iterator.empty
   }
 }
 
-/** The values of a row, for one open: refused once that has given its rows up. */
+/**
+ * The values of a row, for one open: refused once that has given its rows up. They stay readable, under the lock of the table
+ * that they are in, where an upgrade makes their open go on with another one.
+ */
 final class ValuesIterator(store: LaminaStateStore, from: OpenFamily, row: Long) extends Iterator[UnsafeRow] {
+  private val live = store.live
   private val elements = from.values(row)
 
   override def hasNext: Boolean = elements.hasNext
@@ -129,7 +137,7 @@ final class ValuesIterator(store: LaminaStateStore, from: OpenFamily, row: Long)
   override def next(): UnsafeRow =
     if (from.codec.readsInPlace && store.open.readsInPlace && !store.open.left) elements.next()
     else
-      store.live.synchronized {
+      live.synchronized {
         if (store.open.left) throw store.stale()
         store.handOut(elements.next())
       }

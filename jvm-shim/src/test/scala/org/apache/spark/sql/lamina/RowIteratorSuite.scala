@@ -91,6 +91,30 @@ class RowIteratorSuite extends ProviderFixture {
     intercept[StateStoreInvalidStamp](walk.hasNext)
   }
 
+  test("a walk of a reader that is upgraded to another table ends, and does not go on in the table that somebody else has") {
+    val id = newId()
+    val one = provideHeld(id)
+    val base = commit(one, 0, None)(put(_, 1L -> 1))
+    val (task, rival) = (TaskContext.empty(), TaskContext.empty())
+    val reader = asTask(task)(one.getReadStore(1, base).asInstanceOf[LaminaStateStore])
+    val walk = asTask(task)(reader.iterator(family))
+    val two = provideHeld(id)
+    val other = asTask(rival)(two.getStore(1, base).asInstanceOf[LaminaStateStore])
+    assert(other.live eq reader.live)
+    asTask(rival) { put(other, 1L -> 999, 2L -> 999); other.commit() }
+    rival.markTaskCompleted(None)
+    // two versions on: there is no step back to the base
+    commit(two, 2, attempt(other))(put(_, 3L -> 999))
+    asTask(task) {
+      one.upgradeReadStoreToWriteStore(reader, 1, base)
+      assert(reader.live ne other.live)
+      intercept[StateStoreInvalidStamp](walk.hasNext)
+      assert(contents(reader) == Map(1L -> 1))
+    }
+    task.markTaskCompleted(None)
+    Seq(one, two).foreach(_.close())
+  }
+
   test("a walk goes on after a commit in a task, over what was committed") {
     val provider = provide(newId())
     val base = commit(provider, 0, None)(put(_, rows: _*))
