@@ -8,10 +8,18 @@ import org.apache.spark.TaskContext
  * Which thread runs a task, and when it has left it.
  *
  * The end of a task that its context signals is not the end of its thread's work: other listeners follow, and the task's
- * result is serialized. A thread has left a task when it runs another one, or none, or has ended.
+ * result is serialized. A thread has left a task when it has ended, when its name says another task, or when its whole
+ * stack has no task in it. All else counts as still in the task: code of users may rename the thread, and the JVM cuts the
+ * bottom of a deep stack off.
  */
 private[lamina] object TaskThreads {
   private val Runner = "org.apache.spark.executor.Executor$TaskRunner"
+
+  /** How executors name the thread of a task. */
+  private val Name = """\(TID (\d+)\)""".r
+
+  /** A stack of as many frames may be cut off: `-XX:MaxJavaStackTraceDepth`, of which this is the default. */
+  private val MostFrames = 1024
 
   /** Between two looks at the threads of tasks that have ended. */
   private val PollMs = 10L
@@ -19,7 +27,7 @@ private[lamina] object TaskThreads {
   private val waiting = mutable.LinkedHashMap.empty[(Thread, Long), mutable.ArrayBuffer[() => Unit]]
 
   /** Whether `thread` is the one that runs `task`, or ran it last: executors name their threads after the tasks. */
-  def isOf(thread: Thread, task: Long): Boolean = thread.getName.contains(s"(TID $task)")
+  private def isOf(thread: Thread, task: Long): Boolean = thread.getName.contains(s"(TID $task)")
 
   /** The task's own thread, if that calls; null in any other one, such as those that feed Python. */
   def current(task: TaskContext): Thread = {
@@ -28,7 +36,12 @@ private[lamina] object TaskThreads {
   }
 
   def runs(thread: Thread, task: Long): Boolean =
-    thread.isAlive && isOf(thread, task) && thread.getStackTrace.exists(_.getClassName == Runner)
+    thread.isAlive && !saysAnother(thread.getName, task) && mayBeInTask(thread.getStackTrace)
+
+  private def saysAnother(name: String, task: Long): Boolean = Name.findFirstMatchIn(name).exists(_.group(1) != s"$task")
+
+  private def mayBeInTask(stack: Array[StackTraceElement]): Boolean =
+    stack.length >= MostFrames || stack.exists(_.getClassName == Runner)
 
   /** Runs `action` when the thread has left the task: at once, or soon after, on another thread. */
   def whenLeft(thread: Thread, task: Long)(action: () => Unit): Unit =

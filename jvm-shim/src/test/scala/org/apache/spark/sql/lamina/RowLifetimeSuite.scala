@@ -130,30 +130,54 @@ class RowLifetimeSuite extends ProviderFixture {
     provider.close()
   }
 
-  test("rows that a task has read stay until its thread has left it, after all of its listeners") {
-    val provider = provide(newId(), handOverMs = 60000L)
-    var table: LiveTable = null
-    var (inListener, freed, afterwards) = (0, true, false)
-    inRealTask { task =>
-      var row: UnsafeRow = null
-      // Listeners run in reverse: this one after those of the store.
-      task.addTaskCompletionListener[Unit] { _ =>
-        provider.close()
-        while (TableRegistry.ofExecutor.evictOne()) ()
-        freed = !table.table.hasReadPages
-        inListener = row.getInt(0)
-      }
-      val store = open(provider, 0, None)
-      table = store.live
-      put(store, rows: _*)
-      row = store.get(key(9), family)
-      assert(isInPlace(row))
-      store.commit()
-    }
-    assert(!freed && inListener == 9)
-    eventually(timeout(60.seconds))(assert(!table.table.hasReadPages))
-    assert(table.closed)
+  private type Around = (=> Unit) => Unit
+
+  private def named(body: => Unit): Unit = {
+    Thread.currentThread().setName("a function of the user at work")
+    body
   }
+
+  private def deep(body: => Unit): Unit = {
+    def descend(frames: Int): Int = if (frames == 0) { body; 0 } else 1 + descend(frames - 1)
+    descend(3000)
+    ()
+  }
+
+  for (
+    (how, around) <- Seq[(String, Around)](
+      "after all of its listeners" -> (body => body),
+      "although the user's function has renamed it" -> named,
+      "however deep its stack is" -> deep
+    )
+  )
+    test(s"rows that a task has read stay until its thread has left it, $how") {
+      val provider = provide(newId(), handOverMs = 60000L)
+      var table: LiveTable = null
+      var (inListener, freed) = (0, true)
+      inRealTask { task =>
+        var row: UnsafeRow = null
+        // Listeners run in reverse: this one after those of the store.
+        task.addTaskCompletionListener[Unit] { _ =>
+          around {
+            provider.close()
+            val presser = new Thread(() => while (TableRegistry.ofExecutor.evictOne()) ())
+            presser.start()
+            presser.join()
+            freed = !table.table.hasReadPages
+          }
+          if (!freed) inListener = row.getInt(0)
+        }
+        val store = open(provider, 0, None)
+        table = store.live
+        put(store, rows: _*)
+        row = store.get(key(9), family)
+        assert(isInPlace(row))
+        store.commit()
+      }
+      assert(!freed && inListener == 9)
+      eventually(timeout(60.seconds))(assert(!table.table.hasReadPages))
+      assert(table.closed)
+    }
 
   test("rows that are given up are used again when their readers have ended, and no batch has to begin for that") {
     val provider = provide(newId())
