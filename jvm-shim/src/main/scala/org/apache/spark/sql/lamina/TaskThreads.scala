@@ -3,6 +3,7 @@ package org.apache.spark.sql.lamina
 import scala.collection.mutable
 
 import org.apache.spark.TaskContext
+import org.apache.spark.sql.lamina.wire.DaemonThreads
 
 /**
  * Which thread runs a task, and when it has left it.
@@ -55,13 +56,14 @@ private[lamina] object TaskThreads {
     }
 
   private def poll(): Unit = Timer.after(PollMs) {
-    check()
-    if (synchronized(waiting.nonEmpty)) poll()
+    try check()
+    finally if (synchronized(waiting.nonEmpty)) poll()
   }
 
-  /** Runs the actions of the threads that have left their tasks. Takes no lock of a table. */
+  /** Runs the actions of the threads that have left their tasks; one that fails stops none. Takes no lock of a table. */
   def check(): Unit = {
     val left = synchronized(waiting.keys.toSeq).filterNot { case (thread, task) => runs(thread, task) }
-    left.flatMap(key => synchronized(waiting.remove(key))).flatten.foreach(_())
+    left.flatMap(key => synchronized(waiting.remove(key))).flatten
+      .foreach(action => DaemonThreads.guarded("What follows the end of a task")(action()))
   }
 }

@@ -179,6 +179,19 @@ class RowLifetimeSuite extends ProviderFixture {
       assert(table.closed)
     }
 
+  test("an action at a task's end that fails, even for want of memory, stops neither the next one nor those of later tasks") {
+    @volatile var (next, later) = (false, false)
+    def whenLeft(task: TaskContext)(action: => Unit): Unit =
+      TaskThreads.whenLeft(Thread.currentThread(), task.taskAttemptId())(() => action)
+    inRealTask { task =>
+      whenLeft(task)(throw new OutOfMemoryError("a test's"))
+      whenLeft(task) { next = true }
+    }
+    eventually(timeout(60.seconds))(assert(next))
+    inRealTask(task => whenLeft(task) { later = true })
+    eventually(timeout(60.seconds))(assert(later))
+  }
+
   test("rows that are given up are used again when their readers have ended, and no batch has to begin for that") {
     val provider = provide(newId())
     val base = commit(provider, 0, None)(put(_, rows: _*))
