@@ -7,9 +7,11 @@ import java.util.concurrent.{CountDownLatch, TimeUnit}
 import org.apache.hadoop.fs.{FSDataInputStream, FSDataOutputStream, FileStatus, Path, RawLocalFileSystem}
 import org.apache.hadoop.util.Progressable
 
-/** Local files under a scheme that only Hadoop knows; a test may hold the upload of a commit. */
+/**
+ * Local files under a scheme that only Hadoop knows; a test may hold the upload of a commit. As many a file system it has
+ * no `getScheme`, which is optional.
+ */
 class HeldFileSystem extends RawLocalFileSystem {
-  override def getScheme: String = HeldFileSystem.Scheme
   override def getUri: URI = URI.create(s"${HeldFileSystem.Scheme}:///")
 
   override def create(

@@ -52,6 +52,14 @@ class StoreCallsSuite extends ProviderFixture {
     reloaded.close()
   }
 
+  test("a store on a file system of Hadoop without getScheme is committed and restored") {
+    val id = StateStoreId(s"${HeldFileSystem.Scheme}://${newCheckpoint().resolve("state")}", 0, 0)
+    val provider = provide(id)
+    val first = commit(provider, 0, None)(put(_, 1L -> 1))
+    provider.close()
+    assert(restored(id, 1, first) == Map(1L -> 1))
+  }
+
   test("deleteRange removes from its first key up to, not including, its second, and leaves what is changed after it") {
     val id = newId()
     val provider = provide(id, ordered = true)
