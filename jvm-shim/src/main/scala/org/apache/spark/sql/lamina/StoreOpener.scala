@@ -222,7 +222,7 @@ final class StoreOpener(
   private def rest(opened: Boolean): Unit = {
     val table = live
     if (closed) registry.restAll(this)
-    else if (!opened && table != null) table.synchronized(table.rest())
+    else if (!opened && table != null) table.synchronized(if (owns(table)) table.rest())
   }
 
   private def requireOpen(): Unit =
@@ -267,7 +267,7 @@ final class StoreOpener(
   /** This provider's table, one that another provider had at that attempt, or a new one. */
   private def tableFor(attempt: Option[String], streaming: Boolean): LiveTable = {
     val content = Attempts.content(attempt)
-    val busy = live != null && live.synchronized(live.isBusy)
+    val busy = live != null && live.synchronized(owns(live) && live.isBusy)
     if (streaming && !busy && content != Attempts.Empty && !holds(attempt)) {
       handOver(attempt, content) match {
         case Some(table) => adopt(table)
@@ -411,7 +411,7 @@ final class StoreOpener(
     store
   }
 
-  /** Waits until nobody else writes and the last commit is settled. */
+  /** Waits until nobody else writes and the last commit is settled, where the table is still this provider's. */
   private def settleTable(): Unit = {
     val table = live
     if (table != null) {
@@ -419,8 +419,8 @@ final class StoreOpener(
       var settled = false
       while (!settled) {
         val pending = table.synchronized {
-          turns.await(table, deadline)
-          table.pending
+          turns.await(table, deadline, () => owns(table))
+          if (owns(table)) table.pending else null
         }
         if (pending == null) settled = true else pending.settle()
       }
@@ -429,8 +429,8 @@ final class StoreOpener(
 
   // ---- maintenance and end
 
-  /** The version that the table shows, if there is a table. */
-  def version: Option[Long] = Option(live).map(table => table.synchronized(table.at.version))
+  /** The version that the table shows, if there is a table of this provider. */
+  def version: Option[Long] = Option(live).filter(owns).map(table => table.synchronized(table.at.version))
 
   def maintainFiles(): Unit = if (!closed) engine.maintain()
 

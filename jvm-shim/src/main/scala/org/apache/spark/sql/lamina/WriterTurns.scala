@@ -15,13 +15,14 @@ private[lamina] final class WriterTurns(id: StateStoreId) extends Logging {
   def deadline(): Long = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(TimeoutMs)
 
   /**
-   * Waits until the table has no writer. Under its lock, which is given back meanwhile.
+   * Waits until the table has no writer, or is no more its opener's. Under its lock, which is given back meanwhile.
    *
+   * @param isOwned whether the table is still that of who waits: another provider's writer is none of its business
    * @throws LaminaError `store.state` at the deadline, or where waiting would be for this very task
    */
-  def await(table: LiveTable, deadline: Long): Unit = {
-    takeOverIfEnded(table)
-    while (table.writer != null) {
+  def await(table: LiveTable, deadline: Long, isOwned: () => Boolean): Unit = {
+    if (isOwned()) takeOverIfEnded(table)
+    while (isOwned() && table.writer != null) {
       if (System.nanoTime() > deadline || isMine(table.writer)) {
         throw new LaminaError(
           LaminaError.StoreState,
@@ -30,7 +31,7 @@ private[lamina] final class WriterTurns(id: StateStoreId) extends Logging {
         )
       }
       table.wait(PollMs)
-      takeOverIfEnded(table)
+      if (isOwned()) takeOverIfEnded(table)
     }
   }
 

@@ -60,6 +60,22 @@ class OwnershipSuite extends ProviderFixture {
     assert(used.closed)
   }
 
+  test("a provider whose table another one has taken waits for no writer of that one, and aborts none") {
+    val id = newId()
+    val (first, second) = (provideHeld(id), provideHeld(id))
+    val base = commit(first, 0, None)(put(_, 1L -> 1))
+    val (task, rival) = (TaskContext.empty(), TaskContext.empty())
+    val writer = asTask(rival)(second.getStore(1, base))
+    asTask(task) {
+      val store = first.getStore(1, base)
+      assert((table(store) ne table(writer)) && contents(store) == Map(1L -> 1))
+      store.abort()
+    }
+    asTask(rival) { put(writer, 2L -> 2); writer.commit() }
+    Seq(task, rival).foreach(_.markTaskCompleted(None))
+    Seq(first, second).foreach(_.close())
+  }
+
   test("a reader that its task has open is upgraded and committed although its provider was closed meanwhile") {
     val id = newId()
     val provider = provideHeld(id)
