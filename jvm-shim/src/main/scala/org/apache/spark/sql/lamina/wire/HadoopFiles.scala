@@ -4,7 +4,7 @@ import java.io.IOException
 import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.nio.channels.{ClosedChannelException, ServerSocketChannel, SocketChannel}
 import java.nio.file.{Files, Path}
-import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.{ConcurrentHashMap, ThreadFactory}
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -26,7 +26,8 @@ private[wire] final class HadoopFiles private (
     server: ServerSocketChannel,
     second: Option[PrivateDirectory],
     token: String,
-    name: String
+    name: String,
+    threads: ThreadFactory
 ) extends Logging {
   import HadoopFiles.AcceptPauseMs
 
@@ -37,15 +38,18 @@ private[wire] final class HadoopFiles private (
 
   private def accept(): Unit =
     while (server.isOpen) {
+      var accepted = Option.empty[SocketChannel]
       try {
         val channel = server.accept()
+        accepted = Some(channel)
         connections.add(channel)
-        DaemonThreads.start(s"$name-hadoop-connection")(serve(channel))
+        threads.newThread(() => serve(channel)).start()
       } catch {
         case _: ClosedChannelException => ()
-        case error: IOException =>
-          // out of file descriptors: those who wait go on waiting
+        case error: Throwable =>
+          // out of file descriptors: those who wait go on waiting; out of threads: the engine connects again
           logError("a connection for Hadoop files could not be accepted", error)
+          accepted.foreach(end)
           Thread.sleep(AcceptPauseMs)
       }
     }
@@ -56,10 +60,13 @@ private[wire] final class HadoopFiles private (
       case error: IOException => logDebug(s"a connection for Hadoop files ended: $error")
       // an error that leaves a thread ends an executor
       case NonFatal(error) => logWarning("a connection for Hadoop files failed", error)
-    } finally {
-      connections.remove(channel)
-      channel.close()
-    }
+    } finally end(channel)
+
+  private def end(channel: SocketChannel): Unit = {
+    connections.remove(channel)
+    try channel.close()
+    catch { case error: IOException => logDebug("a connection for Hadoop files was not closed", error) }
+  }
 
   /** Ends all connections; called when the engine has ended. */
   def close(): Unit = {
@@ -86,7 +93,11 @@ private[wire] object HadoopFiles {
   private val MaxSocketPath = 100
 
   /** Listens in the private directory of an engine, or in a second one where that one's path is too long. */
-  def listen(directory: PrivateDirectory, token: String, name: String): HadoopFiles = {
+  def listen(directory: PrivateDirectory, token: String, name: String): HadoopFiles =
+    listen(directory, token, name, DaemonThreads(s"$name-hadoop-connection"))
+
+  /** @param threads those that serve connections */
+  def listen(directory: PrivateDirectory, token: String, name: String, threads: ThreadFactory): HadoopFiles = {
     val wanted = directory.path.resolve(SocketName)
     val second =
       if (wanted.toString.getBytes.length <= MaxSocketPath) None else Some(PrivateDirectory.create("/tmp"))
@@ -99,6 +110,6 @@ private[wire] object HadoopFiles {
         second.foreach(_.delete(None))
         throw new LaminaError(LaminaError.EngineStart, s"no socket can be made at $socket ($error)", error)
     }
-    new HadoopFiles(socket, server, second, token, name)
+    new HadoopFiles(socket, server, second, token, name, threads)
   }
 }
