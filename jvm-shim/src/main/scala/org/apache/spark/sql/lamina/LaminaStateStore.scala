@@ -403,15 +403,14 @@ final class LaminaStateStore(
   private[lamina] def endWithoutTask(): Unit = if (open.task == null) live.leave(open)
 
   /** The task has ended: what it left open is aborted or released, its rows are given up. */
-  private[lamina] def endWithTask(): Unit = live.synchronized {
-    try {
-      if (open.allows(TakeOver)) abort()
-      else if (open.allows(Release)) release()
-    } finally {
-      live.leave(open)
-      if (opened ne live) opened.synchronized(opened.leave(open))
-    }
-  }
+  private[lamina] def endWithTask(): Unit =
+    try live.synchronized {
+        try {
+          if (open.allows(TakeOver)) abort()
+          else if (open.allows(Release)) release()
+        } finally live.leave(open)
+      }
+    finally if (opened ne live) opened.synchronized(opened.leave(open))
 
   override def hasCommitted: Boolean = open.state == OpenState.Committed
 

@@ -144,8 +144,11 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     table.readersActive(open.stamp)
   }
 
-  /** The rows that an open handed out are not used any more. */
-  def leave(open: Open): Unit = if (open.state eq OpenState.Sending) open.leavesLater = true
+  /**
+   * The rows that an open handed out are not used any more. One that sends its commit leaves the table that it writes later, and
+   * at once the one that it read before it was upgraded.
+   */
+  def leave(open: Open): Unit = if ((writer eq open) && (open.state eq OpenState.Sending)) open.leavesLater = true
   else if (opens.remove(open)) {
     giveUp(open)
     if (writer eq open) abort()

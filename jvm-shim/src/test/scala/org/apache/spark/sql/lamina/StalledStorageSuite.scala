@@ -108,6 +108,38 @@ class StalledStorageSuite extends ProviderFixture {
     provider.close()
   }
 
+  test("a reader's own table is closed with its task, although its upgrade sends a commit on another thread") {
+    val id = heldId()
+    val provider = provideHeld(id, handOverMs = 0L)
+    val base = commit(provider, 0, None)(put(_, 1L -> 1))
+    val second = commit(provider, 1, base)(put(_, 2L -> 2))
+    val (task, other) = (TaskContext.empty(), TaskContext.empty())
+    asTask(other)(provider.getReadStore(2, second))
+    val store = asTask(task)(provider.getReadStore(1, base).asInstanceOf[LaminaStateStore])
+    val read = store.live
+    asTask(task) {
+      provider.upgradeReadStoreToWriteStore(store, 1, base)
+      put(store, 3L -> 3)
+    }
+    assert(store.live ne read)
+    val uploads = new Uploads("0")
+    HeldFileSystem.uploads = Some(uploads)
+    val committed = new Running(store.commit())
+    try {
+      assert(uploads.allArrived())
+      task.markTaskCompleted(None)
+      assert(read.closed && !store.live.closed)
+    } finally {
+      uploads.release("0")
+      HeldFileSystem.uploads = None
+    }
+    assert(committed.outcome.get == 2L)
+    assert(restored(id, 2, attempt(store)) == Map(1L -> 1, 3L -> 3))
+    other.markTaskCompleted(None)
+    provider.close()
+    assert(store.live.closed)
+  }
+
   test("a task that is killed while the storage hangs stops, in its open and while it waits for another one's") {
     val provider = provideHeld(heldId())
     val base = commit(provider, 0, None)(put(_, 1L -> 1))
