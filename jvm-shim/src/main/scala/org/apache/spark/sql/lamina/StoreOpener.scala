@@ -119,7 +119,7 @@ final class StoreOpener(
   }
 
   /** Before a table moves, or is entered: while it is in use it gives way to nobody. Under the table's lock. */
-  private def use(table: LiveTable): Unit = if (!registry.enter(table, this)) throw takenOver()
+  private def use(table: LiveTable): Unit = if (!registry.enter(table, this)) throw gone(table)
 
   /** Enters an open, if the table is still this provider's. Under the table's lock. */
   private def enter(table: LiveTable, open: Open): Unit = {
@@ -225,8 +225,9 @@ final class StoreOpener(
     else if (!opened && table != null) table.synchronized(if (owns(table)) table.rest())
   }
 
-  private def requireOpen(): Unit =
-    if (closed) throw new LaminaError(LaminaError.StoreClosed, s"the provider of $id was closed")
+  private def requireOpen(): Unit = if (closed) throw wasClosed
+
+  private def wasClosed: LaminaError = new LaminaError(LaminaError.StoreClosed, s"the provider of $id was closed")
 
   private def attemptOf(ckptId: Option[String]): Option[String] =
     if (storeConf.enableStateStoreCheckpointIds) ckptId else None
@@ -251,12 +252,21 @@ final class StoreOpener(
   private def owns(table: LiveTable): Boolean = registry.isOwned(table, this)
 
   /** Another provider may have taken the table since this open chose it. */
-  private def requireOwned(table: LiveTable): Unit = if (!owns(table)) throw takenOver()
+  private def requireOwned(table: LiveTable): Unit = if (!owns(table)) throw gone(table)
 
-  private def takenOver(): LaminaError = new LaminaError(
-    LaminaError.StoreStamp,
-    s"the table of $id was taken over by another run of the query; stop one of the two, the task is tried again"
-  )
+  /** Why a table is not this provider's any more. */
+  private def gone(table: LiveTable): LaminaError =
+    if (closed) wasClosed
+    else if (registry.state(table) eq Ownership.Closed)
+      new LaminaError(
+        LaminaError.StoreStamp,
+        s"the table of $id gave way to others, for want of memory, while it was opened; the task is tried again"
+      )
+    else
+      new LaminaError(
+        LaminaError.StoreStamp,
+        s"the table of $id was taken over by another run of the query; stop one of the two, the task is tried again"
+      )
 
   /** Before a writer moves the table: nobody reads on what this takes away, and it is still this provider's. */
   private def awaitReaders(table: LiveTable, base: Option[String]): Unit = {

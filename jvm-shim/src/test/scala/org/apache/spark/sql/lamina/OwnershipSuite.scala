@@ -2,6 +2,9 @@ package org.apache.spark.sql.lamina
 
 import scala.util.Try
 
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
+import org.scalatest.time.SpanSugar._
+
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state.StateStore
 
@@ -75,6 +78,43 @@ class OwnershipSuite extends ProviderFixture {
     Seq(task, rival).foreach(_.markTaskCompleted(None))
     Seq(first, second).foreach(_.close())
   }
+
+  for (
+    (what, happens, says) <- Seq[(String, (HeldProvider, LiveTable) => Unit, String)](
+      ("the provider is closed", (provider, _) => provider.close(), "was closed"),
+      (
+        "its table gives way",
+        (provider, live) => {
+          provider.stopped = true
+          eventually(timeout(60.seconds))(assert(TableRegistry.ofExecutor.evictOne() && live.closed))
+        },
+        "gave way"
+      )
+    )
+  )
+    test(s"an open during which $what says so, and does not speak of another run") {
+      val provider = provideHeld(newId())
+      val base = commit(provider, 0, None)(put(_, 1L -> 1))
+      val (first, second) = (TaskContext.empty(), TaskContext.empty())
+      val live = asTask(first) {
+        val store = provider.getStore(1, base)
+        put(store, 2L -> 2)
+        store.commit()
+        store.iterator(family)
+        table(store)
+      }
+      val (thread, opened) = inThread(asTask(second)(provider.getStore(1, base)))
+      eventually(timeout(60.seconds)) {
+        assert(thread.getStackTrace.exists(_.getMethodName == "awaitReaders"))
+      }
+      live.synchronized {
+        first.markTaskCompleted(None)
+        happens(provider, live)
+      }
+      assert(opened().failed.get.getCause.getMessage.contains(says))
+      second.markTaskCompleted(None)
+      provider.close()
+    }
 
   test("a reader that its task has open is upgraded and committed although its provider was closed meanwhile") {
     val id = newId()
