@@ -2,7 +2,7 @@ package org.apache.spark.sql.lamina.wire
 
 import java.io.IOException
 import java.nio.file.Path
-import java.util.concurrent.Executors
+import java.util.concurrent.{Executors, RejectedExecutionException}
 import java.util.concurrent.atomic.AtomicLong
 
 import org.json4s.{JArray, JObject, JValue}
@@ -101,8 +101,14 @@ private[wire] final class DataClient(
             new LaminaError(LaminaError.EngineLost, s"a $op request was not sent: $reason", lost)
           }
       }
-    new Exchange(requestIds.incrementAndGet(), op, connection, deadline, timer, pool, lostReason, brokenReason, paced)
+    val id = requestIds.incrementAndGet()
+    new Exchange(id, op, connection, deadline, timer, pool, lostReason, brokenReason, cancelLater, paced)
   }
+
+  /** On another thread: the caller may have been killed, and the engine may be slow to answer. */
+  private def cancelLater(request: Long): Unit =
+    try answers.execute(() => DaemonThreads.guarded("The end of a request")(cancelRequest(request)))
+    catch { case _: RejectedExecutionException => () } // the engine has ended
 
   private def interrupted(op: String, cause: Throwable): LaminaError =
     new LaminaError(LaminaError.EngineCancelled, s"a $op request was given up: its thread was interrupted", cause)

@@ -15,6 +15,7 @@ import org.apache.spark.sql.lamina.errors.LaminaError
  * Ends by exactly one of `done` and `failed`, which give the connection back. The engine watches the deadline as well
  * and answers when it passes; this side waits a little longer, then closes the connection.
  *
+ * @param giveUp tells the engine that nobody waits for a request any more; waits for nothing
  * @param paced whether the caller decides how long the answer takes, by how fast it reads: then the deadline is for each
  *   piece that it waits for, and this side's alone
  */
@@ -27,8 +28,10 @@ private[wire] final class Exchange(
     pool: ConnectionPool,
     lostReason: () => Option[String],
     brokenReason: Long => LaminaError,
+    giveUp: Long => Unit,
     paced: Boolean
 ) {
+  private var isRefused = false
 
   connection.begin(id)
   private val patience = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
@@ -61,7 +64,13 @@ private[wire] final class Exchange(
   def readAnswer(): JValue = {
     val json = piece(connection.readHeader())
     json \ "id" match {
-      case JInt(answered) if answered == id => Protocol.answer(json)
+      case JInt(answered) if answered == id =>
+        try Protocol.answer(json)
+        catch {
+          case refusal: LaminaError =>
+            isRefused = true
+            throw refusal
+        }
       case other =>
         Protocol.answer(json)
         throw new LaminaError(LaminaError.EngineProtocol, s"request $id got the answer of request $other")
@@ -75,7 +84,10 @@ private[wire] final class Exchange(
     pool.give(connection)
   }
 
-  /** Ends the exchange after `error` and says what to throw: for a broken connection, why it broke. */
+  /**
+   * Ends the exchange after `error` and says what to throw: for a broken connection, why it broke. An engine that has not
+   * answered may be at work, or wait for its storage: it is told to give up, since it would keep the request's place.
+   */
   def failed(error: Throwable): Throwable = {
     val result =
       try explained(error)
@@ -104,8 +116,12 @@ private[wire] final class Exchange(
   }
 
   private def explained(error: Throwable): Throwable = error match {
-    case interruption: IOException if Connection.isInterruption(interruption) => interruptedError(interruption)
-    case _: IOException if connection.hasExpired => deadlineError
+    case interruption: IOException if Connection.isInterruption(interruption) =>
+      giveUp(id)
+      interruptedError(interruption)
+    case _: IOException if connection.hasExpired =>
+      giveUp(id)
+      deadlineError
     case broken: IOException =>
       lostReason() match {
         case Some(reason) =>
@@ -115,7 +131,9 @@ private[wire] final class Exchange(
           reason.addSuppressed(broken)
           reason
       }
-    case other => other
+    case other =>
+      if (!isRefused) giveUp(id)
+      other
   }
 
   def deadlineError: LaminaError = Deadline.passed(deadline, s"$op request $id")

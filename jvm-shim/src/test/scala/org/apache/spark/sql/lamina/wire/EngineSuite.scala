@@ -156,6 +156,29 @@ class EngineSuite extends EngineFixture {
     assert(loaded(engine) == one)
   }
 
+  test("a request that nobody waits for any more is cancelled in the engine, and one that it has refused is not") {
+    val engine = Engine.get(peer.settings(requestTimeoutMs = 1000L))
+    def cancelled: JValue = engine.call("stats") \ "cancelled"
+    def becomes(count: Int): Unit = { eventually(timeout(Patience))(assert(cancelled == JInt(count))); () }
+    commit(engine, one)
+    assert(kindOf(commit(engine, one, "fail")) == LaminaError.StorageDenied)
+    becomes(0)
+    def stalled(): Unit = engine.feed(header ~ ("op" -> "feed") ~ ("peer" -> "stall"))(_ => ())((_, _, _, _, _, _, _) => ())
+    assert(kindOf(stalled()) == LaminaError.EngineDeadline)
+    becomes(1)
+    val started = new CountDownLatch(1)
+    val reader = new Thread(() =>
+      Try(engine.feed(header ~ ("op" -> "feed") ~ ("peer" -> "stall"))(_ => started.countDown())((_, _, _, _, _, _, _) => ()))
+    )
+    reader.start()
+    assert(started.await(Patience.toSeconds, TimeUnit.SECONDS))
+    reader.interrupt()
+    reader.join(Patience.toMillis)
+    becomes(2)
+    intercept[IllegalStateException](engine.feed(header)(_ => throw new IllegalStateException("boom"))((_, _, _, _, _, _, _) => ()))
+    becomes(3)
+  }
+
   test("a response that breaks off fails with the engine's reason, or its last words") {
     val engine = Engine.get(peer.settings())
     commit(engine, (0 until 100).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](300000))))

@@ -64,6 +64,7 @@ private[wire] object PeerEngine {
       |    import tempfile
       |    path = os.path.join(tempfile.mkdtemp(dir="/tmp"), "data.sock")
       |kept = {}
+      |cancelled = []
       |finish = threading.Event()
       |broken = {}
       |columns = [("cf", pa.uint16()), ("op", pa.uint8()), ("key", pa.binary()), ("value", pa.binary())]
@@ -73,7 +74,8 @@ private[wire] object PeerEngine {
       |    def hello(self, text):
       |        return json.dumps({"ok": True, "pid": os.getpid(), "maintenance_pid": None})
       |    def stats(self):
-      |        return json.dumps({"ok": True, "process": process, "kept": {str(h): kept[h]["shape"] for h in kept}})
+      |        shapes = {str(h): kept[h]["shape"] for h in kept}
+      |        return json.dumps({"ok": True, "process": process, "kept": shapes, "cancelled": len(cancelled)})
       |    def begin(self, handle, text):
       |        argument = json.loads(text)
       |        if argument.get("peer") == "die":
@@ -88,6 +90,7 @@ private[wire] object PeerEngine {
       |        return json.dumps({"ok": False, "error": error})
       |    def cancel(self, request):
       |        finish.set()
+      |        cancelled.append(request)
       |        return json.dumps({"ok": True, "cancelled": True, "error": broken.pop(request, None)})
       |
       |def serve(sock):
