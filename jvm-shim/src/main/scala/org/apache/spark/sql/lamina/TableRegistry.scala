@@ -73,15 +73,7 @@ trait TableOwner {
 
 /**
  * All tables of this executor, by store, and who uses each of them. Providers keep no ownership of their own: what they
- * may do with a table follows from its state here.
- *
- * | state   | enter   | rest             | leave   | take   | evict  | drop   |
- * |---------|---------|------------------|---------|--------|--------|--------|
- * | in use  | in use  | idle             | leaving | in use | –      | closed |
- * | idle    | in use  | idle             | leaving | in use | closed | closed |
- * | leaving | leaving | parked or closed | leaving | in use | –      | closed |
- * | parked  | –       | parked           | –       | in use | closed | closed |
- * | closed  | –       | –                | –       | –      | –      | closed |
+ * may do with a table follows from its state here and `TableRegistry.transitions`.
  *
  * Invariants:
  *   1. A table is taken only for the same store, a content that it holds or can step back to, and with neither an open

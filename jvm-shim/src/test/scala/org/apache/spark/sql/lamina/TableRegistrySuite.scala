@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina
 
+import java.nio.file.Files
+
 import scala.collection.mutable
 
 import org.scalatest.concurrent.Eventually.{eventually, timeout}
@@ -196,6 +198,23 @@ class TableRegistrySuite extends AnyFunSuite {
     assert(taken.contains(live))
     assert(!f.registry.evictOne() && !live.closed)
   }
+
+  test("what may happen to a table is what docs/design/opens.md says") {
+    val text = Files.readString(RepositoryEngine.sources.getParent.resolve("docs/design/opens.md"))
+    val lines = text.split("## Who owns a table")(1).linesIterator.filter(_.startsWith("|")).toSeq
+    val cells = lines.map(_.split('|').toSeq.map(_.trim).drop(1))
+    val documented = for {
+      row <- cells.drop(2)
+      (action, next) <- cells.head.zip(row).tail
+      if next != "–"
+    } yield (row.head, action) -> next.replace("parked or closed", "parked")
+    val performed = TableRegistry.transitions.map { case ((state, action), next) =>
+      (words(state), action.toString) -> words(next)
+    }
+    assert(documented.toMap == performed)
+  }
+
+  private def words(state: Ownership): String = state.toString.toLowerCase.replace('_', ' ')
 
   test("a table is taken by one of many that ask for it, or evicted, and never both") {
     for (_ <- 1 to 200) {
