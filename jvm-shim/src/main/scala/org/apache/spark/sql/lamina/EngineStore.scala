@@ -22,7 +22,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.EntrySink
-import org.apache.spark.sql.lamina.wire.{DaemonThreads, Engine, PendingCommit, ProcessSettings}
+import org.apache.spark.sql.lamina.wire.{CommitAnswer, DaemonThreads, Engine, ProcessSettings}
 
 /**
  * A store that is open in an engine process.
@@ -209,7 +209,7 @@ class EngineStore(
   private def request[A](readOnly: Boolean)(send: EngineHandle => A): A = send(handle(readOnly))
 
   /** Sends a commit. The header is asked for when the first section was collected, or its first batch is full. */
-  def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
+  def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): CommitAnswer =
     begun.handle.engine.commit(() => ("handle" -> JInt(begun.handle.number)) ~ header(), sections)
 
   /** Queues compaction and collection, if the store is open in a living engine for writing. */

@@ -7,10 +7,11 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.{SPARK_VERSION, SparkEnv}
+import org.apache.spark.{SPARK_VERSION, SparkConf, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.lamina.table.PagePool
 import org.apache.spark.sql.lamina.wire.ProcessSettings
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
@@ -34,7 +35,7 @@ class LaminaStateStoreProvider
   private var storeConf: StateStoreConf = _
   private var hadoopConf: Configuration = _
   private var withColumnFamilies = false
-  private var opens: StoreOpener = _
+  private[lamina] var opens: StoreOpener = _
   @volatile private var nextReport = 0L
   private[lamina] var commits: Commits = _
 
@@ -61,7 +62,7 @@ class LaminaStateStoreProvider
     }
     val conf = StoreSettings.sparkConf
     val settings = new StoreSettings(storeConf)
-    val pool = StatePool.get(settings, conf)
+    val pool = newPool(settings, conf)
     val engine = newEngine(stateStoreId, storeConf, hadoopConf, settings.process(conf), settings.sent)
     val counters = new Counters
     val newCodecs = () => {
@@ -77,9 +78,14 @@ class LaminaStateStoreProvider
       codecs
     }
     commits = new Commits(stateStoreId, storeConf, engine, counters, live => report(live, counters))
-    opens =
-      new StoreOpener(this, storeConf, engine, pool, newCodecs, counters, settings.long("heap.handOverMs", 120000L))
+    val stayMs = settings.long("heap.handOverMs", 120000L)
+    opens = new StoreOpener(this, storeConf, engine, pool, newCodecs, counters, stayMs, registry, scheduling)
   }
+
+  /** What this provider shares with the others of its JVM. */
+  private[lamina] def registry: TableRegistry = TableRegistry.ofExecutor
+  private[lamina] def scheduling: Scheduling = Scheduling.Threads
+  private[lamina] def newPool(settings: StoreSettings, conf: SparkConf): PagePool = StatePool.get(settings, conf)
 
   /** This store's side of the engine. */
   private[lamina] def newEngine(
@@ -187,7 +193,7 @@ class LaminaStateStoreProvider
 
   override protected def maintainMemory(): Unit = quietly {
     opens.maintainMemory()
-    TableRegistry.ofExecutor.expire()
+    registry.expire()
   }
 
   /** An error of maintenance must not unload the provider: nothing that a query needs was lost. */

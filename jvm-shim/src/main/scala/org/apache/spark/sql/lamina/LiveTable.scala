@@ -53,7 +53,11 @@ trait StateSource {
  *   1. While the table moves, only the thread that moves it touches its rows: no open has the generation that it will have.
  *   1. While a writer sends, nobody changes rows, the writer's own calls included; its base may be read.
  */
-final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.ofExecutor) {
+final class LiveTable(
+    pool: PagePool,
+    registry: TableRegistry = TableRegistry.ofExecutor,
+    private[lamina] val scheduling: Scheduling = Scheduling.Threads
+) {
   import LiveTable.Sibling
 
   val table = new StoreTable(pool)
@@ -102,12 +106,12 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
 
   def endMove(): Unit = if (moving) {
     moving = false
-    Reclaimer.submit(this)
+    scheduling.reclaim(this)
     notifyAll()
   }
 
   /** Waits until the table does not move. */
-  def awaitMoved(): Unit = while (moving) wait()
+  def awaitMoved(): Unit = while (moving) scheduling.await(this, 0L)
 
   /** Whether rows of this version are read: by opens for reading, and by those that committed it and whose task goes on. */
   def hasReaders: Boolean = opens.exists { open =>
@@ -139,7 +143,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
   // ---- opens
 
   def enter(open: Open): Unit = {
-    open.left = false
+    open.table = this
     opens += open
     table.readersActive(open.stamp)
   }
@@ -174,10 +178,10 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     !closed && !isBusy && (position.content == content || oneBack.exists(_.content == content))
 
   private def giveUp(open: Open): Unit = {
-    open.left = true
+    if (open.table eq this) open.table = null
     open.whenUnread { () =>
       table.readersEnded(open.stamp)
-      Reclaimer.submit(this)
+      scheduling.reclaim(this)
     }
   }
 
@@ -219,7 +223,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     table.abort()
     writer = null
     working = position.families
-    Reclaimer.submit(this)
+    scheduling.reclaim(this)
     notifyAll()
   }
 
@@ -240,7 +244,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     table.commit()
     writer = null
     lead(position, next)
-    Reclaimer.submit(this)
+    scheduling.reclaim(this)
     notifyAll()
   }
 
@@ -353,7 +357,7 @@ final class LiveTable(pool: PagePool, registry: TableRegistry = TableRegistry.of
     if (header.fromHave) {
       table.commit()
       lead(position, next)
-      Reclaimer.submit(this)
+      scheduling.reclaim(this)
       Move.CaughtUp
     } else {
       lead(null, next)

@@ -49,7 +49,7 @@ object OpenAction {
  *
  * @param task the task that opened it, or null
  */
-final class Open(val task: TaskContext, writes: Boolean) {
+final class Open(val task: TaskContext, writes: Boolean, scheduling: Scheduling = Scheduling.Threads) {
   import OpenState._
 
   /** Unique in this JVM; also the id of the open among the table's readers. */
@@ -69,8 +69,11 @@ final class Open(val task: TaskContext, writes: Boolean) {
   /** Its task has ended while its commit was being sent: it leaves the table when that ends. */
   private[lamina] var leavesLater = false
 
+  /** The table whose rows it reads; null when they are given up. An open that was upgraded may have left another one. */
+  @volatile private[lamina] var table: LiveTable = _
+
   /** Its rows are given up: it reads none any more. */
-  @volatile private[lamina] var left = false
+  private[lamina] def left: Boolean = table == null
 
   def state: OpenState = current
 
@@ -94,7 +97,7 @@ final class Open(val task: TaskContext, writes: Boolean) {
    * all. Then it loses its rows when the table moves.
    */
   def isReadOn: Boolean = (current eq Committed) && task != null && !isOver &&
-    (scans > 0 || System.nanoTime() - committedNanos < Open.BeginsToReadNanos)
+    (scans > 0 || scheduling.nanoTime() - committedNanos < Open.BeginsToReadNanos)
 
   /** Outside of tasks only the thread that opened ends an open; where that opens again, nobody will. */
   def isAbandonedBy(opener: Thread): Boolean = task == null && (thread eq opener)
@@ -102,7 +105,7 @@ final class Open(val task: TaskContext, writes: Boolean) {
   /** Performs the transition, or throws Spark's error for an operation out of order. */
   def transition(action: OpenAction): Unit = {
     current = Open.transitions.getOrElse((current, action), throw refused(action))
-    if (action eq OpenAction.Commit) committedNanos = System.nanoTime()
+    if (action eq OpenAction.Commit) committedNanos = scheduling.nanoTime()
   }
 
   def allows(action: OpenAction): Boolean = Open.transitions.contains((current, action))

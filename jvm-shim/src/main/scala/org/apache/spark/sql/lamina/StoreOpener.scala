@@ -28,14 +28,14 @@ final class StoreOpener(
     pool: PagePool,
     newCodecs: () => Codecs,
     counters: Counters,
-    override val stayMs: Long
+    override val stayMs: Long,
+    registry: TableRegistry,
+    scheduling: Scheduling
 ) extends TableOwner
     with Logging {
-  import TableRegistry.{ofExecutor => registry}
-
   private val opening = new ReentrantLock
   private val codecs = newCodecs()
-  private val turns = new WriterTurns(provider.stateStoreId)
+  private val turns = new WriterTurns(provider.stateStoreId, scheduling)
 
   /** The table that the last open had, or null: whether it is still this provider's the registry knows. */
   @volatile private var live: LiveTable = _
@@ -57,16 +57,15 @@ final class StoreOpener(
         val begun = if (streaming) Some(engine.begin(version, sent, loadEmpty, forceSnapshot, holds(sent))) else None
         val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
         val table = tableFor(base, streaming)
-        val open = new Open(TaskContext.get(), writes = true)
+        val open = new Open(TaskContext.get(), writes = true, scheduling)
         def started(): LaminaStateStore = {
           enter(table, open)
           try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
           catch { case error: Throwable => table.leave(open); throw error }
         }
         val cleared = table.synchronized {
-          awaitReaders(table, base)
+          awaitReaders(table)
           requireOpen()
-          use(table)
           if (loadEmpty) {
             table.clear(Position.Start.copy(version = version))
             Some(started())
@@ -99,27 +98,23 @@ final class StoreOpener(
       sent: Option[String]
   ): Option[LaminaStateStore] = {
     def entered(): LaminaStateStore = {
-      val open = new Open(TaskContext.get(), writes = false)
+      val open = new Open(TaskContext.get(), writes = false, scheduling)
       enter(table, open)
       val codecs = if (table eq live) this.codecs else newCodecs()
       new LaminaStateStore(provider, table, open, codecs, version, sent)
     }
     val there = table.synchronized {
       requireOpen()
-      requireOwned(table)
+      use(table)
       if (table.at.content == Attempts.content(base)) Some(Some(entered()))
       else if (table.isBusy || table.hasReaders) Some(None)
       else {
-        use(table)
         table.startMove(base)
         None
       }
     }
     there.getOrElse(Some(moved(table, version, base)(entered())))
   }
-
-  /** Before a table moves, or is entered: while it is in use it gives way to nobody. Under the table's lock. */
-  private def use(table: LiveTable): Unit = if (!registry.enter(table, this)) throw gone(table)
 
   /** Enters an open, if the table is still this provider's. Under the table's lock. */
   private def enter(table: LiveTable, open: Open): Unit = {
@@ -140,9 +135,8 @@ final class StoreOpener(
         if (streaming) Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true)) else None
       val table = tableFor(base, streaming)
       table.synchronized {
-        awaitReaders(table, base)
+        awaitReaders(table)
         if (!store.open.allows(OpenAction.Upgrade)) store.open.transition(OpenAction.Upgrade)
-        use(table)
         table.startMove(base)
       }
       moved(table, store.version, base) {
@@ -171,7 +165,7 @@ final class StoreOpener(
       )(sink: EntrySink): Unit =
         engine.replay(snapshot, attemptOf(snapshotAttempt), version, attempt)(onHeader)(sink)
     }
-    val open = new Open(TaskContext.get(), writes = !readOnly)
+    val open = new Open(TaskContext.get(), writes = !readOnly, scheduling)
     val base = closingOnError(table)(engine.resolve(end, sent, readOnly = true))
     table.synchronized { use(table); table.startMove(base) }
     val store = moved(table, end, base, source) {
@@ -213,7 +207,7 @@ final class StoreOpener(
 
   /** Runs one open after the other. */
   private def inTurn[A](open: => A): A = {
-    opening.lockInterruptibly()
+    scheduling.acquire(opening)
     try open
     finally opening.unlock()
   }
@@ -251,8 +245,11 @@ final class StoreOpener(
 
   private def owns(table: LiveTable): Boolean = registry.isOwned(table, this)
 
-  /** Another provider may have taken the table since this open chose it. */
-  private def requireOwned(table: LiveTable): Unit = if (!owns(table)) throw gone(table)
+  /**
+   * From now on an open uses the table, which does not give way while it moves. Another provider may have taken it since
+   * this open chose it.
+   */
+  private def use(table: LiveTable): Unit = if (!registry.enter(table, this)) throw gone(table)
 
   /** Why a table is not this provider's any more. */
   private def gone(table: LiveTable): LaminaError =
@@ -268,24 +265,28 @@ final class StoreOpener(
         s"the table of $id was taken over by another run of the query; stop one of the two, the task is tried again"
       )
 
-  /** Before a writer moves the table: nobody reads on what this takes away, and it is still this provider's. */
-  private def awaitReaders(table: LiveTable, base: Option[String]): Unit = {
-    if (!table.holdsRowsOf(base)) turns.awaitReaders(table, turns.deadline())
-    requireOwned(table)
+  /**
+   * Before a writer moves the table, to its base or by its commit: nobody reads on what this takes away, and the table
+   * does not give way.
+   */
+  private def awaitReaders(table: LiveTable): Unit = {
+    turns.awaitReaders(table, turns.deadline())
+    use(table)
   }
 
   /** This provider's table, one that another provider had at that attempt, or a new one. */
   private def tableFor(attempt: Option[String], streaming: Boolean): LiveTable = {
     val content = Attempts.content(attempt)
-    val busy = live != null && live.synchronized(owns(live) && live.isBusy)
-    if (streaming && !busy && content != Attempts.Empty && !holds(attempt)) {
+    // A table that is read on is not given up for another one: the open waits for it, or gets one of its own.
+    val isUsed = live != null && live.synchronized(owns(live) && (live.isBusy || live.hasReaders))
+    if (streaming && !isUsed && content != Attempts.Empty && !holds(attempt)) {
       handOver(attempt, content) match {
         case Some(table) => adopt(table)
         case None => registry.evictOf(storeKey(streaming))
       }
     }
     if (live == null || !owns(live)) {
-      val created = new LiveTable(pool)
+      val created = new LiveTable(pool, registry, scheduling)
       registry.add(created, this)
       adopt(created)
     }
@@ -342,7 +343,7 @@ final class StoreOpener(
   }
 
   private def privateTable(): LiveTable = {
-    val table = new LiveTable(pool)
+    val table = new LiveTable(pool, registry, scheduling)
     registry.addPrivate(table, this)
     table
   }
@@ -446,7 +447,7 @@ final class StoreOpener(
 
   def maintainMemory(): Unit = {
     val table = live
-    if (table != null && owns(table)) Reclaimer.submit(table)
+    if (table != null && owns(table)) scheduling.reclaim(table)
   }
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */

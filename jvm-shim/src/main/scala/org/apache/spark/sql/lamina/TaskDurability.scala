@@ -7,7 +7,7 @@ import org.json4s.JValue
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.lamina.errors.LaminaError
-import org.apache.spark.sql.lamina.wire.PendingCommit
+import org.apache.spark.sql.lamina.wire.CommitAnswer
 
 /**
  * A commit whose change set was sent and whose file is not known to be durable yet.
@@ -15,7 +15,7 @@ import org.apache.spark.sql.lamina.wire.PendingCommit
  * Whoever needs to know settles it: the end of the task, the next open of the store, the closing of the provider. The
  * first to do so waits; the others get the same outcome. A commit that failed takes the table back to its base.
  */
-final class DurableCommit(live: LiveTable, content: String, answer: PendingCommit, onDurable: (JValue, Long) => Unit) {
+final class DurableCommit(live: LiveTable, content: String, answer: CommitAnswer, onDurable: (JValue, Long) => Unit) {
   private val sentNanos = System.nanoTime()
   private var settled = false
   private var failure: Throwable = _

@@ -8,11 +8,11 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** One writer at a time: those that come later wait, and one that cannot go on is taken over by abort. */
-private[lamina] final class WriterTurns(id: StateStoreId) extends Logging {
+private[lamina] final class WriterTurns(id: StateStoreId, scheduling: Scheduling) extends Logging {
   import WriterTurns._
 
-  /** Until when an open that begins now waits, on the clock of `System.nanoTime`. */
-  def deadline(): Long = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(TimeoutMs)
+  /** Until when an open that begins now waits, on the clock of the scheduling. */
+  def deadline(): Long = scheduling.nanoTime() + TimeUnit.MILLISECONDS.toNanos(TimeoutMs)
 
   /**
    * Waits until the table has no writer, or is no more its opener's. Under its lock, which is given back meanwhile.
@@ -23,14 +23,14 @@ private[lamina] final class WriterTurns(id: StateStoreId) extends Logging {
   def await(table: LiveTable, deadline: Long, isOwned: () => Boolean): Unit = {
     if (isOwned()) takeOverIfEnded(table)
     while (isOwned() && table.writer != null) {
-      if (System.nanoTime() > deadline || isMine(table.writer)) {
+      if (scheduling.nanoTime() > deadline || isMine(table.writer)) {
         throw new LaminaError(
           LaminaError.StoreState,
           s"$id is being written by ${table.writer}, and a second writer waits for its task to end for $TimeoutMs ms " +
             "at most; end that task, or look for a query that runs twice"
         )
       }
-      table.wait(PollMs)
+      scheduling.await(table, PollMs)
       if (isOwned()) takeOverIfEnded(table)
     }
   }
@@ -40,7 +40,8 @@ private[lamina] final class WriterTurns(id: StateStoreId) extends Logging {
    * Two actions on one batch may run side by side. Under the table's lock, which is given back meanwhile.
    */
   def awaitReaders(table: LiveTable, deadline: Long): Unit =
-    while (table.isReadOnBesides(TaskContext.get()) && System.nanoTime() < deadline) table.wait(PollMs)
+    while (table.isReadOnBesides(TaskContext.get()) && scheduling.nanoTime() < deadline)
+      scheduling.await(table, PollMs)
 
   /**
    * Aborts a writer that cannot go on: its task has ended, or this thread, which would have to, opens the store again.

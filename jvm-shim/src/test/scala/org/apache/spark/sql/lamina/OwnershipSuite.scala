@@ -133,4 +133,73 @@ class OwnershipSuite extends ProviderFixture {
     task.markTaskCompleted(None)
     assert(restored(id, 2, second) == Map(1L -> 1, 2L -> 2))
   }
+
+  test("a table that is being loaded does not give way, though its query has stopped") {
+    val id = newId()
+    val provider = provideHeld(id)
+    val attempts = (0 to 2).scanLeft(Option.empty[String]) { (base, version) =>
+      commit(provider, version.toLong, base)(put(_, version.toLong -> version))
+    }
+    val gate = new Gate
+    provider.held.onLoad = gate
+    provider.stopped = true
+    val task = TaskContext.empty()
+    val (_, opened) = inThread(asTask(task)(contents(provider.getReadStore(1, attempts(1)))))
+    assert(gate.isReached())
+    while (TableRegistry.ofExecutor.evictOne()) ()
+    gate.letGo()
+    assert(opened().get == Map(0L -> 0))
+    task.markTaskCompleted(None)
+    provider.close()
+    while (TableRegistry.ofExecutor.evictOne()) ()
+  }
+
+  test("a table that a task reads on is not given up for one that another provider has left") {
+    val id = newId()
+    val first = provideHeld(id)
+    val left = commit(first, 0, None)(put(_, 1L -> 1))
+    first.close()
+    val second = provideHeld(id)
+    val (reading, other) = (TaskContext.empty(), TaskContext.empty())
+    val (store, rows) = asTask(reading) {
+      val store = second.getStore(0)
+      put(store, 2L -> 2, 3L -> 3)
+      store.commit()
+      Option(table(store).pending).foreach(_.settle())
+      (store, store.iterator(family))
+    }
+    assert(asTask(other)(contents(second.getReadStore(1, left))) == Map(1L -> 1))
+    assert(asTask(reading)(rows.map(_.value.getInt(0)).toSet) == Set(2, 3))
+    assert(!table(store).closed)
+    Seq(reading, other).foreach(_.markTaskCompleted(None))
+    second.close()
+    while (TableRegistry.ofExecutor.evictOne()) ()
+  }
+
+  test("an open that was upgraded to another table keeps its transaction when the one it read first is closed") {
+    val id = newId()
+    val first = provideHeld(id)
+    val start = commit(first, 0, None)(put(_, 7L -> 7))
+    val base = commit(first, 1, start)(store => { put(store, 1L -> 1); store.remove(key(7L), family) })
+    val task = TaskContext.empty()
+    val reader = asTask(task)(first.getReadStore(2, base))
+    val read = table(reader.asInstanceOf[StateStore])
+    first.close()
+    val second = provideHeld(id)
+    second.getReadStore(2, base).release()
+    commit(second, 1, start)(put(_, 9L -> 9))
+    val changed = asTask(task) {
+      val store = first.upgradeReadStoreToWriteStore(reader, 2, base)
+      assert(table(store) ne read)
+      TableRegistry.ofExecutor.drop(read)
+      put(store, 2L -> 2)
+      assert(contents(store) == Map(1L -> 1, 2L -> 2))
+      store.commit()
+      attempt(store)
+    }
+    task.markTaskCompleted(None)
+    assert(restored(id, 3, changed) == Map(1L -> 1, 2L -> 2))
+    second.close()
+    while (TableRegistry.ofExecutor.evictOne()) ()
+  }
 }

@@ -53,6 +53,35 @@ class SideBySideSuite extends ProviderFixture {
       provider.close()
     }
 
+  test("a task that has committed no change and reads on keeps its rows, and another one of the same base waits") {
+    val provider = provide(newId())
+    val base = commit(provider, 0, None)(put(_, 1L -> 1, 2L -> 2))
+    val (first, second) = (TaskContext.empty(), TaskContext.empty())
+    val rows = asTask(first) {
+      val store = provider.getStore(1, base)
+      store.commit()
+      store.iterator(family)
+    }
+    var committed = Try(0L)
+    val other = new Thread(() =>
+      committed = Try(asTask(second) {
+        val store = provider.getStore(1, base)
+        put(store, 1L -> 10)
+        store.commit()
+      })
+    )
+    other.start()
+    eventually(timeout(60.seconds)) {
+      assert(!other.isAlive || other.getStackTrace.exists(_.getMethodName == "awaitReaders"))
+    }
+    assert(rows.map(pair => pair.key.getLong(0) -> pair.value.getInt(0)).toMap == Map(1L -> 1, 2L -> 2))
+    first.markTaskCompleted(None)
+    other.join()
+    assert(committed.get == 2)
+    second.markTaskCompleted(None)
+    provider.close()
+  }
+
   test("a task that reads nothing after its commit holds nobody up, however long it goes on") {
     val provider = provide(newId())
     val base = commit(provider, 0, None)(put(_, 1L -> 1))

@@ -4,6 +4,22 @@ import java.util.concurrent.{CompletableFuture, Executor, RejectedExecutionExcep
 
 import org.json4s.JValue
 
+/** What becomes of a commit of which everything was sent. */
+trait CommitAnswer {
+
+  /**
+   * Waits until the commit is durable and returns the engine's answer; may be called again.
+   *
+   * @param isGivenUp looked at again and again: whether nobody waits any more
+   * @throws errors.LaminaError what the engine answered, or `engine.lost`, `engine.deadline`
+   * @throws InterruptedException if this thread is interrupted, or `isGivenUp`; the commit goes on
+   */
+  def await(isGivenUp: () => Boolean = () => false): JValue
+
+  /** Runs `action` when the outcome is known. */
+  def whenDone(action: () => Unit): Unit
+}
+
 /**
  * A commit of which everything was sent and whose answer is due when it is durable.
  *
@@ -11,7 +27,8 @@ import org.json4s.JValue
  * connection on which it waits. An error that says that the engine was lost, or that the deadline passed, leaves open
  * whether the attempt was published; its id tells.
  */
-final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, cancelRequest: Long => Unit) {
+final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, cancelRequest: Long => Unit)
+    extends CommitAnswer {
   private val result = new CompletableFuture[Either[Throwable, JValue]]
 
   try readers.execute(() => receive())
@@ -23,14 +40,7 @@ final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, 
   /** Whether the answer has been read; then `await` does not wait. */
   def isDone: Boolean = result.isDone
 
-  /**
-   * Waits until the commit is durable and returns the engine's answer; may be called again.
-   *
-   * @param isGivenUp looked at again and again: whether nobody waits any more
-   * @throws errors.LaminaError what the engine answered, or `engine.lost`, `engine.deadline`
-   * @throws InterruptedException if this thread is interrupted, or `isGivenUp`; the commit goes on
-   */
-  def await(isGivenUp: () => Boolean = () => false): JValue = {
+  override def await(isGivenUp: () => Boolean): JValue = {
     var outcome: Either[Throwable, JValue] = null
     val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(exchange.waitMs)
     while (outcome == null) {
@@ -44,8 +54,7 @@ final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, 
     }
   }
 
-  /** Runs `action` when the outcome is known. */
-  def whenDone(action: () => Unit): Unit = {
+  override def whenDone(action: () => Unit): Unit = {
     result.whenComplete((_, _) => DaemonThreads.guarded("What follows a commit")(action()))
     ()
   }
