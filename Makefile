@@ -145,6 +145,8 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/nightly $(call REPORT,nightly)
 	$(PY) -m tests.promises test-nightly
+	$(SBT) -Dlamina.model.first=$$(date +%j)00000 -Dlamina.model.seeds=20000 \
+		"$(NEWEST)/testOnly org.apache.spark.sql.lamina.model.*"
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	LAMINA_ALL_COMPILERS=1 $(MAKE) test-kill KILL_MINUTES=100
 	$(MAKE) test-arm64

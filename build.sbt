@@ -134,6 +134,8 @@ lazy val forkedTests: Seq[Setting[_]] = Seq(
   Test / baseDirectory := file(".").getAbsoluteFile,
   Test / javaOptions ++= Seq("-Xmx2g", "-Xss4m", "-XX:+IgnoreUnrecognizedVMOptions") ++ sparkModuleOptions,
   Test / javaOptions += s"-Dlog4j2.configurationFile=${file("project/log4j2-test.properties").getAbsoluteFile.toURI}",
+  // Which seeds of the concurrent model run, see docs/guide/operations.md.
+  Test / javaOptions ++= sys.props.toSeq.collect { case (key, value) if key.startsWith("lamina.") => s"-D$key=$value" },
   Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oDF")
 )
 

@@ -134,26 +134,6 @@ class OwnershipSuite extends ProviderFixture {
     assert(restored(id, 2, second) == Map(1L -> 1, 2L -> 2))
   }
 
-  test("a table that is being loaded does not give way, though its query has stopped") {
-    val id = newId()
-    val provider = provideHeld(id)
-    val attempts = (0 to 2).scanLeft(Option.empty[String]) { (base, version) =>
-      commit(provider, version.toLong, base)(put(_, version.toLong -> version))
-    }
-    val gate = new Gate
-    provider.held.onLoad = gate
-    provider.stopped = true
-    val task = TaskContext.empty()
-    val (_, opened) = inThread(asTask(task)(contents(provider.getReadStore(1, attempts(1)))))
-    assert(gate.isReached())
-    while (TableRegistry.ofExecutor.evictOne()) ()
-    gate.letGo()
-    assert(opened().get == Map(0L -> 0))
-    task.markTaskCompleted(None)
-    provider.close()
-    while (TableRegistry.ofExecutor.evictOne()) ()
-  }
-
   test("a table that a task reads on is not given up for one that another provider has left") {
     val id = newId()
     val first = provideHeld(id)

@@ -1,0 +1,218 @@
+package org.apache.spark.sql.lamina.model
+
+import scala.collection.mutable
+
+import org.apache.hadoop.conf.Configuration
+import org.json4s.{JObject, JValue}
+
+import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
+import org.apache.spark.sql.lamina._
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.{EntrySink, Ops}
+import org.apache.spark.sql.lamina.wire.{CommitAnswer, ProcessSettings}
+import org.apache.spark.unsafe.Platform
+
+/** A fault that the model injects. */
+private[lamina] object Fault {
+  def apply(what: String): LaminaError = new LaminaError(LaminaError.StorageFailed, s"fault: $what")
+  def is(error: Throwable): Boolean = String.valueOf(error.getMessage).contains("fault: ")
+}
+
+/** An attempt that was published: what it changed, and all rows that it makes. */
+private[lamina] final case class Published(
+    base: Option[String],
+    families: ColumnFamilies,
+    changes: Seq[ModelStorage.Entry],
+    rows: Map[ModelStorage.Key, Seq[Byte]]
+)
+
+/** The storage of a store, in memory, with what is under way to it. */
+private[lamina] final class ModelStorage(threads: ModelThreads) {
+
+  private val files = mutable.HashMap.empty[String, Published]
+  private val uploads = mutable.ArrayBuffer.empty[Upload]
+  private var attempts = 0
+
+  /** Attempts that Spark was told of as failed. */
+  private val failures = mutable.HashSet.empty[String]
+
+  def failed: Set[String] = synchronized(failures.toSet)
+
+  def newAttempt(version: Long): String = synchronized {
+    attempts += 1
+    f"L1.$version.1.o.-.$attempts%032x"
+  }
+
+  /** What an attempt published; nothing for the empty store. */
+  def file(attempt: Option[String]): Published = synchronized {
+    attempt.fold(Published(None, ColumnFamilies.Empty, Nil, Map.empty)) { attempt =>
+      files.getOrElse(attempt, throw new LaminaError(LaminaError.FileMissing, s"$attempt was not published"))
+    }
+  }
+
+  /** The attempts from `have` to `wanted`, oldest first, where `have` is what `wanted` was made of. */
+  def since(have: String, wanted: String): Option[Seq[String]] = synchronized {
+    val line = Iterator.iterate(Option(wanted))(_.flatMap(files(_).base)).takeWhile(_.isDefined).flatten.toSeq
+    Option(line.indexOf(have)).filter(_ > 0).map(line.take(_).reverse)
+  }
+
+  /** The answer to a commit, which another thread gives. */
+  def upload(attempt: String, published: Published): CommitAnswer = synchronized {
+    val upload = new Upload(attempt, published)
+    uploads += upload
+    upload
+  }
+
+  def isIdle: Boolean = synchronized(uploads.isEmpty)
+
+  /** Ends one upload: it is published, or fails, or is published and told as a failure. */
+  def endOne(): Unit = {
+    val upload = synchronized(uploads.remove(threads.choose(uploads.size)))
+    val fails = threads.oneIn(4)
+    synchronized {
+      if (!fails || threads.oneIn(4)) files(upload.attempt) = upload.published
+      if (fails) failures += upload.attempt
+    }
+    upload.end(if (fails) Left(Fault(s"the upload of ${upload.attempt}")) else Right(JObject()))
+  }
+
+  private final class Upload(val attempt: String, val published: Published) extends CommitAnswer {
+    @volatile private var result: Either[Throwable, JValue] = _
+    private var actions = Seq.empty[() => Unit]
+
+    def end(outcome: Either[Throwable, JValue]): Unit = {
+      val due = synchronized {
+        result = outcome
+        actions
+      }
+      due.foreach(_())
+    }
+
+    override def await(isGivenUp: () => Boolean): JValue = {
+      threads.awaitTrue(s"waits for the upload of $attempt")(result != null || isGivenUp())
+      if (result == null) throw new InterruptedException("nobody waits for the commit any more")
+      result.fold(error => throw error, identity)
+    }
+
+    override def whenDone(action: () => Unit): Unit = {
+      val isDone = synchronized {
+        if (result == null) actions :+= action
+        result != null
+      }
+      if (isDone) action()
+    }
+  }
+}
+
+private[lamina] object ModelStorage {
+  type Key = (Int, Seq[Byte])
+
+  final case class Entry(family: Int, op: Byte, key: Seq[Byte], value: Seq[Byte])
+}
+
+/** A store's side of the engine, which keeps commits in memory. Any call may be where another thread goes on. */
+private[lamina] final class ModelEngine(
+    storage: ModelStorage,
+    threads: ModelThreads,
+    checkLocks: () => Unit,
+    id: StateStoreId,
+    conf: StateStoreConf,
+    hadoop: Configuration,
+    process: ProcessSettings,
+    settings: Map[String, String]
+) extends EngineStore(id, conf, hadoop, process, settings) {
+  import ModelStorage.Entry
+
+  @volatile var isClosed = false
+
+  /** Who asks for a version: opens do so one by one. */
+  @volatile private var loader: Thread = _
+
+  private def call(what: String): Unit = {
+    checkLocks()
+    threads.interruptibly(what)
+  }
+
+  override def handle(readOnly: Boolean): EngineHandle =
+    new EngineHandle(null, 1L, readOnly, id.checkpointRootLocation, Map.empty)
+
+  override def begin(
+      version: Long,
+      attempt: Option[String],
+      loadEmpty: Boolean,
+      forceSnapshot: Boolean,
+      have: Boolean
+  ): Begun = alone("begin") {
+    storage.file(attempt)
+    Begun(handle(readOnly = false), storage.newAttempt(version + 1), attempt, snapshot = false, None, lost = false)
+  }
+
+  override def resolve(version: Long, attempt: Option[String], readOnly: Boolean): Option[String] = alone("resolve") {
+    storage.file(attempt)
+    attempt
+  }
+
+  private def alone[A](what: String)(answer: => A): A = {
+    if (loader != null) throw new Violation(Rules.OpensOneByOne, s"$what beside an open of $loader")
+    loader = Thread.currentThread()
+    try {
+      call(what)
+      val result = answer
+      call(s"$what has an answer")
+      result
+    } finally loader = null
+  }
+
+  override def load(version: Long, attempt: Option[String], have: Option[Position])(
+      onHeader: LoadHeader => Unit
+  )(sink: EntrySink): Unit = alone("load") {
+    val wanted = storage.file(attempt)
+    val steps = have.filterNot(_ => threads.oneIn(3)).flatMap(at => storage.since(at.content, attempt.get))
+    val counts = wanted.families.all.map(family => family.id -> wanted.rows.keys.count(_._1 == family.id).toLong).toMap
+    onHeader(LoadHeader(attempt, fromHave = steps.isDefined, wanted.families, counts))
+    val entries = steps match {
+      case Some(attempts) => attempts.flatMap(step => storage.file(Some(step)).changes)
+      case None => wanted.rows.toSeq.map { case ((family, key), value) => Entry(family, Ops.Put, key, value) }
+    }
+    val breaksOff = if (threads.oneIn(6)) threads.choose(entries.size + 1) else -1
+    entries.zipWithIndex.foreach { case (entry, index) =>
+      if (index % 3 == 0) call(s"load sends entry $index")
+      if (index == breaksOff) throw Fault("the stream broke off")
+      val (key, value) = (entry.key.toArray, entry.value.toArray)
+      val offset = Platform.BYTE_ARRAY_OFFSET.toLong
+      sink.entry(entry.family, entry.op, key, offset, key.length, value, offset, value.length)
+    }
+  }
+
+  override def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): CommitAnswer = {
+    call("commit")
+    val sent = sections.map { case (name, send) =>
+      val entries = mutable.ArrayBuffer.empty[Entry]
+      send { (family, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
+        def bytes(base: AnyRef, offset: Long, length: Int): Seq[Byte] =
+          Seq.tabulate(length)(at => Platform.getByte(base, offset + at))
+        entries += Entry(family, op, bytes(keyBase, keyOffset, keyLength), bytes(valueBase, valueOffset, valueLength))
+        if (entries.size % 3 == 0) threads.step(s"commit has $name ${entries.size}")
+      }
+      name -> entries.toSeq
+    }.toMap
+    val families = ColumnFamilies.fromJson(header())
+    if (threads.oneIn(20)) throw Fault("the change set was not taken")
+    val base = begun.baseAttempt
+    val rows = sent("increment").foldLeft(storage.file(base).rows) { (rows, entry) =>
+      if (entry.op == Ops.Delete) rows - (entry.family -> entry.key)
+      else rows + ((entry.family -> entry.key) -> entry.value)
+    }
+    sent.get("snapshot").foreach { entries =>
+      val whole = entries.map(entry => (entry.family -> entry.key) -> entry.value)
+      if (whole.toMap != rows || whole.size != rows.size)
+        throw new Violation(Rules.SendsWhatChanged, s"${begun.attempt}: its snapshot is not its base with its changes")
+    }
+    storage.upload(begun.attempt, Published(base, families, sent("increment"), rows))
+  }
+
+  override def maintain(): Unit = ()
+  override def bufferBytes: Long = 0L
+  override def close(): Unit = isClosed = true
+  override def closeLater(): Unit = close()
+}

@@ -1,0 +1,267 @@
+"""Mutants of the shim: one state, wait or check taken away each, and the rule that must find it.
+
+Rules are those of the concurrent model (`model/Rules.scala` among the tests of the shim). Where it takes a rare order
+of steps to notice, the test of that order must.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SHIM = Path("jvm-shim/src/main/scala/org/apache/spark/sql/lamina")
+TESTS = Path("jvm-shim/src/test/scala/org/apache/spark/sql/lamina")
+MODEL = "model/ConcurrentModelSuite.scala"
+
+READS = "an open that is not stale reads exactly the rows of its version"
+KEEPS_BYTES = "rows that were handed out in place keep their bytes as long as their task lives"
+FAILED = "a commit whose publication failed is not visible"
+ONE_WRITER = "there is one writer, and its table is in use"
+KEEPS_TRANSACTION = "a writer whose task lives keeps its transaction"
+READS_ON = "a task that reads on what it has committed is not cut off"
+NO_LOCK = "no lock of a table is held while the engine is called"
+ONE_BY_ONE = "opens of one provider ask the engine one after the other"
+REASONS = "an open or a commit fails only for a reason that it can name"
+NOTHING_LEFT = "nothing is left when all tasks have ended and all providers are closed"
+RUNNING = "a table of a query that runs is not evicted"
+NO_WAIT = "nobody waits for ever"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A text that is there once in a file of the shim, what stands in its place, and who must find that.
+
+    `rules` are rules of the model, of which the first that fails must be one, or all tests of another suite that fail.
+    """
+
+    name: str
+    file: str
+    text: str
+    replacement: str
+    rules: tuple[str, ...]
+    suite: str = MODEL
+
+    def applied(self, text: str) -> str:
+        """The file's text with the mutant in it."""
+        assert text.count(self.text) == 1, f"{self.file} has {self.text!r} {text.count(self.text)} times"
+        return text.replace(self.text, self.replacement)
+
+
+MUTANTS = [
+    # lifetimes
+    Mutant(
+        "a_reader_is_not_counted",
+        "LiveTable.scala",
+        "    table.readersActive(open.stamp)\n",
+        "",
+        (KEEPS_BYTES,),
+    ),
+    Mutant(
+        "space_of_rows_is_used_again_at_once",
+        "table/Resting.scala",
+        "first != null && first.epoch <= synchronized(oldestReader)",
+        "first != null",
+        (KEEPS_BYTES,),
+    ),
+    Mutant(
+        "pages_are_given_back_at_once",
+        "table/Resting.scala",
+        "!pages.isEmpty && pages.peekFirst()._1 <= oldest",
+        "!pages.isEmpty && oldest != 0L",
+        (KEEPS_BYTES,),
+    ),
+    Mutant(
+        "an_open_that_left_another_table_counts_as_left",
+        "LiveTable.scala",
+        "if (open.table eq this) open.table = null",
+        "open.table = null",
+        ("an open that was upgraded to another table keeps its transaction when the one it read first is closed",),
+        "OwnershipSuite.scala",
+    ),
+    Mutant(
+        "readers_are_not_stale_when_the_table_moves",
+        "LaminaStateStore.scala",
+        "(if (writing) live.writer ne open else live.generation != generation)",
+        "(writing && (live.writer ne open))",
+        (READS,),
+    ),
+    Mutant(
+        "an_open_whose_task_ended_while_it_sent_never_leaves",
+        "LiveTable.scala",
+        "if (open.state eq OpenState.Sending) open.leavesLater = true",
+        "if (open.state eq OpenState.Sending) ()",
+        (NOTHING_LEFT,),
+    ),
+    # undo
+    Mutant(
+        "an_abort_keeps_the_rows",
+        "table/StoreTable.scala",
+        "    families.values.foreach(_.abort())\n",
+        "    families.values.foreach(_.commit())\n",
+        (READS,),
+    ),
+    Mutant(
+        "a_step_back_keeps_the_rows",
+        "LiveTable.scala",
+        "    try table.stepBack()\n",
+        "    try ()\n",
+        (READS,),
+    ),
+    Mutant(
+        "a_failed_commit_is_not_taken_back",
+        "TaskDurability.scala",
+        "if (failure != null) live.rollBack(content)",
+        "if (failure == null) live.rollBack(Attempts.Empty)",
+        (FAILED,),
+    ),
+    Mutant(
+        "a_load_that_broke_off_on_top_keeps_what_came",
+        "LiveTable.scala",
+        "if (header.fromHave && miscount.isEmpty) table.abort()",
+        "if (header.fromHave && miscount.isEmpty) table.commit()",
+        (READS,),
+    ),
+    # siblings
+    Mutant(
+        "siblings_with_other_changes_count_as_equal",
+        "LiveTable.scala",
+        "other.digest == position.digest && other.families",
+        "other.families",
+        (READS,),
+    ),
+    Mutant(
+        "siblings_of_another_base_count",
+        "LiveTable.scala",
+        "before != null && other.base == before.content",
+        "before != null",
+        (READS,),
+    ),
+    Mutant(
+        "an_attempt_newer_than_its_table_is_loaded_without_stepping_back",
+        "LiveTable.scala",
+        "if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) stepBack()",
+        "if (oneBack.isDefined && sibling.isDefined) position = before",
+        (READS, REASONS),
+    ),
+    # registry
+    Mutant(
+        "a_table_with_a_transaction_is_handed_over",
+        "LiveTable.scala",
+        "!closed && !isBusy && (position",
+        "!closed && (position",
+        (ONE_WRITER, REASONS),
+    ),
+    Mutant(
+        "a_table_that_nobody_wants_is_not_closed",
+        "TableRegistry.scala",
+        "if (over) table.close()",
+        "if (over) ()",
+        (NOTHING_LEFT,),
+    ),
+    Mutant(
+        "a_leaving_table_never_rests",
+        "TableRegistry.scala",
+        "    (Leaving, Rest) -> Parked,\n",
+        "",
+        (NOTHING_LEFT,),
+    ),
+    Mutant(
+        "a_table_that_a_closed_provider_takes_is_in_use",
+        "TableRegistry.scala",
+        "if (taker.isClosed) entry.state = Leaving",
+        "if (taker.isClosed) entry.state = InUse",
+        (NOTHING_LEFT,),
+    ),
+    Mutant(
+        "a_table_that_a_closed_provider_makes_is_in_use",
+        "TableRegistry.scala",
+        "if (owner.isClosed) Leaving else InUse",
+        "InUse",
+        (NOTHING_LEFT,),
+    ),
+    Mutant(
+        "idle_tables_of_running_queries_give_way",
+        "TableRegistry.scala",
+        "idle.iterator.filter(_.isStopped)",
+        "idle.iterator",
+        (RUNNING,),
+    ),
+    Mutant(
+        "a_table_in_use_gives_way",
+        "TableRegistry.scala",
+        "val evicted = evict(_.state eq Parked).orElse",
+        "val evicted = evict(entry => (entry.state eq Parked) || (entry.state eq Idle)).orElse",
+        (RUNNING,),
+    ),
+    Mutant(
+        "a_table_that_moves_may_give_way",
+        "StoreOpener.scala",
+        "if (!registry.enter(table, this)) throw takenOver()",
+        "if (!owns(table) || (!table.isBusy && false)) throw takenOver()",
+        (REASONS, ONE_WRITER),
+    ),
+    Mutant(
+        "a_table_that_is_read_is_given_up_for_another_one",
+        "StoreOpener.scala",
+        " || (owns(live) && live.hasReaders)",
+        "",
+        (READS_ON,),
+    ),
+    # waits and turns
+    Mutant(
+        "a_second_writer_takes_over_at_once",
+        "WriterTurns.scala",
+        "val ended = writer != null && (writer.isOver || writer.isAbandonedBy(Thread.currentThread()))",
+        "val ended = writer != null",
+        (KEEPS_TRANSACTION,),
+    ),
+    Mutant(
+        "an_open_does_not_wait_for_the_last_commit",
+        "StoreOpener.scala",
+        "if (pending == null) settled = true else pending.settle()",
+        "settled = true",
+        (REASONS,),
+    ),
+    Mutant(
+        "a_writer_does_not_wait_for_those_who_read_on",
+        "StoreOpener.scala",
+        "    turns.awaitReaders(table, turns.deadline())\n",
+        "",
+        (READS_ON,),
+    ),
+    Mutant(
+        "opens_do_not_take_turns",
+        "StoreOpener.scala",
+        "    scheduling.acquire(opening)\n    try open\n    finally opening.unlock()\n",
+        "    open\n",
+        (ONE_BY_ONE,),
+    ),
+    Mutant(
+        "a_table_is_moved_under_its_lock",
+        "StoreOpener.scala",
+        "      move(table, version, base, source)\n",
+        "      table.synchronized(move(table, version, base, source))\n",
+        (NO_LOCK,),
+    ),
+    Mutant(
+        "a_move_never_ends",
+        "LiveTable.scala",
+        "  def endMove(): Unit = if (moving) {\n    moving = false\n",
+        "  def endMove(): Unit = if (moving) {\n",
+        (REASONS, NO_WAIT),
+    ),
+    Mutant(
+        "a_writer_that_ended_is_not_taken_over",
+        "LaminaStateStore.scala",
+        "      if (open.allows(TakeOver)) abort()\n      else if (open.allows(Release)) release()\n",
+        "",
+        (NOTHING_LEFT, NO_WAIT, KEEPS_TRANSACTION),
+    ),
+    Mutant(
+        "a_writer_may_change_rows_while_it_sends",
+        "Opens.scala",
+        "    (Sending, Commit) -> Committed,\n",
+        "    (Sending, Commit) -> Writing,\n",
+        (KEEPS_TRANSACTION, READS, ONE_WRITER),
+    ),
+]
