@@ -39,7 +39,8 @@ private[lamina] object TaskThreads {
   def runs(thread: Thread, task: Long): Boolean =
     thread.isAlive && !saysAnother(thread.getName, task) && mayBeInTask(thread.getStackTrace)
 
-  private def saysAnother(name: String, task: Long): Boolean = Name.findFirstMatchIn(name).exists(_.group(1) != s"$task")
+  private def saysAnother(name: String, task: Long): Boolean =
+    Name.findFirstMatchIn(name).exists(_.group(1) != s"$task")
 
   private def mayBeInTask(stack: Array[StackTraceElement]): Boolean =
     stack.length >= MostFrames || stack.exists(_.getClassName == Runner)

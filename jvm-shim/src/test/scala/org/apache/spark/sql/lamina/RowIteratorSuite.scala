@@ -91,7 +91,9 @@ class RowIteratorSuite extends ProviderFixture {
     intercept[StateStoreInvalidStamp](walk.hasNext)
   }
 
-  test("a walk of a reader that is upgraded to another table ends, and does not go on in the table that somebody else has") {
+  test(
+    "a walk of a reader that is upgraded to another table ends, and does not go on in the table that somebody else has"
+  ) {
     val id = newId()
     val one = provideHeld(id)
     val base = commit(one, 0, None)(put(_, 1L -> 1))

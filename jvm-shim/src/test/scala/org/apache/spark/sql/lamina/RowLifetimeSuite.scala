@@ -138,7 +138,8 @@ class RowLifetimeSuite extends ProviderFixture {
   }
 
   private def deep(body: => Unit): Unit = {
-    def descend(frames: Int): Int = if (frames == 0) { body; 0 } else 1 + descend(frames - 1)
+    def descend(frames: Int): Int = if (frames == 0) { body; 0 }
+    else 1 + descend(frames - 1)
     descend(3000)
     ()
   }
@@ -179,7 +180,9 @@ class RowLifetimeSuite extends ProviderFixture {
       assert(table.closed)
     }
 
-  test("an action at a task's end that fails, even for want of memory, stops neither the next one nor those of later tasks") {
+  test(
+    "an action at a task's end that fails, even for want of memory, stops neither the next one nor those of later tasks"
+  ) {
     @volatile var (next, later) = (false, false)
     def whenLeft(task: TaskContext)(action: => Unit): Unit =
       TaskThreads.whenLeft(Thread.currentThread(), task.taskAttemptId())(() => action)

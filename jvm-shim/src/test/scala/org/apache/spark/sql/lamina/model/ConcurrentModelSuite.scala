@@ -26,7 +26,11 @@ private[lamina] class ConcurrentModelSuite extends ProviderFixture {
 
   /** These tell of each task that fails, and here it is meant that many do. */
   private def levels(level: Level): Unit =
-    Seq(classOf[TaskContextImpl].getName, TaskDurability.getClass.getName.stripSuffix("$"), classOf[WriterTurns].getName)
+    Seq(
+      classOf[TaskContextImpl].getName,
+      TaskDurability.getClass.getName.stripSuffix("$"),
+      classOf[WriterTurns].getName
+    )
       .foreach(Configurator.setLevel(_, level))
 
   override protected def beforeAll(): Unit = {
@@ -42,7 +46,8 @@ private[lamina] class ConcurrentModelSuite extends ProviderFixture {
   /** What goes on around one store: three threads that run tasks, and those that do everything else. */
   private def start(threads: ModelThreads, tasks: Int): StoreModel = {
     val id = newId()
-    val model = new StoreModel(threads, (model, stayMs) => init(new ModelProvider(model), id, handOverMs = stayMs), family)
+    val model =
+      new StoreModel(threads, (model, stayMs) => init(new ModelProvider(model), id, handOverMs = stayMs), family)
     model.addProvider()
     val running = Seq.fill(3)(new AtomicReference[ModelTask])
     val atWork = new AtomicInteger(running.size)
@@ -83,7 +88,7 @@ private[lamina] class ConcurrentModelSuite extends ProviderFixture {
     }
     background("killer", tasks / 2, everyMs = 1000) {
       val number = threads.choose(running.size)
-      Option(running(number).get).foreach (_.kill(threads.interrupt(s"task thread $number")))
+      Option(running(number).get).foreach(_.kill(threads.interrupt(s"task thread $number")))
     }
     background("restart", 2 + tasks / 4, everyMs = 1500) {
       val last = model.provider()

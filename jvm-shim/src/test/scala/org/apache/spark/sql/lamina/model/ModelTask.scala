@@ -26,7 +26,20 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
   private val id = ModelTask.ids.incrementAndGet()
   private val number = model.newTask()
   private val context: TaskContextImpl =
-    new TaskContextImpl(0, 0, 0, id, 0, 1, null, new Properties, null, new org.apache.spark.executor.TaskMetrics, 1, Map.empty)
+    new TaskContextImpl(
+      0,
+      0,
+      0,
+      id,
+      0,
+      1,
+      null,
+      new Properties,
+      null,
+      new org.apache.spark.executor.TaskMetrics,
+      1,
+      Map.empty
+    )
   private var committed = Option.empty[(Long, Option[String])]
   private var provider: ModelProvider = _
   private var isRunning = true
@@ -59,7 +72,8 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
       try { context.markTaskCompleted(failure); true }
       catch { case NonFatal(error) => checkReason(error); false }
     if (failure.isEmpty && isDurable && !context.isInterrupted()) committed.foreach { case (version, attempt) =>
-      if (attempt.exists(model.isFailed)) throw new Violation(Rules.FailedIsInvisible, s"a task ended well with $attempt")
+      if (attempt.exists(model.isFailed))
+        throw new Violation(Rules.FailedIsInvisible, s"a task ended well with $attempt")
       model.confirm(version, attempt)
     }
   }
@@ -196,7 +210,8 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
       case _: StateStoreInvalidStamp | _: StateStoreOperationOutOfOrder =>
         // Python's thread may call when the task has ended.
         context.isCompleted() || (throw new Violation(Rules.KeepsTransaction, s"task $number", error))
-      case ours: LaminaError if ours.kind == LaminaError.StoreState => throw new Violation(Rules.NoWaitForEver, s"task $number", error)
+      case ours: LaminaError if ours.kind == LaminaError.StoreState =>
+        throw new Violation(Rules.NoWaitForEver, s"task $number", error)
       case ours: LaminaError =>
         Fault.is(ours) || ours.kind == LaminaError.MemoryCap || ours.kind == LaminaError.StoreStamp ||
         (ours.kind == LaminaError.StoreClosed && provider.isClosed)

@@ -244,7 +244,8 @@ private[lamina] final class StoreModel(
     providers.filterNot(_.isClosed).foreach(close)
     while (registry.evictOne()) ()
     providers.zipWithIndex.foreach { case (provider, number) =>
-      if (!provider.engine.isClosed) throw left(s"provider $number has a table, or its engine was not told that it left")
+      if (!provider.engine.isClosed)
+        throw left(s"provider $number has a table, or its engine was not told that it left")
     }
     val tablesLeft = StatePool.tables.get - tablesBefore
     if (tablesLeft != 0) throw left(s"$tablesLeft tables are counted")

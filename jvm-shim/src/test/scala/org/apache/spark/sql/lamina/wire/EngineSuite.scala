@@ -163,19 +163,24 @@ class EngineSuite extends EngineFixture {
     commit(engine, one)
     assert(kindOf(commit(engine, one, "fail")) == LaminaError.StorageDenied)
     becomes(0)
-    def stalled(): Unit = engine.feed(header ~ ("op" -> "feed") ~ ("peer" -> "stall"))(_ => ())((_, _, _, _, _, _, _) => ())
+    def stalled(): Unit =
+      engine.feed(header ~ ("op" -> "feed") ~ ("peer" -> "stall"))(_ => ())((_, _, _, _, _, _, _) => ())
     assert(kindOf(stalled()) == LaminaError.EngineDeadline)
     becomes(1)
     val started = new CountDownLatch(1)
     val reader = new Thread(() =>
-      Try(engine.feed(header ~ ("op" -> "feed") ~ ("peer" -> "stall"))(_ => started.countDown())((_, _, _, _, _, _, _) => ()))
+      Try(engine.feed(header ~ ("op" -> "feed") ~ ("peer" -> "stall"))(_ => started.countDown())(
+        (_, _, _, _, _, _, _) => ()
+      ))
     )
     reader.start()
     assert(started.await(Patience.toSeconds, TimeUnit.SECONDS))
     reader.interrupt()
     reader.join(Patience.toMillis)
     becomes(2)
-    intercept[IllegalStateException](engine.feed(header)(_ => throw new IllegalStateException("boom"))((_, _, _, _, _, _, _) => ()))
+    intercept[IllegalStateException](engine.feed(header)(_ => throw new IllegalStateException("boom"))(
+      (_, _, _, _, _, _, _) => ()
+    ))
     becomes(3)
   }
 

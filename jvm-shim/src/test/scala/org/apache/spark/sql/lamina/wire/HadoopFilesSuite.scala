@@ -38,7 +38,8 @@ class HadoopFilesSuite extends AnyFunSuite {
     val refuses = new AtomicBoolean(true)
     val all = DaemonThreads("served")
     val threads: ThreadFactory = work =>
-      if (refuses.getAndSet(false)) throw new OutOfMemoryError("unable to create native thread") else all.newThread(work)
+      if (refuses.getAndSet(false)) throw new OutOfMemoryError("unable to create native thread")
+      else all.newThread(work)
     val directory = PrivateDirectory.create(System.getProperty("java.io.tmpdir"))
     val files = HadoopFiles.listen(directory, token, "test", threads)
     try {
