@@ -61,7 +61,8 @@ MUTANTS = [
         "table/Resting.scala",
         "first != null && first.epoch <= synchronized(oldestReader)",
         "first != null",
-        (KEEPS_BYTES,),
+        ("rows that are given up are used again when their readers have ended, and no batch has to begin for that",),
+        "RowLifetimeSuite.scala",
     ),
     Mutant(
         "pages_are_given_back_at_once",
@@ -84,13 +85,6 @@ MUTANTS = [
         "(if (writing) live.writer ne open else live.generation != generation)",
         "(writing && (live.writer ne open))",
         (READS,),
-    ),
-    Mutant(
-        "an_open_whose_task_ended_while_it_sent_never_leaves",
-        "LiveTable.scala",
-        "if (open.state eq OpenState.Sending) open.leavesLater = true",
-        "if (open.state eq OpenState.Sending) ()",
-        (NOTHING_LEFT,),
     ),
     # undo
     Mutant(
@@ -119,7 +113,8 @@ MUTANTS = [
         "LiveTable.scala",
         "if (header.fromHave && miscount.isEmpty) table.abort()",
         "if (header.fromHave && miscount.isEmpty) table.commit()",
-        (READS,),
+        ("a load that breaks off leaves the version that was there, or none, but never a part",),
+        "LiveTableSuite.scala",
     ),
     # siblings
     Mutant(
@@ -249,13 +244,6 @@ MUTANTS = [
         "  def endMove(): Unit = if (moving) {\n    moving = false\n",
         "  def endMove(): Unit = if (moving) {\n",
         (REASONS, NO_WAIT),
-    ),
-    Mutant(
-        "a_writer_that_ended_is_not_taken_over",
-        "LaminaStateStore.scala",
-        "      if (open.allows(TakeOver)) abort()\n      else if (open.allows(Release)) release()\n",
-        "",
-        (NOTHING_LEFT, NO_WAIT, KEEPS_TRANSACTION),
     ),
     Mutant(
         "a_writer_may_change_rows_while_it_sends",

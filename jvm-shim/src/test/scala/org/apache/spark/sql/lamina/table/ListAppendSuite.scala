@@ -19,9 +19,20 @@ class ListAppendSuite extends AnyFunSuite {
       family.append(key, base, key.length, elements, base, elements.length)
     }
 
-    def valueOf(list: Int): Array[Byte] = {
+    private def rowOf(list: Int): Long = {
       val key = s"list $list".getBytes
-      val row = family.get(key, base, key.length)
+      family.get(key, base, key.length)
+    }
+
+    /** As `append`; the bytes of the list that were copied for it. */
+    def copiedBy(list: Int, bytes: Int, fill: Byte): Long = {
+      val (before, length) = (Rows.valueAddress(rowOf(list)), Rows.valueLength(rowOf(list)))
+      append(list, bytes, fill)
+      if (Rows.valueAddress(rowOf(list)) == before) 0L else length
+    }
+
+    def valueOf(list: Int): Array[Byte] = {
+      val row = rowOf(list)
       val value = new Array[Byte](Rows.valueLength(row))
       Platform.copyMemory(null, Rows.valueAddress(row), value, base, value.length)
       value
@@ -61,7 +72,9 @@ class ListAppendSuite extends AnyFunSuite {
       s"after a thousand transactions that append to $lists lists of $elements elements, these take at most half as much again"
     ) {
       val in = committed(lists, elements * bytes)
-      for (version <- 1 to 1000) in.transaction(in.append(version % lists, bytes, version.toByte))
+      var copied = 0L
+      for (version <- 1 to 1000) in.transaction(copied += in.copiedBy(version % lists, bytes, version.toByte))
+      assert(copied <= (lists * elements + 1000 * 10) * bytes, "each list once, and ten times what was appended")
       val listBytes = in.table.keyValueBytes(0)
       assert(listBytes >= (lists * elements + 1000) * bytes)
       val memory = in.table.memory
