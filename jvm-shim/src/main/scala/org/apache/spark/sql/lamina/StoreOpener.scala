@@ -186,6 +186,7 @@ final class StoreOpener(
   private def opened(version: Long)(open: => LaminaStateStore): LaminaStateStore =
     try {
       if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
+      if (pool.isNearlyFull) registry.askLater()
       var opened = false
       try {
         val store = open

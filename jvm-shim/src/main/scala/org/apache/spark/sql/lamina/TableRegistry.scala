@@ -5,6 +5,7 @@ import java.util.concurrent.TimeUnit
 import scala.collection.mutable
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.lamina.wire.DaemonThreads
 
 /**
  * Which store a table belongs to, whatever provider or run has it: the checkpoint's uuid and the store within it.
@@ -69,6 +70,9 @@ trait TableOwner {
 
   /** Guarded by the registry. */
   private[lamina] var isClosed = false
+
+  /** Until when the driver's word counts that its query has stopped; an open ends that. Guarded by the registry. */
+  private[lamina] var stoppedUntil = Long.MinValue
 }
 
 /**
@@ -95,6 +99,10 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   /** Least recently used first. */
   private val tables = mutable.LinkedHashMap.empty[LiveTable, Entry]
 
+  /** Whether a thread asks the driver, and when the next one may. */
+  private var asking = false
+  private var nextAsk = Long.MinValue
+
   // ---- what a provider does
 
   /** Makes a table known that `owner` has just made and will enter. */
@@ -118,6 +126,7 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
 
   /** An open of `owner` begins to use the table; false where it is not the owner's any more. */
   def enter(table: LiveTable, owner: TableOwner): Boolean = synchronized {
+    owner.stoppedUntil = Long.MinValue
     tables.get(table).exists(entry => (entry.owner eq owner) && apply(table, entry, Enter))
   }
 
@@ -214,16 +223,52 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
 
   /**
    * Memory is short: closes one table, the least recently used of those that are parked, else one of a query that has
-   * stopped. Whether there was one. Tables in use are left alone, and none of them is waited for.
+   * stopped. Whether there was one. Tables in use are left alone, and none of them is waited for. Who holds a table's lock,
+   * as row calls do, does not wait for the driver either, and goes by what that said last.
    */
   def evictOne(): Boolean = {
     val evicted = evict(_.state eq Parked).orElse {
-      val idle = synchronized(tables.values.filter(_.state eq Idle).map(_.owner).toSeq.distinct)
-      idle.iterator.filter(_.isStopped)
+      val isRowCall = synchronized(tables.keysIterator.exists(Thread.holdsLock(_)))
+      if (isRowCall) askLater()
+      val stopped: TableOwner => Boolean = if (isRowCall) isKnownStopped else ask
+      idleOwners.iterator.filter(stopped)
         .flatMap(owner => evict(entry => (entry.state eq Idle) && (entry.owner eq owner))).nextOption()
     }
     evicted.foreach(_.awaitReaders())
     evicted.isDefined
+  }
+
+  /** Memory gets short: asks the driver, on a thread of its own and not too often, which queries have stopped. */
+  def askLater(): Unit = {
+    val now = nowMs()
+    val due = synchronized {
+      val due = !asking && now >= nextAsk
+      if (due) {
+        asking = true
+        nextAsk = now + TableRegistry.AskAgainMs
+      }
+      due
+    }
+    if (due) DaemonThreads.guarded("Asking which queries have stopped") {
+      try DaemonThreads.start("lamina-stopped") {
+          try idleOwners.foreach(ask)
+          finally synchronized { asking = false }
+        }
+      catch { case error: Throwable => synchronized { asking = false }; throw error }
+      ()
+    }
+  }
+
+  private def idleOwners: Seq[TableOwner] =
+    synchronized(tables.values.filter(_.state eq Idle).map(_.owner).toSeq.distinct)
+
+  private def isKnownStopped(owner: TableOwner): Boolean = synchronized(nowMs() < owner.stoppedUntil)
+
+  /** Asks the driver, and remembers what it says. */
+  private def ask(owner: TableOwner): Boolean = {
+    val stopped = owner.isStopped
+    synchronized { owner.stoppedUntil = if (stopped) nowMs() + TableRegistry.KnownMs else Long.MinValue }
+    stopped
   }
 
   /** Closes the least recently used table that fits, if there is one. */
@@ -261,6 +306,10 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
 object TableRegistry {
   import Ownership._
   import OwnershipAction._
+
+  /** Between two rounds of questions to the driver, and how long its answers count. */
+  private val AskAgainMs = 5000L
+  private val KnownMs = 15000L
 
   /** That of this JVM. */
   val ofExecutor = new TableRegistry(

@@ -18,7 +18,9 @@ class TableRegistrySuite extends AnyFunSuite {
 
   private final class Provider(override val stayMs: Long = 60000L) extends TableOwner {
     var lefts = 0
-    @volatile var isStopped = false
+    @volatile var stopped = false
+    @volatile var onAsk: () => Unit = () => ()
+    override def isStopped: Boolean = { onAsk(); stopped }
     override def leftAll(): Unit = lefts += 1
   }
 
@@ -118,13 +120,42 @@ class TableRegistrySuite extends AnyFunSuite {
     val (_, running) = f.idle(f.second)
     val (_, parked) = f.parked()
     val writer = f.open(busy, f.first)
-    f.first.isStopped = true
+    f.first.stopped = true
     assert(f.registry.evictOne() && parked.closed && !stopped.closed)
     assert(f.registry.evictOne() && stopped.closed)
     assert(!f.registry.evictOne() && !busy.closed && !running.closed)
     busy.synchronized { busy.abort(); busy.leave(writer) }
     assert(f.registry.evictOne() && busy.closed)
     assert(!f.registry.isOwned(stopped, f.first), "its provider makes another one")
+  }
+
+  test("a call that holds a table's lock waits for no answer of the driver, and goes by those that others have got") {
+    val f = new Fixture
+    val (_, stopped) = f.idle()
+    val (_, used) = f.idle(f.second)
+    f.open(used, f.second)
+    f.first.stopped = true
+    @volatile var asked = Set.empty[Thread]
+    f.first.onAsk = () => asked += Thread.currentThread()
+    def pressed(): Boolean = used.synchronized(f.registry.evictOne())
+    eventually(timeout(60.seconds)) {
+      pressed()
+      assert(stopped.closed)
+    }
+    assert(!asked(Thread.currentThread()) && asked.size == 1)
+  }
+
+  test("an open makes void that its query has stopped") {
+    val f = new Fixture
+    val (_, live) = f.idle()
+    val (_, used) = f.idle(f.second)
+    f.open(used, f.second)
+    f.first.stopped = true
+    f.registry.askLater()
+    eventually(timeout(60.seconds))(assert(f.first.stoppedUntil > f.now))
+    f.commit(live, f.first, content)
+    assert(!used.synchronized(f.registry.evictOne()) && !live.closed)
+    assert(f.registry.evictOne() && live.closed, "who holds no lock asks")
   }
 
   test("where a store is loaded anew its parked tables are closed, and neither those in use nor another store's") {

@@ -78,6 +78,9 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
   /** Bytes of pages that are in use, or were and are still in memory: those of rows, indexes and logs. */
   def reservedBytes: Long = synchronized(reserved)
 
+  /** Whether seven eighths of the cap are taken. */
+  def isNearlyFull: Boolean = reservedBytes >= maxBytes - maxBytes / 8
+
   /** Memory for other things than rows: index segments, undo logs, ordered keys. */
   private[table] def allocate(bytes: Long): Long =
     if (bytes > Cells.MaxBytes) run(pagesFor(bytes))
