@@ -155,7 +155,7 @@ class Campaign:
         return kill_files.committed(self.checkpoint)
 
     def _failed(self, message: str) -> None:
-        told = re.findall(r"LaminaError: .*", message) or re.findall(
+        told = re.findall(r"(?:LaminaError|SparkRuntimeException): .*", message) or re.findall(
             r"Exception: Job aborted due to stage failure: [^.]*", message
         )
         self.own_failures.append((told or message.strip().splitlines() or [""])[0][:400])

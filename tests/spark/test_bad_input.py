@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,19 @@ def test_a_missing_state_file_is_named(streams: Streams) -> None:
         path.with_suffix(".away").rename(path)
     run = streams.run(totals, LAMINA, mode="complete")
     assert len(run.batches[1]) == 7
+
+
+def test_damage_is_told_in_one_sentence_where_a_query_with_foreach_batch_is_stopped_while_it_fails(
+    tmp_path: Path,
+) -> None:
+    *terminal, last = run_program("damaged_query.py", str(tmp_path)).splitlines()
+    files = [path.name for path in (tmp_path / "checkpoint" / "state").rglob("*.lam")]
+    exception = json.loads(last)
+    assert exception is not None, "\n".join(terminal)
+    for shown in (exception, "\n".join(terminal)):
+        assert any(re.search(rf"\[file\.damaged\] [^\n]*{re.escape(name)} is damaged: ", shown) for name in files)
+        assert "StackOverflowError" not in shown
+    # no stack trace of the JVM: the sentence, and where in the user's function it happened
+    assert "\tat " not in exception and len(exception.splitlines()) < 40
+    # Spark logs each task's error with a stack trace; that of an overflow has a thousand lines
+    assert len(terminal) < 800

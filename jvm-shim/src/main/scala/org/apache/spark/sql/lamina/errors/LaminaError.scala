@@ -1,15 +1,36 @@
 package org.apache.spark.sql.lamina.errors
 
+import org.apache.spark.{QueryContext, SparkRuntimeException}
+
 /**
  * The one error of lamina in the JVM.
+ *
+ * An error of Spark's own by type, since Spark hands those of a task to the program as they are; any other becomes the
+ * text of a "Job aborted" with stack traces. In PySpark that text is also what a query with `foreachBatch` is searched
+ * for as it stops, by a regular expression that recurses for each character: beyond 1,200 of them the stream's thread
+ * ends by a `StackOverflowError`. Spark's own stack traces alone are longer, so being short would not help.
  *
  * @param kind stable name of what went wrong, one of [[LaminaError.kinds]]; the same as in Python's `lamina.errors`
  * @param message what happened, to which file, version and store, and what to do about it; not an interface
  */
 final class LaminaError(val kind: String, message: String, cause: Throwable = null)
-    extends RuntimeException(s"[$kind] $message", cause)
+    extends SparkRuntimeException(
+      LaminaError.Condition,
+      Map("errorMessage" -> s"[$kind] $message"),
+      cause,
+      Array.empty[QueryContext],
+      ""
+    ) {
+
+  /** Without the SQL state that Spark appends. */
+  override def getMessage: String = s"[$kind] $message"
+}
 
 object LaminaError {
+
+  /** The one of Spark's error conditions whose whole text is a parameter. */
+  private val Condition = "_LEGACY_ERROR_USER_RAISED_EXCEPTION"
+
   val SettingsUnknown = "settings.unknown"
   val SettingsInvalid = "settings.invalid"
   val SettingsConflict = "settings.conflict"
