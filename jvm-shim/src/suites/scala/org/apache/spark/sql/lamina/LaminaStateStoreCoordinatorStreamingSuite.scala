@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina
 
-import org.scalatest.Outcome
+import org.scalatest.{Args, Status}
 
 import org.apache.spark.sql.execution.streaming.runtime.{MemoryStream, StreamExecution}
 import org.apache.spark.sql.execution.streaming.state.{LaggingStores, StateStoreCoordinatorStreamingSuite}
@@ -18,9 +18,9 @@ class LaminaStateStoreCoordinatorStreamingSuite extends StateStoreCoordinatorStr
   private val reportsInMaintenance = classOf[ReportsInMaintenanceProvider].getName
   private var isOfMaintenance = false
 
-  override protected def withFixture(test: NoArgTest): Outcome = {
-    isOfMaintenance = test.name.startsWith("SPARK-51358: Infrequent maintenance")
-    super.withFixture(test)
+  override protected def runTest(testName: String, args: Args): Status = {
+    isOfMaintenance = testName.startsWith("SPARK-51358: Infrequent maintenance")
+    super.runTest(testName, args)
   }
 
   override protected def withSQLConf[T](pairs: (String, String)*)(f: => T): T =
