@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Refe
 from lamina.storage import NotDurable
 from lamina.store import chain, v1
 from lamina.store.checkpoint_state import CheckpointState
+from lamina.store.commit_memory import CommitMemory
 from lamina.store.compaction import live_rows, pick
 from lamina.store.files import Opened, StoreFiles
 from lamina.store.memory_budget import Share
@@ -41,13 +42,6 @@ _ATTEMPTS_KEPT = 16
 _MAX_LINEAGE = 1_000
 _SPARE_LINEAGE = 28
 """Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
-
-_FREE_BYTES = 1 << 20
-"""A commit of less takes nothing of the budget: the number of connections bounds how many there are."""
-
-_REMOTE_UPLOAD_BYTES = 96 << 20
-_LOCAL_UPLOAD_BYTES = 16 << 20
-"""What a larger commit has in memory at most: batches as they come, and of an upload three times a part."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,6 @@ class Commits:
         self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
         self._clock = clock
         self._ids = ids
-        self._upload_bytes = _REMOTE_UPLOAD_BYTES if files.storage.remote else _LOCAL_UPLOAD_BYTES
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
 
@@ -208,8 +201,9 @@ class Commits:
             return written[0].to_json()
 
         name = file_name(request.attempt)
+        memory = CommitMemory(share, remote=self._files.storage.remote, rows=max(request.rows.values(), default=0))
         try:
-            self._files.publish(name, _within(share, self._upload_bytes, writer.chunks(sections.items(), manifest_of)))
+            self._files.publish(name, memory.written(writer.chunks(memory.received(sections), manifest_of)))
         except LaminaError as error:
             # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides,
             # unless what there is to see may not last
@@ -314,18 +308,6 @@ class Commits:
         if self._checkpoint.epoch is None:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
         return self._checkpoint.epoch
-
-
-def _within(share: Share, size: int, chunks: Iterable[Any]) -> Iterator[Any]:
-    """`chunks` of a file, of which a large one goes on once `size` bytes are free."""
-    written = 0
-    taken = False
-    for chunk in chunks:
-        written += len(chunk)
-        if written > _FREE_BYTES and not taken:
-            share.take(size)
-            taken = True
-        yield chunk
 
 
 def _check_rewrite(request: CommitRequest, begun: _Begun, brought: bool) -> None:

@@ -2,10 +2,12 @@
 
 1. A share that holds nothing waits until its bytes are free, first come first served. One that wants more than the
    bound gets it when nobody else holds any.
-2. A share that holds something never waits. It is given more where that is free and nobody waits; where it is not, it
-   goes on with what it holds, which is enough for one piece after the other.
-3. So nobody waits for somebody who waits: whoever holds bytes goes on to its end and gives them back.
-4. A share that is cancelled waits no longer, and what it holds is not counted any more: its thread may hang in a
+2. A share that holds something may wait for more, before all that hold nothing: it is nearer to its end.
+3. Where all that hold something wait, the first of them goes on beyond the bound, it alone, until it has given all
+   back. So somebody always goes on to its end, and the bound is exceeded by what one request needs.
+4. Reading ahead never waits: `try_take` gives where there is room and nobody waits.
+5. A share that must not wait for others, since its reader may be slow or stop, goes on beyond the bound.
+6. A share that is cancelled waits no longer, and what it holds is not counted any more: its thread may hang in a
    storage for good. Only so many threads hang in one storage at once (`engine.storage_calls`).
 """
 
@@ -51,10 +53,17 @@ class MemoryBudget:
         self._peak = 0
         self._waits = 0
         self._waiting: deque[Share] = deque()
+        self._growing: deque[Share] = deque()
+        self._holding: set[Share] = set()
+        self._beyond: Share | None = None
 
-    def share(self) -> Share:
-        """What one request takes of it."""
-        return Share(self)
+    def share(self, *, waits: bool = True) -> Share:
+        """What one request takes of it.
+
+        Args:
+            waits: False where it goes on beyond the bound rather than wait.
+        """
+        return Share(self, waits)
 
     def stats(self) -> dict[str, Any]:
         """The bound, what is held now and was at most, who waits now, and how often somebody had to."""
@@ -63,74 +72,99 @@ class MemoryBudget:
                 "max_bytes": self.max_bytes,
                 "held_bytes": self._held,
                 "peak_bytes": self._peak,
-                "waiting": len(self._waiting),
+                "waiting": len(self._waiting) + len(self._growing),
                 "waits": self._waits,
             }
 
     def _fits(self, size: int) -> bool:
         return self.max_bytes is None or self._held == 0 or self._held + size <= self.max_bytes
 
-    def _add(self, size: int) -> None:
-        self._held += size
+    def _may_take(self, share: Share, size: int) -> bool:
+        """Whether a share that is the first of those who wait goes on."""
+        if not share._held:
+            return not self._growing and self._waiting[0] is share and self._fits(size)
+        if self._growing[0] is not share:
+            return False
+        if not self._fits(size):
+            if self._beyond is not None or len(self._holding) > len(self._growing):
+                return False
+            self._beyond = share
+        return True
+
+    def _count(self, share: Share, change: int) -> None:
+        self._held += change
         self._peak = max(self._peak, self._held)
+        if share._held and not share._cancelled:
+            self._holding.add(share)
+        else:
+            self._holding.discard(share)
+            if self._beyond is share:
+                self._beyond = None
+        self._changed.notify_all()
 
 
 class Share:
     """What one request holds of a budget. One thread takes and gives; any thread may cancel."""
 
-    def __init__(self, budget: MemoryBudget) -> None:
+    def __init__(self, budget: MemoryBudget, waits: bool) -> None:
         self._budget = budget
+        self._waits = waits
         self._held = 0
         self._cancelled = False
 
+    @property
+    def held(self) -> int:
+        """Bytes that it holds."""
+        return self._held
+
     def take(self, size: int) -> None:
-        """Waits until `size` bytes are free, and holds them; the caller holds nothing before.
+        """Waits until `size` bytes are free, and holds them beside what it holds.
 
         Raises:
             LaminaError: `engine.cancelled` once the share was cancelled.
         """
-        assert self._held == 0, "who holds something must not wait"
         budget = self._budget
         with budget._changed:
-            if budget._waiting or not budget._fits(size):
-                budget._waits += 1
-                budget._waiting.append(self)
-                try:
-                    while not self._cancelled and (budget._waiting[0] is not self or not budget._fits(size)):
-                        budget._changed.wait()
-                finally:
-                    budget._waiting.remove(self)
-                    budget._changed.notify_all()
+            if self._waits and budget._beyond is not self and (self._others_wait() or not budget._fits(size)):
+                self._wait(size)
             if self._cancelled:
                 raise LaminaError.from_kind("engine.cancelled", "a request that waited for memory was cancelled")
-            budget._add(size)
-            self._held = size
+            self._held += size
+            budget._count(self, size)
+
+    def _others_wait(self) -> bool:
+        return bool(self._budget._growing or (self._budget._waiting and not self._held))
+
+    def _wait(self, size: int) -> None:
+        budget = self._budget
+        queue = budget._growing if self._held else budget._waiting
+        budget._waits += 1
+        queue.append(self)
+        # one that holds something and waits may be the last one that went on
+        budget._changed.notify_all()
+        try:
+            while not self._cancelled and not budget._may_take(self, size):
+                budget._changed.wait()
+        finally:
+            queue.remove(self)
+            budget._changed.notify_all()
 
     def try_take(self, size: int) -> bool:
         """Holds `size` bytes more where they are free and nobody waits; whether it does."""
         budget = self._budget
         with budget._changed:
-            if self._cancelled or budget._waiting or not budget._fits(size):
+            if self._cancelled or budget._waiting or budget._growing or not budget._fits(size):
                 return False
-            budget._add(size)
             self._held += size
+            budget._count(self, size)
             return True
-
-    def exceed(self, size: int) -> None:
-        """Holds `size` bytes more, free or not: one piece that cannot be smaller, of a request that has to go on."""
-        with self._budget._changed:
-            if not self._cancelled:
-                self._budget._add(size)
-            self._held += size
 
     def give(self, size: int) -> None:
         """Gives `size` bytes back."""
         with self._budget._changed:
             assert 0 <= size <= self._held
             self._held -= size
-            if not self._cancelled:
-                self._budget._held -= size
-            self._budget._changed.notify_all()
+            self._budget._count(self, 0 if self._cancelled else -size)
 
     def close(self) -> None:
         """Gives all back."""
@@ -140,9 +174,8 @@ class Share:
         """Ends the share's waiting, now and for ever; what it holds is free for others."""
         with self._budget._changed:
             if not self._cancelled:
-                self._budget._held -= self._held
-            self._cancelled = True
-            self._budget._changed.notify_all()
+                self._cancelled = True
+                self._budget._count(self, -self._held)
 
 
 def unbounded() -> Share:

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.errors import LaminaError
+from lamina.format.decoded_size import decoded_bytes
 from lamina.format.entries import decode, has_appends, messages
 from lamina.format.manifest import INCREMENT, CommitManifest, Reference
 from lamina.format.paths import SegmentName, parse_name
@@ -37,12 +38,6 @@ of which each takes round trips."""
 
 _BATCHES_AHEAD = 6
 
-_BATCH_BYTES = 4 << 20
-"""What a batch is taken for before a larger one has come: compressed, it does not say how large it will be."""
-
-_MOST_RATIO = 16
-"""A batch of a small section is not taken for more than so many times the section."""
-
 Place = tuple[str | None, int]
 """A section: path of its file, and offset in it."""
 
@@ -57,8 +52,8 @@ def stream(
     """The entries of `references`, reference by reference in its order.
 
     Args:
-        share: what is in memory at once is taken from it; a batch that was handed out counts until the next one is
-            asked for.
+        share: what is in memory at once is taken from it; a batch that was handed out counts until the one after it
+            was handed out, since a loop keeps the last one until then.
     Raises:
         LaminaError: `file.*` naming the file, where nothing else leads to the state; `engine.cancelled`.
     """
@@ -101,7 +96,7 @@ class _Reader:
     def __init__(self, files: StoreFiles, references: Sequence[Reference], share: Share) -> None:
         self._files = files
         self._share = share
-        self._batch_bytes = _BATCH_BYTES
+        self._handed_out = 0
         self._chain = references
         self._files_ahead = _REMOTE_FILES_AHEAD if files.storage.remote else _FILES_AHEAD
         self._last_appended: Reference | None = None
@@ -130,7 +125,7 @@ class _Reader:
         requested = 0
         for index, reference in enumerate(self._chain):
             if requested == index and not self._share.try_take(self._cost(reference)):
-                # nothing is being read: with all that is decoded out, nothing is held, and waiting holds nobody up
+                # nothing is being read, and what is decoded goes out before anybody waits
                 while decoded:
                     yield from self._taken(decoded)
                 self._share.take(self._cost(reference))
@@ -152,11 +147,10 @@ class _Reader:
                 if message is None:
                     break
                 schema, body = message
-                size = max(body.body.size, min(self._batch_bytes, _MOST_RATIO * reference.length))
+                size = max(body.body.size, decoded_bytes(body))
                 while not self._share.try_take(size):
                     if not decoded:
-                        # one batch goes on without room, so that the restore does
-                        self._share.exceed(size)
+                        self._share.take(size)
                         break
                     yield from self._taken(decoded)
                 decoded.append(_Decoding(reference, size, decoding.submit(decode, body, schema, where)))
@@ -179,15 +173,15 @@ class _Reader:
             yield schema, message
 
     def _taken(self, decoded: deque[_Decoding]) -> Iterator[pa.RecordBatch]:
-        """The next batch; what it took is given back when it is no longer used."""
+        """The next batch; once it was taken the one before it is no longer used."""
         first = decoded.popleft()
         batch = first.batch.result()
         if has_appends(batch):
             self._last_appended = first.reference
-        self._batch_bytes = max(self._batch_bytes, int(batch.nbytes))
         yield batch
         del batch
-        self._share.give(first.size)
+        self._share.give(self._handed_out)
+        self._handed_out = first.size
 
     def _fetch_ahead(
         self, pool: ThreadPoolExecutor, fetched: deque[Future[pa.NativeFile]], index: int, requested: int
