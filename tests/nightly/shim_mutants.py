@@ -120,8 +120,8 @@ MUTANTS = [
     Mutant(
         "siblings_with_other_changes_count_as_equal",
         "LiveTable.scala",
-        "other.digest == position.digest && other.families",
-        "other.families",
+        " && other.digest == digest",
+        "",
         (READS,),
     ),
     Mutant(
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         "an_attempt_newer_than_its_table_is_loaded_without_stepping_back",
         "LiveTable.scala",
-        "if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) stepBack()",
+        "if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) setAside()",
         "if (oneBack.isDefined && sibling.isDefined) position = before",
         (READS, REASONS),
     ),
@@ -177,8 +177,8 @@ MUTANTS = [
     Mutant(
         "idle_tables_of_running_queries_give_way",
         "TableRegistry.scala",
-        "idle.iterator.filter(_.isStopped)",
-        "idle.iterator",
+        "idleOwners.iterator.filter(stopped)",
+        "idleOwners.iterator",
         (RUNNING,),
     ),
     Mutant(
@@ -191,15 +191,15 @@ MUTANTS = [
     Mutant(
         "a_table_that_moves_may_give_way",
         "StoreOpener.scala",
-        "if (!registry.enter(table, this)) throw takenOver()",
-        "if (!owns(table) || (!table.isBusy && false)) throw takenOver()",
+        "if (!registry.enter(table, this)) throw gone(table)",
+        "if (!owns(table)) throw gone(table)",
         (REASONS, ONE_WRITER),
     ),
     Mutant(
         "a_table_that_is_read_is_given_up_for_another_one",
         "StoreOpener.scala",
-        " || (owns(live) && live.hasReaders)",
-        "",
+        "(live.isBusy || live.hasReaders)",
+        "live.isBusy",
         (READS_ON,),
     ),
     # waits and turns

@@ -124,10 +124,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   }
 }
 
-/**
- * The values of a row, for one open: refused once that has given its rows up. They stay readable, under the lock of the table
- * that they are in, where an upgrade makes their open go on with another one.
- */
+/** The values of a row, for one open: refused once that has given its rows up, or has gone on with another table. */
 final class ValuesIterator(store: LaminaStateStore, from: OpenFamily, row: Long) extends Iterator[UnsafeRow] {
   private val live = store.live
   private val elements = from.values(row)
@@ -135,12 +132,14 @@ final class ValuesIterator(store: LaminaStateStore, from: OpenFamily, row: Long)
   override def hasNext: Boolean = elements.hasNext
 
   override def next(): UnsafeRow =
-    if (from.codec.readsInPlace && store.open.readsInPlace && !store.open.left) elements.next()
+    if (from.codec.readsInPlace && store.open.readsInPlace && !isStale) elements.next()
     else
       live.synchronized {
-        if (store.open.left) throw store.stale()
+        if (isStale) throw store.stale()
         store.handOut(elements.next())
       }
+
+  private def isStale: Boolean = store.open.left || (store.live ne live)
 }
 
 private object RowIterator {
