@@ -32,7 +32,8 @@ class Memory:
 
     def share(self, exchange: Exchange, *, feed: bool = False) -> Share:
         """What a request takes; it waits no longer once the request was stopped."""
-        share = (self._feeds if feed else self._requests).share()
+        # the reader of a feed may stop for long: others do not wait for it
+        share = self._feeds.share(waits=False) if feed else self._requests.share()
         exchange.on_stop(share.cancel)
         return share
 

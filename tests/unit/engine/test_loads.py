@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.engine.conftest import Starter
 from tests.unit.engine.engine_client import Data, Engine, Refused, Store, entries
 
 
@@ -123,3 +125,35 @@ def test_an_empty_version_is_loaded_without_a_file(engine: Engine, tmp_path: Pat
     assert data.greeted()
     answer, rows = Store(engine, f"file:{tmp_path}/empty/state").load(data, 0, None)
     assert (answer["start"], answer["rows"], answer["files"], rows) == ("empty", 0, 0, [])
+
+
+def test_a_change_feed_whose_reader_pauses_stops_no_other_of_the_engine(start_engine: Starter, tmp_path: Path) -> None:
+    engine = start_engine(process={"spark.sql.streaming.stateStore.lamina.engine.memoryBytes": "32m"})
+    readers = []
+    for partition in range(2):
+        data = engine.connect()
+        assert data.greeted()
+        store = Store(engine, f"file:{tmp_path}/q/state", partition=partition)
+        begun = store.begin(0, None)
+        # more than the part of change feeds, and than what sockets take of a response
+        batches = [entries(put(b"%d-%d" % (part, row), os.urandom(1000)) for row in range(1500)) for part in range(7)]
+        data.send(store.commit_header(1, begun, 7 * 1500), [batches])
+        assert data.header()["ok"]
+        data.send(
+            {
+                "op": "feed",
+                "handle": store.handle,
+                "start_version": 1,
+                "end_version": 1,
+                "end_attempt": begun["attempt"],
+                "cf": None,
+            }
+        )
+        assert data.header()["ok"]
+        readers.append(data)
+    paused, other = readers
+    assert paused.readable(60)
+    assert other.readable(60), "the feed waits for one whose reader pauses"
+    for data in (other, paused):
+        assert sum(batch.num_rows for batch in data.stream()) == 7 * 1500
+    assert engine.call("stats")["memory"]["budget"]["feeds"]["held_bytes"] == 0
