@@ -138,13 +138,15 @@ class Share:
     def _wait(self, size: int) -> None:
         budget = self._budget
         queue = budget._growing if self._held else budget._waiting
-        budget._waits += 1
         queue.append(self)
         # one that holds something and waits may be the last one that went on
         budget._changed.notify_all()
         try:
-            while not self._cancelled and not budget._may_take(self, size):
+            goes_on = self._cancelled or budget._may_take(self, size)
+            budget._waits += not goes_on
+            while not goes_on:
                 budget._changed.wait()
+                goes_on = self._cancelled or budget._may_take(self, size)
         finally:
             queue.remove(self)
             budget._changed.notify_all()
