@@ -32,7 +32,7 @@ class StoreByAttempts(PlainStore):
         if not goes_on:
             self._commits.running = self._heap
 
-    def _tip(self) -> Version:
+    def _tip(self, heap: HeapStore) -> Version:
         return self._commits.versions[-1] if self._commits.versions else Version(0)
 
     def commit(self, *, snapshot: bool = False) -> Version:
