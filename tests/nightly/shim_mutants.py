@@ -178,7 +178,7 @@ MUTANTS = [
         "idle_tables_of_running_queries_give_way",
         "TableRegistry.scala",
         "idleOwners.iterator.filter(stopped)",
-        "idleOwners.iterator",
+        "idleOwners.iterator.filter(owner => stopped(owner) || owner != null)",
         (RUNNING,),
     ),
     Mutant(

@@ -19,7 +19,7 @@ import org.apache.spark.sql.lamina.table.StoreTable
  * A failure names its rule, its seed and the steps. `-Dlamina.model.seed=N` runs that seed alone, `-Dlamina.model.seeds=N`
  * so many, from `-Dlamina.model.first=N` on.
  */
-private[lamina] class ConcurrentModelSuite extends ProviderFixture {
+class ConcurrentModelSuite extends ProviderFixture {
   private val only = sys.props.get("lamina.model.seed").map(_.toLong)
   private val first = sys.props.get("lamina.model.first").fold(1L)(_.toLong)
   private val seeds = sys.props.get("lamina.model.seeds").fold(250L)(_.toLong)
