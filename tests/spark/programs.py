@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def run_program(name: str, argument: str, **environment: str) -> str:
     """What the program beside this file wrote to its standard output; nothing that it started is left."""
-    paths = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
+    # after them whatever Spark the tests themselves have
+    paths = os.pathsep.join([str(ROOT / "python"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     # A group of its own, which the JVM, its executors, their engines and Python workers belong to.
     program = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name(name)), argument],
