@@ -70,7 +70,7 @@ check-operators: $(VENV)/.dev
 
 test: $(VENV)/.dev  ## Everything but test-spark (at most 25 minutes on two cores)
 	$(PY) -m tests.promises --begin test
-	$(STAGES) lint test-unit test-hadoop test-scala test-faults test-kill test-packaging
+	$(STAGES) lint test-faults test-hadoop test-unit test-kill test-scala test-packaging
 	$(PY) -m tests.promises test
 
 build: $(WHEEL)  ## Build the wheel, with a jar per Spark minor in it, into dist/
