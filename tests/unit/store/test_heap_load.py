@@ -211,22 +211,24 @@ def test_a_file_of_another_store_under_the_right_name_is_refused() -> None:
 
 def test_a_file_of_another_store_that_is_referred_to_is_refused_although_its_entries_are_the_same() -> None:
     query = Query()
-    store = query.open(0)
-    first = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
-    second = query.commit(store, first, {b"b": (PUT, b"2")})
-    mine = bytes(query.storage.read(path(first)))
-    # another store's file of the same length, which follows from how well its checksums compress
-    for partition in range(1, 100):
-        other = query.commit(query.open(partition), EMPTY, {b"a": (PUT, b"1")})
-        assert other.attempt is not None
-        foreign = bytes(query.storage.read(f"0/{partition}/{file_name(other.attempt)}"))
-        if len(foreign) == len(mine):
+    # two stores whose files have one length, which follows from how well their checksums compress
+    files: dict[int, tuple[int, Version, str]] = {}
+    for partition in range(100):
+        version = query.commit(query.open(partition % 10), EMPTY, {b"a": (PUT, b"%d" % (partition // 10))})
+        assert version.attempt is not None
+        file = f"0/{partition % 10}/{file_name(version.attempt)}"
+        length = len(query.storage.read(file))
+        if length in files and files[length][0] != partition % 10:
             break
-    assert len(foreign) == len(mine)
-    query.storage.publish(path(first), foreign)
+        files[length] = partition % 10, version, file
+    own, first, named = files[length]
+    store = query.open(own)
+    store.confirm(first)
+    second = query.commit(store, first, {b"b": (PUT, b"2")})
+    query.storage.publish(named, bytes(query.storage.read(file)))
     with fails_with("file.identity") as caught:
-        rows_of(query.open().load(second, have=None, read_only=True))
-    assert path(first) in caught.error.message
+        rows_of(query.open(own).load(second, have=None, read_only=True))
+    assert named in caught.error.message
 
 
 def test_two_files_of_one_store_that_were_swapped_are_refused() -> None:
