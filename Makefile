@@ -55,7 +55,7 @@ help:  ## Print this list
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
 
-check: $(VENV)/.dev  ## Lint, types, most unit and conformance tests, the table's tests, five queries (five minutes)
+check: $(VENV)/.dev  ## Lint, types, most unit and conformance tests, the table's tests, five queries (four minutes)
 	$(STAGES) lint check-unit check-table check-operators
 
 check-unit: $(VENV)/.dev
@@ -68,7 +68,7 @@ check-operators: $(VENV)/.dev
 	$(PY) hatch_build.py
 	$(PYTEST_APART) tests/spark/test_operators.py -k "inner or full_outer or real_time or formats_3_and_4 or checksums"
 
-test: $(VENV)/.dev  ## Everything but test-spark (at most 25 minutes on two cores)
+test: $(VENV)/.dev  ## Everything but test-spark (35 minutes on two cores)
 	$(PY) -m tests.promises --begin test
 	$(STAGES) lint test-faults test-hadoop test-unit test-kill test-scala test-packaging
 	$(PY) -m tests.promises test
@@ -102,7 +102,7 @@ test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
-test-spark: $(VENV)/.dev  ## Tests with Spark (at most 30 minutes on two cores)
+test-spark: $(VENV)/.dev  ## Tests with Spark (25 minutes on two cores)
 	$(PY) -m tests.promises --begin test-spark
 	$(STAGES) test-long test-pyspark test-suites
 	$(PY) -m tests.matrix --check
