@@ -4,6 +4,8 @@ import java.nio.charset.StandardCharsets.ISO_8859_1
 
 import scala.collection.mutable
 
+import org.scalacheck.Prop
+
 import org.apache.spark.unsafe.Platform
 
 /** A store table beside a Scala map that does the same; `check` compares all there is to compare. */
@@ -248,6 +250,15 @@ private[table] object TableModel {
   val Sorted = 1
   val Lists = 5
   val Base: Long = Platform.BYTE_ARRAY_OFFSET.toLong
+
+  /** Whether a table that was used, and is closed then, leaves no memory in use. */
+  def leavesNothing(use: TableModel => Unit): Prop = {
+    val model = new TableModel()
+    try use(model)
+    finally model.close()
+    model.pool.trim()
+    Prop(model.pool.reservedBytes == 0L) :| s"${model.pool.reservedBytes} bytes stay in use after close"
+  }
 
   /** One character is one byte, so that the order of strings is the order of bytes. */
   def bytes(text: String): Array[Byte] = text.getBytes(ISO_8859_1)
