@@ -23,7 +23,7 @@ from benchmarks.rounds import print_result
 from benchmarks.settings import NO_COMPACTION
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.reports import segment_from_json, segment_to_json
+from lamina.engine.reports import segment_from_json, waiting_to_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
 from lamina.format.manifest import Reference
@@ -106,10 +106,7 @@ class Life:
         self.idle.clear()
         confirmed = {"version": self.version.version, "attempt": self.version.attempt}
         job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": False}
-        self.queue.submit(1, Job(job, self._report, self._waiting))
-
-    def _waiting(self) -> list[dict[str, Any]]:
-        return [segment_to_json(segment) for segment in self.store.waiting_segments()]
+        self.queue.submit(1, Job(job, self._report, lambda: waiting_to_json(self.store)))
 
     def _report(self, report: dict[str, Any]) -> None:
         if not report["ok"]:

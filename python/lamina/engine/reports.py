@@ -1,4 +1,4 @@
-"""What the maintenance process reports of a finished segment, as JSON in both directions."""
+"""Finished segments as JSON: those that the maintenance process reports, and those that a job tells it of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lamina.format import SegmentManifest
-from lamina.store import Segment
+from lamina.store import HeapStore, Segment
 
 
 def segment_to_json(segment: Segment) -> dict[str, Any]:
@@ -16,6 +16,11 @@ def segment_to_json(segment: Segment) -> dict[str, Any]:
         "size": segment.size,
         "published_ms": segment.published_ms,
     }
+
+
+def waiting_to_json(store: HeapStore) -> list[dict[str, Any]]:
+    """The finished segments that wait for the next commit of a store."""
+    return [segment_to_json(segment) for segment in store.waiting_segments()]
 
 
 def segment_from_json(value: Mapping[str, Any]) -> Segment:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.reports import segment_from_json, segment_to_json
+from lamina.engine.reports import segment_from_json, waiting_to_json
 from lamina.engine.storage_calls import StorageCalls
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import EngineError, StateError
@@ -138,10 +138,9 @@ class StoreHandle:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
         }
-        return self._maintenance.submit(self.argument.store, Job(argument, self._maintained, self._waiting))
-
-    def _waiting(self) -> list[dict[str, Any]]:
-        return [segment_to_json(segment) for segment in self.store.waiting_segments()]
+        return self._maintenance.submit(
+            self.argument.store, Job(argument, self._maintained, lambda: waiting_to_json(self.store))
+        )
 
     def close(self) -> None:
         """Says that the handle is used no more."""

@@ -17,7 +17,7 @@ from lamina.components import RandomIds, SystemClock
 from lamina.engine import maintenance_queue, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_queue import Job, MaintenanceQueue
-from lamina.engine.reports import segment_from_json, segment_to_json
+from lamina.engine.reports import segment_from_json, segment_to_json, waiting_to_json
 from lamina.engine.sessions import Sessions
 from lamina.engine.store_opener import OpenArgument
 from lamina.format.container import verify
@@ -372,13 +372,10 @@ def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path:
             store.adopt(segment_from_json(report["segment"]))
         reports(report)
 
-    def waiting() -> list[dict[str, Any]]:
-        return [segment_to_json(segment) for segment in store.waiting_segments()]
-
     for handle, version in enumerate(versions[-2:]):
         # two handles of one store: neither job takes the place of the other
         argument = job(tmp_path, 0, version, collect=False)
-        queue.submit(handle, Job(argument, adopted, waiting))
+        queue.submit(handle, Job(argument, adopted, lambda: waiting_to_json(store)))
     queue.start()
     reports.wait_for(2)
     assert [report["segment"] is not None for report in reports.all] == [True, False]
