@@ -18,9 +18,6 @@ FORMAT_NEWEST = 1
 _MOST_BYTES = 64 << 10
 """An identity is far smaller."""
 
-_WITHOUT_CHECKSUM = {"uuid", "format", "created_ms", "created_by"}
-"""Files with exactly these members are older than the checksum."""
-
 
 @dataclass(frozen=True)
 class CheckpointIdentity:
@@ -61,7 +58,7 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
         raise FileError(
             "file.version", f"{where}: has format {version}, this release reads up to {FORMAT_NEWEST}; upgrade lamina"
         )
-    if values.keys() != _WITHOUT_CHECKSUM and data != identity_bytes(values):
+    if data != identity_bytes(values):
         damaged(where, "does not fit its checksum")
     return CheckpointIdentity(
         uuid=member(where, values, "uuid", str),
