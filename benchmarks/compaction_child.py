@@ -29,10 +29,15 @@ from lamina.format import PUT, SCHEMA, ColumnFamily, Count
 from lamina.format.manifest import Reference
 from lamina.format.paths import CommitName, parse_name
 from lamina.settings import PREFIX, Settings
-from lamina.store import CommitRequest, HeapStore, StoreId, Version
-from lamina.store.chain import files as files_of
+from lamina.store import (
+    CommitRequest,
+    Store,
+    StoreId,
+    Version,
+)
+from lamina.store.direct.rows import part_of
 from lamina.store.model import KEEP, Verdict
-from lamina.store.plain import part_of
+from lamina.store.versions.chain import files as files_of
 
 KEY, VALUE = 40, 56
 FAMILY = ColumnFamily(0, "default", {"multi_value": False})
@@ -223,13 +228,13 @@ def contents(newest_first: Iterator[pa.RecordBatch]) -> dict[bytes, bytes]:
 
 
 def _size(found: Life) -> int:
-    from lamina.store.versions import file_name
+    from lamina.store.versions.resolution import file_name
 
     assert found.version.attempt is not None
     return os.path.getsize(Path(found.argument.store.checkpoint_url) / "0" / "0" / file_name(found.version.attempt))
 
 
-def _opened(found: Life) -> HeapStore:
+def _opened(found: Life) -> Store:
     return StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(found.argument)[0]
 
 

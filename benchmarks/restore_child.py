@@ -20,8 +20,8 @@ from benchmarks.variants import HDFS, LAMINA, shim_jar
 from lamina.checkpoint import read_identity
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage
-from lamina.store.chain import files as files_of
-from lamina.store.files import StoreFiles
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.versions.chain import files as files_of
 
 WARM_KEYS, WARM_ROWS, WARM_INCREMENTS = 200_000, 20_000, 6
 BUILT_IN_FILE = re.compile(r"(\d+)(?:_[^.]*)?\.(snapshot|zip|delta|changelog)")

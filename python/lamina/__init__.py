@@ -9,12 +9,12 @@ from lamina.errors import LaminaError
 
 if TYPE_CHECKING:
     from lamina.spark import configure
-    from lamina.store.plain import open_store
+    from lamina.store.direct.open import open_store
 
 __all__ = ["LaminaError", "__version__", "configure", "open_store"]
 
 # Imported when first used: `configure` must work without pyarrow, and the engine needs neither.
-_MODULES = {"configure": "lamina.spark", "open_store": "lamina.store.plain"}
+_MODULES = {"configure": "lamina.spark", "open_store": "lamina.store.direct.open"}
 
 
 def __getattr__(name: str) -> Any:

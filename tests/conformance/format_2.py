@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.store.heap import HeapStore
+from lamina.store.direct.open import _inherited, _settings
+from lamina.store.direct.store import DirectStore
 from lamina.store.model import StoreConf, StoreId, Version
-from lamina.store.plain import PlainStore, _inherited, _settings
+from lamina.store.versioned_store import VersionedStore
 from lamina.testing.store_conformance import StoreConformance
 
 
@@ -16,10 +17,10 @@ class CommitLog:
     """What a query knows: its committed versions, oldest first, and the store of the run that goes on."""
 
     versions: list[Version] = field(default_factory=list)
-    running: HeapStore | None = None
+    running: VersionedStore | None = None
 
 
-class StoreByAttempts(PlainStore):
+class StoreByAttempts(DirectStore):
     """A store whose newest version is the commit log's, and that writes nothing where nothing changed."""
 
     def __init__(self, log: CommitLog, *arguments: Any, **named: Any) -> None:
@@ -32,7 +33,7 @@ class StoreByAttempts(PlainStore):
         if not goes_on:
             self._commits.running = self._heap
 
-    def _tip(self, heap: HeapStore) -> Version:
+    def _tip(self, heap: VersionedStore) -> Version:
         return self._commits.versions[-1] if self._commits.versions else Version(0)
 
     def commit(self, *, snapshot: bool = False) -> Version:
@@ -57,7 +58,7 @@ class InFormat2(StoreConformance):
         super().setup_method()
         self.log = CommitLog()
 
-    def open(self, *, writable: bool = True, min_versions: int | None = None, **changed: Any) -> PlainStore:
+    def open(self, *, writable: bool = True, min_versions: int | None = None, **changed: Any) -> DirectStore:
         settings = _settings({**self.settings, **changed})
         return StoreByAttempts(
             self.log,

@@ -14,8 +14,8 @@ from lamina.components import SystemClock
 from lamina.format.container import Footer, verify
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.storage import Storage
-from lamina.store.check import StoreChecker
-from lamina.store.plain import open_store
+from lamina.store.check.checker import StoreChecker
+from lamina.store.direct.open import open_store
 from lamina.testing.expect import fails_with
 from tests.faults.test_files import state_of
 from tests.sealed import sealed

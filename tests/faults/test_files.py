@@ -21,8 +21,9 @@ from lamina.format.container import FORMAT_VERSION, verify
 from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CHECKPOINT, RUNS, CommitName, parse_name
 from lamina.storage import Storage
+from lamina.store.direct.open import open_store
+from lamina.store.direct.store import DirectStore
 from lamina.store.model import Version
-from lamina.store.plain import PlainStore, open_store
 from lamina.testing import Effect, Fault, FaultyBackend, ManualClock, MemoryBackend, SequenceIds
 from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
@@ -55,7 +56,7 @@ class Checkpoint:
         self.backend = FaultyBackend(self.objects)
         self.storage = Storage("files:/state", backend=self.backend)
 
-    def open(self, operator: int = 0, partition: int = 0, name: str = "default") -> PlainStore:
+    def open(self, operator: int = 0, partition: int = 0, name: str = "default") -> DirectStore:
         settings = {"compaction_mode": "rolling", "compaction_rolling_parts": 2} if self.mode == "rewrite" else {}
         return open_store(
             "files:/",
@@ -70,7 +71,7 @@ class Checkpoint:
             **settings,
         )
 
-    def open_once(self) -> PlainStore:
+    def open_once(self) -> DirectStore:
         """Opens the store and forgets that it was opened, so that a thousand opens leave no thousand runs."""
         before = dict(self.objects.objects)
         try:
@@ -78,7 +79,7 @@ class Checkpoint:
         finally:
             self.objects.objects = before
 
-    def written(self, *where: Any) -> PlainStore:
+    def written(self, *where: Any) -> DirectStore:
         """A store with four versions; all but the newest are in one segment, behind a snapshot or behind rewrites."""
         store = self.open(*where)
         for number in range(3):
@@ -111,7 +112,7 @@ class Checkpoint:
         return [entry.name for entry in self.objects.list(directory) if entry.name.endswith(ending)]
 
 
-def state_of(store: PlainStore) -> State:
+def state_of(store: DirectStore) -> State:
     return dict(store.scan())
 
 

@@ -32,7 +32,7 @@ from benchmarks.kill_report import caught_by, is_caught, merged, targets
 from benchmarks.kill_storage import DISK, S3
 from lamina.storage import Backend, storage
 from lamina.storage.temporary import temporary_name
-from lamina.store.plain import open_store
+from lamina.store.direct.open import open_store
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 BATCHES = 25

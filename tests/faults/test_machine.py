@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lamina.storage import Storage
-from lamina.store.plain import open_store
+from lamina.store.direct.open import open_store
 from lamina.testing import ManualClock, MemoryBackend, SequenceIds
 from lamina.testing.expect import fails_with
 from tests.faults.machine_child import CASES, HOUR_MS, MOUNTED

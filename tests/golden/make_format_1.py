@@ -10,7 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from lamina.store.plain import PlainStore, open_store
+from lamina.store.direct.open import open_store
+from lamina.store.direct.store import DirectStore
 from lamina.testing import ManualClock, SequenceIds
 
 FAMILIES = ("default", "lists")
@@ -20,7 +21,7 @@ def main(directory: Path) -> None:
     clock, ids = ManualClock(1_790_000_000_000), SequenceIds(1)
     expected = {}
 
-    def commit(store: PlainStore, *, snapshot: bool = False) -> None:
+    def commit(store: DirectStore, *, snapshot: bool = False) -> None:
         clock.advance(1000)
         version = store.commit(snapshot=snapshot)
         expected[f"{version.version}_{version.attempt}.lam"] = {

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lamina.format import blocks
-from lamina.store.plain import PlainStore, open_store
+from lamina.store.direct.open import open_store
+from lamina.store.direct.store import DirectStore
 from lamina.testing import ManualClock, SequenceIds
 
 FAMILIES = ("default", "lists")
@@ -23,10 +24,10 @@ def main(directory: Path) -> None:
     clock, ids = ManualClock(1_790_000_000_000), SequenceIds(1)
     expected = {}
 
-    def opened(**settings: Any) -> PlainStore:
+    def opened(**settings: Any) -> DirectStore:
         return open_store(str(directory), writable=True, clock=clock, ids=ids, **settings)
 
-    def commit(store: PlainStore) -> None:
+    def commit(store: DirectStore) -> None:
         clock.advance(1000)
         version = store.commit()
         expected[f"{version.version}_{version.attempt}.lam"] = {

@@ -23,7 +23,14 @@ from lamina.components import RandomIds, SystemClock
 from lamina.format import SCHEMA, ColumnFamily, Count
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
-from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
+from lamina.store import (
+    CheckpointState,
+    CommitRequest,
+    StoreConf,
+    StoreId,
+    Version,
+)
+from lamina.store.factory import make_store
 
 MIB = 1 << 20
 BUDGET = 256 * MIB
@@ -105,7 +112,7 @@ def written(root: Path) -> str:
     storage = Storage(str(root))
     state = CheckpointState.open(storage, run_id="r", read_only=False, clock=SystemClock(), ids=RandomIds())
     settings = Settings.parse({PREFIX + "compression.codec": "uncompressed"})
-    opened = HeapStore(
+    opened = make_store(
         state,
         StoreId(str(root), 0, 0, "default"),
         StoreConf(settings, 2, "4.3.0", 100),
@@ -129,8 +136,8 @@ PROGRAM = """
     from lamina.components import RandomIds, SystemClock
     from lamina.settings import Settings
     from lamina.storage import LocalCache, Storage
-    from lamina.store import CheckpointState, HeapStore, StoreConf, StoreId, Version
-    from lamina.store.memory_budget import MemoryBudget
+    from lamina.store import CheckpointState, StoreConf, StoreId, Version
+    from lamina.store.memory.budget import MemoryBudget
 
     hadoop, attempt, copies, bound, restores, rows = json.loads(sys.argv[1])
     kept = LocalCache(copies, 1 << 30, lambda path: path.endswith(".lam"))
@@ -139,7 +146,7 @@ PROGRAM = """
     budget = MemoryBudget(bound)
 
     def restored(_):
-        store = HeapStore(state, StoreId("s3a://bucket", 0, 0, "default"), StoreConf(Settings(), 2, "4.3.0", 100),
+        store = make_store(state, StoreId("s3a://bucket", 0, 0, "default"), StoreConf(Settings(), 2, "4.3.0", 100),
                           clock=SystemClock(), ids=RandomIds())
         load = store.load(Version(1, attempt), have=None, read_only=True, share=budget.share())
         return sum(batch.num_rows for batch in load.batches)

@@ -13,13 +13,17 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from lamina.errors import LaminaError
 from lamina.storage import Storage
-from lamina.store import Version, chain, merge, registry, retention, v1
-from lamina.store.chain import Segment
-from lamina.store.commits import Commits
-from lamina.store.compaction import Compaction
-from lamina.store.files import StoreFiles
-from lamina.store.retention import Collector, Retention
-from lamina.store.versions import Versions, file_name
+from lamina.store import Version
+from lamina.store.collection import classes, collector, registry
+from lamina.store.collection.collector import Collector
+from lamina.store.collection.retention import Retention
+from lamina.store.commit.commits import Commits
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.materialization import merging as merge
+from lamina.store.materialization.compaction import Compaction
+from lamina.store.versions import arbitration, chain
+from lamina.store.versions.chain import Segment
+from lamina.store.versions.resolution import Versions, file_name
 from lamina.testing.state_machine import StoreMachine, run
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -98,7 +102,7 @@ def a_collection_tells_the_time_when_it_has_looked(patch: pytest.MonkeyPatch) ->
 
 
 def collection_forgets_what_versions_refer_to(patch: pytest.MonkeyPatch) -> None:
-    for module in (registry, retention):
+    for module in (registry, collector):
         patch.setattr(module, "footprint", lambda files, attempt: [file_name(attempt)])
 
 
@@ -121,7 +125,7 @@ def nothing_is_ever_collected(patch: pytest.MonkeyPatch) -> None:
 
 
 def collection_leaves_what_was_cut_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "is_temporary", lambda _: False)
+    patch.setattr(classes, "is_temporary", lambda _: False)
 
 
 def a_writer_of_an_older_run_publishes(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +139,7 @@ def the_attempt_in_the_log_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
         attempt = original(self, version)
         if attempt is None or ".e." in attempt:
             return attempt
-        return str(v1.attempts(self._files.list()).get(version.version, [attempt])[0])
+        return str(arbitration.attempts(self._files.list()).get(version.version, [attempt])[0])
 
     patch.setattr(Versions, "locate", locate)
 
@@ -145,17 +149,17 @@ def the_smallest_task_counts_without_ids(patch: pytest.MonkeyPatch) -> None:
         found = [manifest_of(str(candidate)) for candidate in group]
         return min(found, key=lambda one: (one.run.epoch, one.run.task_attempt)).attempt
 
-    patch.setattr(v1, "_greatest", smallest)
+    patch.setattr(arbitration, "_greatest", smallest)
 
 
 def a_zombie_that_published_last_counts(patch: pytest.MonkeyPatch) -> None:
-    original = v1.arbitrate
+    original = arbitration.arbitrate
 
     def arbitrate(by_version: Any, version: int, manifest_of: Any) -> Any:
         found = by_version.get(version)
         return str(found[-1]) if found else original(by_version, version, manifest_of)
 
-    patch.setattr(v1, "arbitrate", arbitrate)
+    patch.setattr(arbitration, "arbitrate", arbitrate)
 
 
 def a_chain_is_cut_one_rewrite_too_early(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,21 @@ LAYERS = [
     {"cli"},
 ]
 LEVELS = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+# The same for the parts of the store layer: where a thing is decided knows nothing of what comes after it.
+STORE_LAYERS = [
+    {"model", "memory"},
+    {"files"},
+    {"versions"},
+    {"restore"},
+    {"materialization", "feed"},
+    {"collection"},
+    {"commit", "check"},
+    {"protocol"},
+    {"versioned_store"},
+    {"factory"},
+    {"direct"},
+]
+STORE_LEVELS = {part: level for level, parts in enumerate(STORE_LAYERS) for part in parts}
 # An executor has no more than these.
 ENGINE_PACKAGES = {"fsspec", "py4j", "pyarrow"}
 PACKAGES_OF = {
@@ -51,17 +66,18 @@ def imports(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def upward(package: Path) -> list[str]:
-    """Imports of lamina's own parts that are not in a group above the importing one's."""
+def upward(package: Path, name_of_it: str = "lamina", levels: Mapping[str, int] = LEVELS) -> list[str]:
+    """Imports of the package's own parts that are not in a group above the importing one's."""
     found = []
+    start = name_of_it.split(".")
     for part, path, tree in modules(package):
         if part == "__init__":
             continue
         for name in imports(tree):
             words = name.split(".")
-            if words[0] != "lamina" or len(words) < 2 or words[1] == part:
+            if words[: len(start)] != start or len(words) <= len(start) or words[len(start)] == part:
                 continue
-            if LEVELS[words[1]] >= LEVELS[part]:
+            if levels.get(words[len(start)], -1) >= levels[part]:
                 found.append(f"{path} imports {name}")
     return found
 
@@ -96,6 +112,29 @@ def test_every_part_of_the_package_has_a_layer(repository: Path) -> None:
 
 def test_imports_point_downwards_only(repository: Path) -> None:
     assert upward(repository / "python" / "lamina") == []
+
+
+def test_every_part_of_the_store_layer_has_a_place_and_imports_downwards_only(repository: Path) -> None:
+    package = repository / "python" / "lamina" / "store"
+    assert {part for part, _, _ in modules(package)} == {"__init__", *STORE_LEVELS}
+    assert upward(package, "lamina.store", STORE_LEVELS) == []
+
+
+def test_only_the_factory_and_what_is_below_it_knows_how_a_store_is_put_together(repository: Path) -> None:
+    package = repository / "python" / "lamina"
+    users = {
+        path
+        for _, path, tree in modules(package)
+        for name in imports(tree)
+        if name.startswith("lamina.store.versioned_store.")
+    }
+    assert users == {"store/factory.py"}
+
+
+def test_an_import_against_the_order_of_the_store_layer_is_found(tmp_path: Path) -> None:
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions" / "a.py").write_text("from lamina.store.commit.commits import Commits\n")
+    assert len(upward(tmp_path, "lamina.store", STORE_LEVELS)) == 1
 
 
 def test_the_engine_imports_only_what_every_executor_has(repository: Path) -> None:

@@ -19,7 +19,7 @@ from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.targets import Target, Targets, targets
 from lamina.cli.wording import number_text, plain_table, show, size_text, store_name
 from lamina.components import SystemClock
-from lamina.store.check import Problem, StoreCheck, StoreChecker
+from lamina.store.check.checker import Problem, StoreCheck, StoreChecker
 
 _CONCURRENT_STORES = 8
 

@@ -21,11 +21,12 @@ from lamina.cli.targets import Target, Targets, targets
 from lamina.cli.wording import duration_text, number_text, plain_table, short_name, show, size_text, store_name
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
-from lamina.store.checkpoint_state import Standing
-from lamina.store.files import StoreFiles
+from lamina.store.collection.collector import Collector
+from lamina.store.collection.retention import Retention
+from lamina.store.files.store_files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
-from lamina.store.retention import Collector, Retention
-from lamina.store.versions import Versions, is_empty
+from lamina.store.versions.checkpoint_state import Standing
+from lamina.store.versions.resolution import Versions, is_empty
 
 _CONCURRENT_STORES = 8
 _MANY = 60

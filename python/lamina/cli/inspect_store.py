@@ -9,10 +9,10 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.storage import Listed, Storage, is_temporary
-from lamina.store import chain, v1
-from lamina.store.files import Opened, StoreFiles
+from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
-from lamina.store.versions import Versions, is_empty
+from lamina.store.versions import arbitration, chain
+from lamina.store.versions.resolution import Versions, is_empty
 
 COMMITTED = "committed"
 UNCOMMITTED = "uncommitted"
@@ -117,7 +117,7 @@ def survey_store(
     files = StoreFiles(state, identity)
     versions = Versions(files)
     listing = sorted(files.list(), key=_age)
-    by_version = v1.attempts(listing)
+    by_version = arbitration.attempts(listing)
     newest = max(named, default=None)
     problems: list[str] = []
     attempt, opened = None, None

@@ -32,9 +32,9 @@ from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
-from lamina.store import HeapStore, StoreId, Version
-from lamina.store.compaction import WORKING_PREFIX
-from lamina.store.versions import is_empty
+from lamina.store import Store, StoreId, Version
+from lamina.store.materialization.compaction import WORKING_PREFIX
+from lamina.store.versions.resolution import is_empty
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class _Kept:
     """A store that had a job: how it was opened, when it was last used, and why its collections were stopped."""
 
     argument: OpenArgument
-    store: HeapStore
+    store: Store
     used: float
     stops: set[str] = field(default_factory=set)
 

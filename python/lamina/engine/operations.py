@@ -13,7 +13,7 @@ from lamina.engine.framing import FEED_SCHEMA
 from lamina.engine.sessions import Sessions, StoreHandle, field, version_of
 from lamina.format import SCHEMA
 from lamina.store import Load
-from lamina.store.memory_budget import MemoryBudget, Share
+from lamina.store.memory.budget import MemoryBudget, Share
 
 _FEEDS_SHARE = 4
 """The part of the engine's memory that change feeds have for themselves: their readers may be slow, or stop."""

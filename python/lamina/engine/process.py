@@ -28,7 +28,7 @@ from lamina.engine.sessions import Sessions
 from lamina.errors import EngineError
 from lamina.settings import Settings
 from lamina.storage import Jvm
-from lamina.store.memory_budget import default_bytes
+from lamina.store.memory.budget import default_bytes
 
 log = logging.getLogger(__name__)
 

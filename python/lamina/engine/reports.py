@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lamina.format import SegmentManifest
-from lamina.store import HeapStore, Segment
+from lamina.store import Segment, Store
 
 
 def segment_to_json(segment: Segment) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def segment_to_json(segment: Segment) -> dict[str, Any]:
     }
 
 
-def waiting_to_json(store: HeapStore) -> list[dict[str, Any]]:
+def waiting_to_json(store: Store) -> list[dict[str, Any]]:
     """The finished segments that wait for the next commit of a store."""
     return [segment_to_json(segment) for segment in store.waiting_segments()]
 

@@ -19,8 +19,8 @@ from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import EngineError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
-from lamina.store import CommitRequest, HeapStore, Version
-from lamina.store.memory_budget import Share
+from lamina.store import CommitRequest, Store, Version
+from lamina.store.memory.budget import Share
 
 _SHORTEST_STAMP_S = 5.0
 """Segments that wait are not stamped more often than this, however short the minimum age is."""
@@ -53,7 +53,7 @@ class StoreHandle:
     def __init__(
         self,
         argument: OpenArgument,
-        store: HeapStore,
+        store: Store,
         maintenance: MaintenanceQueue,
         stores: StoreOpener,
         calls: StorageCalls,

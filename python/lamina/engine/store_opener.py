@@ -14,8 +14,14 @@ from lamina.errors import EngineError
 from lamina.format import paths
 from lamina.settings import Settings
 from lamina.storage import Jvm, LocalCache, Storage
-from lamina.store import CheckpointState, HeapStore, StoreConf, StoreId
-from lamina.store.segments import WaitingSegments
+from lamina.store import (
+    CheckpointState,
+    Store,
+    StoreConf,
+    StoreId,
+)
+from lamina.store.factory import make_store
+from lamina.store.materialization.waiting_segments import WaitingSegments
 
 _UNUSED_CHECKPOINTS = 16
 
@@ -113,7 +119,7 @@ class StoreOpener:
         self._opening: dict[tuple[Any, ...], _Opening] = {}
         self._shared: OrderedDict[tuple[Any, ...], _Shared] = OrderedDict()
 
-    def open(self, argument: OpenArgument) -> tuple[HeapStore, CheckpointState, Settings]:
+    def open(self, argument: OpenArgument) -> tuple[Store, CheckpointState, Settings]:
         """The store, its checkpoint and its settings.
 
         Raises:
@@ -122,7 +128,7 @@ class StoreOpener:
         settings = self._settings_of(argument.settings)
         checkpoint, segments = self._checkpoint(argument, settings)
         try:
-            store = HeapStore(
+            store = make_store(
                 checkpoint,
                 argument.store,
                 StoreConf(settings, argument.format_version, argument.spark, argument.min_versions),

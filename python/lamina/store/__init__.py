@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.store.chain import Segment
-from lamina.store.checkpoint_state import CheckpointState
-from lamina.store.compaction import Compacted
-from lamina.store.heap import HeapStore
+from lamina.store.materialization.materializer import Compacted
 from lamina.store.model import (
     Begin,
     Collected,
@@ -19,6 +16,9 @@ from lamina.store.model import (
     Version,
     VersionInfo,
 )
+from lamina.store.protocol import Store
+from lamina.store.versions.chain import Segment
+from lamina.store.versions.checkpoint_state import CheckpointState
 
 __all__ = [
     "Begin",
@@ -28,9 +28,9 @@ __all__ = [
     "Committed",
     "Compacted",
     "Feed",
-    "HeapStore",
     "Load",
     "Segment",
+    "Store",
     "StoreConf",
     "StoreId",
     "Verdict",

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 from lamina.errors import LaminaError
 from lamina.format.entries import SCHEMA
 from lamina.format.manifest import CommitManifest, Reference
-from lamina.store import restore
-from lamina.store.files import StoreFiles
-from lamina.store.memory_budget import Share
-from lamina.store.versions import Versions
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.memory.budget import Share
+from lamina.store.restore import detours, stream
+from lamina.store.versions.resolution import Versions
 
 FEED_SCHEMA = pa.schema([*SCHEMA, pa.field("version", pa.int64(), nullable=False)])
 
@@ -36,7 +36,7 @@ def increments(versions: Versions, files: StoreFiles, newest: CommitManifest, st
     found = []
     for attempt in [*(attempt for attempt, _ in reversed(older)), newest.attempt]:
         try:
-            reference = restore.increment_reference(versions.open(attempt), files)
+            reference = detours.increment_reference(versions.open(attempt), files)
         except LaminaError as error:
             if error.kind != "file.missing":
                 raise
@@ -62,7 +62,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The entries of `references` with their version, of one column family or of all."""
     for reference in references:
-        for batch in versions.watched(reference.end, restore.stream(files, [reference], None, share)):
+        for batch in versions.watched(reference.end, stream.stream(files, [reference], None, share)):
             entries = batch
             if family is not None:
                 entries = batch.filter(pc.equal(batch.column(0), pa.scalar(family, pa.uint16())))

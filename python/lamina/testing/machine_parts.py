@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from lamina.format.entries import DELETE, PUT
-from lamina.store import Begin, HeapStore, Version
+from lamina.store import Begin, Store, Version
 from lamina.testing.faults import Effect, Fault, FaultyBackend, Moment
 from lamina.testing.rows import (
     LISTS_FAMILY,
@@ -65,7 +65,7 @@ class Executor:
     """A process with the store open; `rows` is its table, of version `have`."""
 
     backend: FaultyBackend
-    store: HeapStore
+    store: Store
     run: int
     have: Version = field(default_factory=lambda: Version(0))
     rows: Rows = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """One query over one store against a dictionary: batches, second attempts, zombies, faults, restarts, rewinds.
 
 The machine plays Spark: it opens versions, runs attempts on executors, records in its log which attempt counts, loses
-executors, restarts and rewinds the query. Executors are `HeapStore`s, each over its own `FaultyBackend`, so that one of
-them can crash at any storage call while the objects stay.
+executors, restarts and rewinds the query. Executors are `Store`s, each over its own `FaultyBackend`, so that
+one of them can crash at any storage call while the objects stay.
 """
 
 import itertools
@@ -24,8 +24,16 @@ from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT
 from lamina.settings import Settings
 from lamina.storage import Storage
-from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
-from lamina.store.plain import in_part, newest_first, part_of
+from lamina.store import (
+    CheckpointState,
+    CommitRequest,
+    Store,
+    StoreConf,
+    StoreId,
+    Version,
+)
+from lamina.store.direct.rows import in_part, newest_first, part_of
+from lamina.store.factory import make_store
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
 from lamina.testing.machine_parts import (
@@ -141,10 +149,10 @@ class QueryMachine(RuleBasedStateMachine):
         """A call of an executor's storage takes long."""
         self.clock.advance(milliseconds)
 
-    def _open(self, backend: FaultyBackend, run: str, *, read_only: bool) -> HeapStore:
+    def _open(self, backend: FaultyBackend, run: str, *, read_only: bool) -> Store:
         storage = Storage("machine:/state", backend=backend)
         state = CheckpointState.open(storage, run_id=run, read_only=read_only, clock=self.clock, ids=self.ids)
-        return HeapStore(
+        return make_store(
             state,
             StoreId(storage.url, 0, 0, "default"),
             StoreConf(self.settings, self.format_version, "none", MIN_VERSIONS),

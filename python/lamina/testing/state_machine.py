@@ -30,8 +30,8 @@ from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName, SegmentName, parse_name
 from lamina.storage import is_temporary
 from lamina.store import Version
-from lamina.store.chain import Segment
-from lamina.store.plain import newest_first
+from lamina.store.direct.rows import newest_first
+from lamina.store.versions.chain import Segment
 from lamina.testing.faults import Effect, Fault, FaultyBackend, Moment
 from lamina.testing.machine_parts import (
     BATCHES,

@@ -1,6 +1,6 @@
 """What every store must do, whatever its storage and mode: subclass `StoreConformance` once per combination.
 
-The tests speak to `PlainStore`, which stands on the same classes as a store under Spark.
+The tests speak to `DirectStore`, which stands on the same classes as a store under Spark.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import Any
 
 from lamina.format import paths
 from lamina.storage import Storage
+from lamina.store.direct.open import open_store
+from lamina.store.direct.store import DirectStore
 from lamina.store.model import Version
-from lamina.store.plain import PlainStore, open_store
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.expect import fails_with
 
@@ -36,7 +37,7 @@ class StoreConformance:
         self.clock = ManualClock(START_MS)
         self.ids = SequenceIds()
 
-    def open(self, **changed: Any) -> PlainStore:
+    def open(self, **changed: Any) -> DirectStore:
         """The store, opened for writing as another process would."""
         arguments: dict[str, Any] = {"writable": True, **self.settings, **changed}
         return open_store("conformance:/checkpoint", storage=self.storage, clock=self.clock, ids=self.ids, **arguments)
@@ -51,7 +52,7 @@ class StoreConformance:
         return {directory: sorted(entry.name for entry in self.storage.list(directory)) for directory in directories}
 
     @staticmethod
-    def state(store: PlainStore, family: str = "default") -> State:
+    def state(store: DirectStore, family: str = "default") -> State:
         return dict(store.scan(family))
 
     def test_an_empty_store_has_version_zero_and_no_rows(self) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint as a query with state in lamina leaves it: Spark's logs from the golden files, state by HeapStore."""
+"""A checkpoint as a query with state in lamina leaves it: Spark's logs from the golden files, state by a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from lamina.components import RandomIds, SystemClock
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
-from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
+from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
+from lamina.store.factory import make_store
+from lamina.store.versioned_store import VersionedStore
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "spark-4.3" / "aggregation-rocksdb-v2"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -37,7 +39,7 @@ class QueryOnDisk:
         self.format_version = format_version
         self.min_versions = min_versions
         self.attempts: list[list[str]] = []
-        self._stores: list[HeapStore] = []
+        self._stores: list[VersionedStore] = []
         (directory / "offsets").mkdir(parents=True)
         (directory / "commits").mkdir()
         shutil.copy(GOLDEN / "metadata", directory / "metadata")
@@ -50,7 +52,7 @@ class QueryOnDisk:
         url = f"{self.directory}/state"
         state = CheckpointState.open(Storage(url), run_id=run_id, read_only=False, clock=SystemClock(), ids=RandomIds())
         self._stores = [
-            HeapStore(
+            make_store(
                 state,
                 StoreId(url, 0, partition, "default"),
                 StoreConf(parsed, self.format_version, "4.3.0", self.min_versions),
@@ -109,7 +111,7 @@ class QueryOnDisk:
         """The file of an attempt."""
         return self.directory / "state" / "0" / str(partition) / f"{attempt.split('.')[1]}_{attempt}.lam"
 
-    def _commit(self, store: HeapStore, partition: int, rows: int, task_attempt: int) -> str:
+    def _commit(self, store: VersionedStore, partition: int, rows: int, task_attempt: int) -> str:
         known = self.format_version == 2 and self.version > 0
         base = Version(self.version, self.attempts[-1][partition] if known else None)
         begin = store.begin(base, task_attempt=task_attempt, load_empty=False, force_snapshot=False, have=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lamina.store import Version
-from lamina.store.plain import newest_first
+from lamina.store.direct.rows import newest_first
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import PARTITIONS, QueryOnDisk
 

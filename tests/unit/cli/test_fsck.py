@@ -16,7 +16,7 @@ from lamina.cli.targets import targets
 from lamina.components import SystemClock
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Backend, Storage
-from lamina.store.check import StoreCheck, StoreChecker
+from lamina.store.check.checker import StoreCheck, StoreChecker
 from lamina.testing import Fault, FaultyBackend
 from tests.unit.cli.conftest import Lamina, needing_both
 from tests.unit.cli.query_on_disk import QueryOnDisk

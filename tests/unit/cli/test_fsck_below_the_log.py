@@ -12,7 +12,7 @@ import pytest
 from lamina.components import SystemClock
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Listed, Storage
-from lamina.store.check import StoreChecker
+from lamina.store.check.checker import StoreChecker
 from lamina.testing import FaultyBackend, ManualClock
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk

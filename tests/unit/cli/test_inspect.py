@@ -1,4 +1,4 @@
-"""`lamina inspect` on checkpoints that HeapStore wrote."""
+"""`lamina inspect` on checkpoints that VersionedStore wrote."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from lamina.format.manifest import RUN
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Segment, StoreId, Version
-from lamina.store.versions import file_name
+from lamina.store.versions.resolution import file_name
 from lamina.testing import ManualClock, SequenceIds
 from tests.unit.store.writing import Query
 

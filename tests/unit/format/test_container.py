@@ -19,8 +19,8 @@ from lamina.format.container import COMMIT, ContainerWriter, Footer, verify
 from lamina.format.entries import SCHEMA, Compression
 from lamina.format.manifest import CommitManifest, Section
 from lamina.storage import Storage
-from lamina.store import files
-from lamina.store.files import StoreFiles
+from lamina.store.files import store_files as files
+from lamina.store.files.store_files import StoreFiles
 from lamina.testing.expect import fails_with
 from tests.sealed import sealed
 

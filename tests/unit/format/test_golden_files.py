@@ -12,8 +12,8 @@ import pytest
 from lamina.format import paths
 from lamina.format.container import verify
 from lamina.format.paths import CommitName, SegmentName, parse_name
+from lamina.store.direct.open import open_store
 from lamina.store.model import Version
-from lamina.store.plain import open_store
 from tests.golden import decoder
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from lamina.format.entries import PUT
 from lamina.storage import Listed, Storage
-from lamina.store import Collected, HeapStore, Version
-from lamina.store.versions import file_name
+from lamina.store import Collected, Version
+from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions.resolution import file_name
 from lamina.testing import FaultyBackend, ManualClock
 from tests.unit.store.writing import Query
 
@@ -48,7 +49,7 @@ def wait(query: Query, milliseconds: int) -> None:
     query.clock.advance(milliseconds)
 
 
-def batches(query: Query, store: HeapStore, base: Version, count: int, every_ms: int = 1000) -> list[Version]:
+def batches(query: Query, store: VersionedStore, base: Version, count: int, every_ms: int = 1000) -> list[Version]:
     versions = []
     for _ in range(count):
         wait(query, every_ms)
@@ -57,7 +58,7 @@ def batches(query: Query, store: HeapStore, base: Version, count: int, every_ms:
     return versions
 
 
-def compact(query: Query, store: HeapStore, version: Version) -> str:
+def compact(query: Query, store: VersionedStore, version: Version) -> str:
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
@@ -74,7 +75,7 @@ def deleted(collected: Collected) -> set[str]:
     return {deletion.path for deletion in collected.deleted}
 
 
-def lost_and_won(query: Query, store: HeapStore) -> tuple[Version, Version]:
+def lost_and_won(query: Query, store: VersionedStore) -> tuple[Version, Version]:
     """Two attempts of version 2, the first of which does not count, as old as files of no use may become."""
     base = batches(query, store, EMPTY, 1)[-1]
     lost = query.commit(store, base, {b"lost": (PUT, b"1")})
@@ -83,7 +84,7 @@ def lost_and_won(query: Query, store: HeapStore) -> tuple[Version, Version]:
     return lost, won
 
 
-def snapshots(query: Query, store: HeapStore, count: int, base: Version = EMPTY) -> list[Version]:
+def snapshots(query: Query, store: VersionedStore, count: int, base: Version = EMPTY) -> list[Version]:
     """Versions that need no file but their own."""
     versions = []
     for _ in range(count):

@@ -15,8 +15,9 @@ from lamina.format import blocks
 from lamina.format.entries import PUT
 from lamina.storage import Storage, local
 from lamina.storage.local import LocalBackend
-from lamina.store import Version, files
-from lamina.store.versions import file_name
+from lamina.store import Version
+from lamina.store.files import store_files as files
+from lamina.store.versions.resolution import file_name
 from tests.unit.store.writing import Query, rows_of
 
 EMPTY = Version(0)

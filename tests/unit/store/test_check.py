@@ -14,9 +14,11 @@ from lamina.components import SystemClock
 from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Count
 from lamina.storage import Storage
-from lamina.store import CommitRequest, HeapStore, Version, counts
-from lamina.store.check import COUNTS, StoreCheck, StoreChecker
-from lamina.store.versions import file_name
+from lamina.store import CommitRequest, Version
+from lamina.store.check.checker import COUNTS, StoreCheck, StoreChecker
+from lamina.store.check.checker import row_counts as counts
+from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions.resolution import file_name
 from tests.unit.store.writing import FAMILY, Change, Query, damage, entries
 
 EMPTY = Version(0)
@@ -33,15 +35,15 @@ MODES: dict[str, Mapping[str, Any]] = {
 
 def lie(monkeypatch: pytest.MonkeyPatch, versions: Sequence[int]) -> None:
     """The manifests of `versions` say one row too many."""
-    commit = HeapStore.commit
+    commit = VersionedStore.commit
 
-    def lying(store: HeapStore, request: Any, sections: Any) -> Any:
+    def lying(store: VersionedStore, request: Any, sections: Any) -> Any:
         if request.version in versions:
             wrong = {family: Count(count.rows + 1, count.bytes) for family, count in request.counts.items()}
             request = replace(request, counts=wrong)
         return commit(store, request, sections)
 
-    monkeypatch.setattr(HeapStore, "commit", lying)
+    monkeypatch.setattr(VersionedStore, "commit", lying)
 
 
 def changed(number: int) -> dict[bytes, Change]:
@@ -51,7 +53,7 @@ def changed(number: int) -> dict[bytes, Change]:
     return {**came, **went, b"list": (APPEND, b"(%d)" % number)}
 
 
-def written(query: Query, store: HeapStore) -> dict[int, Version]:
+def written(query: Query, store: VersionedStore) -> dict[int, Version]:
     """24 versions, of which some changed nothing, one was forced to be a snapshot and one began with nothing."""
     versions = {0: EMPTY}
     for number in range(1, RETAINED.stop):
@@ -72,7 +74,7 @@ def written(query: Query, store: HeapStore) -> dict[int, Version]:
 
 
 def check(
-    storage: Storage, store: HeapStore, named: Mapping[int, str | None], read: Any = lambda _: None
+    storage: Storage, store: VersionedStore, named: Mapping[int, str | None], read: Any = lambda _: None
 ) -> StoreCheck:
     return StoreChecker(storage, store.identity, named, clock=SystemClock(), read=read).check()
 

@@ -9,14 +9,15 @@ import pytest
 
 from lamina.format.entries import PUT
 from lamina.storage import Storage
-from lamina.store import HeapStore, Version
+from lamina.store import Version
+from lamina.store.versioned_store import VersionedStore
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.store.aging import EMPTY, MIN_AGE_MS, START_MS, Aged, batches, compact, deleted, file, snapshots, wait
 from tests.unit.store.writing import Query
 
 
-def with_an_old_segment(query: Query) -> tuple[HeapStore, list[Version], str]:
+def with_an_old_segment(query: Query) -> tuple[VersionedStore, list[Version], str]:
     """A store, its versions, of which the last one is a snapshot, and the segment that those before it stand on."""
     store = query.open()
     versions = batches(query, store, EMPTY, 4)
@@ -59,7 +60,7 @@ def test_readers_have_the_minimum_age_however_many_versions_follow_in_that_time(
     query.assert_restores(query.open(), versions[-1])
 
 
-def reads(store: HeapStore, version: Version) -> dict[str, Iterator[object]]:
+def reads(store: VersionedStore, version: Version) -> dict[str, Iterator[object]]:
     """All ways to read a version over time; each of them from files that nothing after it needs."""
     older = store.lineage(version)[-3]
     return {

@@ -13,7 +13,8 @@ import pytest
 from lamina.errors import LaminaError
 from lamina.format.entries import PUT
 from lamina.storage import Storage
-from lamina.store import Collected, HeapStore, Version
+from lamina.store import Collected, Version
+from lamina.store.versioned_store import VersionedStore
 from lamina.testing import Effect, Fault, ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.store.aging import (
@@ -123,7 +124,9 @@ def littered(directory: Path) -> Littered:
     return Littered(query, versions[-1], [*versions[-7:], late, above], planned)
 
 
-def collect_with(found: Littered, known: bool, call: int, meanwhile: Callable[[], None]) -> tuple[HeapStore, Collected]:
+def collect_with(
+    found: Littered, known: bool, call: int, meanwhile: Callable[[], None]
+) -> tuple[VersionedStore, Collected]:
     """A collection, before whose storage call number `call` something else happens; the collector too."""
     store = found.query.open()
     if known:

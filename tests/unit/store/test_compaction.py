@@ -15,8 +15,10 @@ from lamina.format.container import verify
 from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
-from lamina.store import Compacted, HeapStore, Segment, Version, chain
-from lamina.store.compaction import entries, pick
+from lamina.store import Compacted, Segment, Version
+from lamina.store.materialization.tiers import pick
+from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions import chain
 from lamina.testing import Effect, Fault, FaultyBackend, ManualClock, MemoryBackend
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, names, rows_of, triples
@@ -29,14 +31,14 @@ def reference(start: int, end: int, length: int, rows: int = 0) -> Reference:
     return Reference(None, f"{start}-{end}", 16, length, length + 100, "0" * 32, "run", start, end, rows, STORE)
 
 
-def compact(store: HeapStore, version: Version) -> Compacted:
+def compact(store: VersionedStore, version: Version) -> Compacted:
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
     return compacted
 
 
-def references(store: HeapStore, version: Version) -> list[tuple[int, int]]:
+def references(store: VersionedStore, version: Version) -> list[tuple[int, int]]:
     manifest = store.manifest(version)
     assert manifest is not None
     return [(one.start, one.end) for one in manifest.references]
@@ -150,7 +152,7 @@ def test_a_segment_is_named_checked_and_sorted() -> None:
     assert isinstance(manifest, SegmentManifest)
     assert (manifest.start, manifest.end, len(manifest.inputs)) == (0, 8, compacted.replaces)
     query.storage.delete_many([f"0/0/{name}" for name in names(query.storage) if name.endswith(".lam")])
-    content = list(triples(entries(store._files, compacted.segment.reference())))
+    content = list(triples(store._files.entries(compacted.segment.reference())))
     assert [key for key, _, _ in content] == sorted(key for key, _, _ in content)
     assert {key: value for key, _, value in content} == query.states[version.attempt]
 
@@ -226,13 +228,13 @@ def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:
         version = query.commit(store, version, change)
     compacted = compact(store, version)
     assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (1, 4)
-    content = {key: (op, value) for key, op, value in triples(entries(store._files, compacted.segment.reference()))}
+    content = {key: (op, value) for key, op, value in triples(store._files.entries(compacted.segment.reference()))}
     assert content == {b"k1": (DELETE, b""), b"k2": (DELETE, b""), b"list": (APPEND, b"12")}
     store.adopt(compacted.segment)
     query.assert_restores(query.open(), query.commit(store, version, {b"z": (PUT, b"z")}))
 
 
-def waiting() -> tuple[Query, ManualClock, HeapStore, Version, Segment]:
+def waiting() -> tuple[Query, ManualClock, VersionedStore, Version, Segment]:
     """A store of four versions, and the segment that its next commit is to refer to."""
     clock = ManualClock(1_790_000_000_000)
     query = Query(Storage("files:/state", backend=FaultyBackend(MemoryBackend(clock))), clock=clock)
@@ -243,7 +245,7 @@ def waiting() -> tuple[Query, ManualClock, HeapStore, Version, Segment]:
     return query, clock, store, base, segment
 
 
-def names_waiting(store: HeapStore) -> list[str]:
+def names_waiting(store: VersionedStore) -> list[str]:
     return [str(segment.name) for segment in store.waiting_segments()]
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from lamina.format.entries import APPEND, DELETE, PUT
-from lamina.store import HeapStore, Version
-from lamina.store.versions import file_name
+from lamina.store import Version
+from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions.resolution import file_name
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query
 
 EMPTY = Version(0)
 
 
-def changes(store: HeapStore, start: int, end: Version, family: int | None = None) -> list[tuple[Any, ...]]:
+def changes(store: VersionedStore, start: int, end: Version, family: int | None = None) -> list[tuple[Any, ...]]:
     return [
         row
         for batch in store.feed(start, end, family).batches
@@ -21,7 +22,7 @@ def changes(store: HeapStore, start: int, end: Version, family: int | None = Non
     ]
 
 
-def chain(query: Query, store: HeapStore) -> list[Version]:
+def chain(query: Query, store: VersionedStore) -> list[Version]:
     first = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
     second = query.commit(store, first, {b"a": (DELETE, b""), b"l": (APPEND, b"x")})
     third = query.commit(store, second, {b"b": (PUT, b"3")})

@@ -21,9 +21,12 @@ from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage, backend, cache, local
 from lamina.storage.cache import CachingBackend
 from lamina.storage.local import LocalBackend
-from lamina.store import Version, files, merge, restore
-from lamina.store.plain import newest_first
-from lamina.store.versions import file_name
+from lamina.store import Version
+from lamina.store.direct.rows import newest_first
+from lamina.store.files import store_files as files
+from lamina.store.materialization import merging as merge
+from lamina.store.restore import stream
+from lamina.store.versions.resolution import file_name
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Change, Query, damage, rows_of, triples
 
@@ -247,7 +250,7 @@ class LateThreads(ThreadPoolExecutor):
 def test_a_large_section_that_was_read_is_kept_although_the_restore_ends_before_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restore, "ThreadPoolExecutor", LateThreads)
+    monkeypatch.setattr(stream, "ThreadPoolExecutor", LateThreads)
     inner = Storage(str(tmp_path / "remote"))
     query = Query(inner)
     version = query.commit(query.open(), EMPTY, {b"k%06d" % number: (PUT, os.urandom(8)) for number in range(20_000)})
@@ -268,7 +271,7 @@ REMOTE = """
     from lamina.storage import LocalCache, Storage, cache
     from lamina.storage.backend import Backend
     from lamina.storage.local import LocalBackend
-    from lamina.store import CheckpointState, CommitRequest, HeapStore, StoreConf, StoreId, Version
+    from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
 
     class Remote(LocalBackend):
         remote = True
@@ -292,7 +295,7 @@ REMOTE = """
     state = CheckpointState.open(storage, run_id="r", read_only=False, clock=SystemClock(), ids=RandomIds())
     conf = StoreConf(Settings.parse({"spark.sql.streaming.stateStore.lamina.compression.codec": "uncompressed"}), 2,
                      "4.3.0", 100)
-    store = HeapStore(state, StoreId(root, 0, 0, "default"), conf, clock=SystemClock(), ids=RandomIds())
+    store = make_store(state, StoreId(root, 0, 0, "default"), conf, clock=SystemClock(), ids=RandomIds())
     if attempt is None:
         begun = store.begin(Version(0), task_attempt=0, load_empty=False, force_snapshot=False, have=True)
         counts = {0: Count(ROWS, ROWS * 96)}

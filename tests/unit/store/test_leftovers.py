@@ -11,7 +11,7 @@ import pytest
 from lamina.format import paths
 from lamina.storage import Storage
 from lamina.store import CheckpointState, Version
-from lamina.store.leftovers import SHARED_TEMPORARY
+from lamina.store.collection.leftovers import SHARED_TEMPORARY
 from lamina.store.model import DELETE, WAIT
 from lamina.testing import ManualClock
 from tests.unit.store.writing import Query, names

@@ -12,8 +12,9 @@ import pytest
 from lamina.format import entries
 from lamina.format.entries import PUT
 from lamina.storage import Storage
-from lamina.store import Version, files
-from lamina.store.memory_budget import MemoryBudget, Share, default_bytes
+from lamina.store import Version
+from lamina.store.files import store_files as files
+from lamina.store.memory.budget import MemoryBudget, Share, default_bytes
 from lamina.testing import FaultyBackend
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import SEEDS, Change, Query, rows_of

@@ -18,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.store import merge
-from lamina.store.merge import Merger, fold, sort
+from lamina.store.materialization import merging as merge
+from lamina.store.materialization import spilling
+from lamina.store.materialization.folding import fold, sort
+from lamina.store.materialization.merging import Merger
 from lamina.testing.expect import fails_with
 
 Entry = tuple[int, int, bytes, bytes]
@@ -111,7 +113,7 @@ def test_a_merge_of_more_chunks_than_fit_at_once_spills_and_gives_the_same(
     monkeypatch.setattr(merge, "CHUNK_BYTES", 2_000)
     monkeypatch.setattr(merge, "SOURCES_BYTES", 1_000)
     monkeypatch.setattr(merge, "STEP_BYTES", 500)
-    monkeypatch.setattr(merge, "SPILL_BYTES", 200)
+    monkeypatch.setattr(spilling, "SPILL_BYTES", 200)
     expected: dict[Position, bytes] = {}
     chain = []
     for number in range(60):
@@ -133,7 +135,7 @@ def test_a_merge_of_more_chunks_than_fit_at_once_spills_and_gives_the_same(
 def test_values_larger_than_a_chunk_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(merge, "HELD_BYTES", held)
     monkeypatch.setattr(merge, "CHUNK_BYTES", 1_000)
-    monkeypatch.setattr(merge, "SPILL_BYTES", 100)
+    monkeypatch.setattr(spilling, "SPILL_BYTES", 100)
     chain = [(False, [batch([(0, PUT, b"%d" % key, b"%d" % number * 5_000) for key in range(3)])]) for number in (2, 1)]
     merged = rows(list(Merger(str(tmp_path)).merged(chain, whole=True)))
     assert merged == [(0, PUT, b"%d" % key, b"2" * 5_000) for key in range(3)]
@@ -160,11 +162,11 @@ def small_scale(monkeypatch: pytest.MonkeyPatch) -> int:
     """10 GB at one 128th: as many chunks, and as many of them fit into one merge; the number of chunks."""
     scale = 128
     chunks = -(-(10 * 10**9) // merge.CHUNK_BYTES)
-    sources = merge.SOURCES_BYTES // merge.SPILL_BYTES
+    sources = merge.SOURCES_BYTES // spilling.SPILL_BYTES
     monkeypatch.setattr(merge, "CHUNK_BYTES", merge.CHUNK_BYTES // scale)
     monkeypatch.setattr(merge, "STEP_BYTES", 1 << 20)
     monkeypatch.setattr(merge, "HELD_BYTES", 0)
-    monkeypatch.setattr(merge, "SPILL_BYTES", 12 << 10)
+    monkeypatch.setattr(spilling, "SPILL_BYTES", 12 << 10)
     monkeypatch.setattr(merge, "SOURCES_BYTES", sources * (12 << 10))
     return chunks
 
@@ -265,7 +267,7 @@ def test_memory_stays_below_its_bound_however_large_the_inputs_are(tmp_path: Pat
         import re
         from pathlib import Path
         import pyarrow as pa
-        from lamina.store.merge import Merger
+        from lamina.store.materialization.merging import Merger
         from lamina.format.entries import SCHEMA
 
         def batches(count, step):
@@ -290,7 +292,7 @@ def test_memory_stays_below_its_bound_however_large_the_inputs_are(tmp_path: Pat
         text=True,
         check=True,
         timeout=300,
-        env={"PYTHONPATH": str(Path(merge.__file__).parents[2]), "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        env={"PYTHONPATH": str(Path(merge.__file__).parents[3]), "ARROW_DEFAULT_MEMORY_POOL": "system"},
     )
     found, mebibytes = map(int, answer.stdout.split())
     assert found == 1_000_000

@@ -14,9 +14,13 @@ from lamina.format.entries import DELETE, PUT
 from lamina.format.manifest import CommitManifest, Part, Reference
 from lamina.settings import Settings
 from lamina.storage import Storage
-from lamina.store import CommitRequest, HeapStore, Version, chain, plain
-from lamina.store.check import COUNTS, StoreCheck, StoreChecker
-from lamina.store.plain import in_part, open_store
+from lamina.store import CommitRequest, Version
+from lamina.store.check.checker import COUNTS, StoreCheck, StoreChecker
+from lamina.store.direct import store as plain
+from lamina.store.direct.open import open_store
+from lamina.store.direct.rows import in_part
+from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions import chain
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.store import writing
@@ -31,24 +35,24 @@ def rolling(storage: Storage | None = None, *, parts: int = PARTS, **settings: A
     return Query(storage, compaction__mode="rolling", compaction__rollingParts=parts, **settings)
 
 
-def again(query: Query, **settings: Any) -> tuple[Query, HeapStore]:
+def again(query: Query, **settings: Any) -> tuple[Query, VersionedStore]:
     """The query restarted with other settings."""
     restarted = Query(query.storage, clock=query.clock, ids=query.ids, min_versions=query.min_versions, **settings)
     restarted.states = query.states
     return restarted, restarted.open()
 
 
-def manifest(store: HeapStore, version: Version) -> CommitManifest:
+def manifest(store: VersionedStore, version: Version) -> CommitManifest:
     found = store.manifest(version)
     assert found is not None
     return found
 
 
-def kinds(store: HeapStore, version: Version) -> list[tuple[str, int]]:
+def kinds(store: VersionedStore, version: Version) -> list[tuple[str, int]]:
     return [(one.kind, one.end) for one in manifest(store, version).references]
 
 
-def parts(store: HeapStore, version: Version) -> list[int]:
+def parts(store: VersionedStore, version: Version) -> list[int]:
     return [one.part.part for one in manifest(store, version).references if one.part is not None]
 
 

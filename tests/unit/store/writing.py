@@ -1,4 +1,4 @@
-"""A caller of `HeapStore` for tests: keeps the rows in a dictionary, as the shim keeps them in its table."""
+"""A caller of `VersionedStore` for tests: keeps the rows in a dictionary, as the shim keeps them in its table."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.format.manifest import ColumnFamily, Count
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
-from lamina.store import Begin, CheckpointState, CommitRequest, HeapStore, Load, StoreConf, StoreId, Version
-from lamina.store.memory_budget import Share
-from lamina.store.plain import in_part, newest_first, part_of
+from lamina.store import Begin, CheckpointState, CommitRequest, Load, StoreConf, StoreId, Version
+from lamina.store.direct.rows import in_part, newest_first, part_of
+from lamina.store.factory import make_store
+from lamina.store.memory.budget import Share
+from lamina.store.versioned_store import VersionedStore
 from lamina.testing import FaultyBackend, ManualClock, SequenceIds
 
 Change = tuple[int, bytes]
@@ -58,10 +60,10 @@ class Query:
         assert isinstance(self.storage._backend, FaultyBackend)
         return self.storage._backend
 
-    def open(self, partition: int = 0, *, read_only: bool = False) -> HeapStore:
+    def open(self, partition: int = 0, *, read_only: bool = False) -> VersionedStore:
         """The store as a new provider opens it."""
         state = CheckpointState.open(self.storage, run_id=self.run, read_only=read_only, clock=self.clock, ids=self.ids)
-        return HeapStore(
+        return make_store(
             state,
             StoreId(self.storage.url, 0, partition, "default"),
             StoreConf(self.settings, self.format_version, "4.3.0", self.min_versions),
@@ -69,7 +71,7 @@ class Query:
             ids=self.ids,
         )
 
-    def begin(self, store: HeapStore, base: Version, **options: Any) -> Begin:
+    def begin(self, store: VersionedStore, base: Version, **options: Any) -> Begin:
         """`begin` as for a streaming open that has the rows of `base`."""
         arguments = {
             "task_attempt": next(self.tasks),
@@ -82,7 +84,7 @@ class Query:
 
     def commit(
         self,
-        store: HeapStore,
+        store: VersionedStore,
         base: Version,
         changes: Mapping[bytes, Change],
         *,
@@ -126,11 +128,11 @@ class Query:
         return Version(base.version + 1, begun.attempt)
 
     @staticmethod
-    def attempt(store: HeapStore, version: Version) -> str | None:
+    def attempt(store: VersionedStore, version: Version) -> str | None:
         attempt = store.resolve(version)
         return None if attempt is None or ".e." in attempt else attempt
 
-    def run_batches(self, store: HeapStore, base: Version, count: int, keys: int = 7) -> list[Version]:
+    def run_batches(self, store: VersionedStore, base: Version, count: int, keys: int = 7) -> list[Version]:
         """`count` versions after `base`, each with a put, an append or a delete of some keys."""
         versions = []
         for number in range(base.version + 1, base.version + 1 + count):
@@ -146,7 +148,7 @@ class Query:
             versions.append(base)
         return versions
 
-    def assert_restores(self, store: HeapStore, version: Version) -> None:
+    def assert_restores(self, store: VersionedStore, version: Version) -> None:
         """The version's state, as written, comes back."""
         load = store.load(version, have=None, read_only=True)
         assert rows_of(load) == self.states[load.attempt if load.version else None]

@@ -1,0 +1,1 @@
+"""Whether the retained versions of a store are whole."""

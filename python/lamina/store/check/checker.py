@@ -1,0 +1,359 @@
+"""Checks one store: every retained version, every file that one of them needs, byte by byte.
+
+Only what a retained version needs can be damage. The check runs beside the query: a file that was collected between the
+listing and the reading is none, which shows by the versions that needed it being retained no more (`retained`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lamina.components import Clock
+from lamina.errors import LaminaError
+from lamina.format.manifest import Reference, StoreIdentity
+from lamina.format.paths import parse_name
+from lamina.storage import Listed, Storage, is_temporary
+from lamina.store.check import row_counts
+from lamina.store.collection.classes import kind_of
+from lamina.store.collection.retained import Retained
+from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.model import Version
+from lamina.store.versions import chain
+from lamina.store.versions.resolution import Versions, file_name, is_empty
+
+COUNTS = "state.counts"
+LINEAGE = "state.lineage"
+"""Kinds of problems that no error has: what manifests say does not fit what is there."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Damage: a kind (of `lamina.errors`, `COUNTS` or `LINEAGE`), the versions that it is about, one sentence."""
+
+    kind: str
+    versions: tuple[int, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class StoreCheck:
+    """What was found in one store.
+
+    Args:
+        whole, damaged: the retained versions, by whether all that they need is whole.
+        files, bytes: that were verified.
+        rows: live rows of the newest version, counted; None where it was not, or that version is broken.
+        orphans: files that none of the versions needs, by class: number and bytes.
+        collected: versions that left retention while the check ran.
+    """
+
+    identity: StoreIdentity
+    whole: tuple[int, ...]
+    damaged: tuple[int, ...]
+    files: int
+    bytes: int
+    rows: int | None
+    orphans: Mapping[str, tuple[int, int]]
+    collected: tuple[int, ...]
+    problems: tuple[Problem, ...]
+
+
+@dataclass
+class _Found:
+    """What is wrong with a file or a version, before it is known who needs it."""
+
+    error: LaminaError
+    versions: set[int] = field(default_factory=set)
+
+
+class _CannotCount(Exception):
+    """A file by which versions are counted together cannot be read."""
+
+    def __init__(self, error: LaminaError, versions: set[int]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.versions = versions
+
+
+class StoreChecker:
+    """The check of one store.
+
+    Args:
+        state: rooted at the directory `state` of the checkpoint.
+        named: the versions in Spark's commit log, with the attempt that it names (None under checkpoint format v1).
+        clock: by which versions are retained by their age.
+        still_named: the versions that the log names now, where those may have become others.
+        read: called with the number of bytes that were read.
+        plan: called with the number of bytes that will be.
+        contents: whether files are read whole and rows counted, or only manifests and sizes looked at.
+    """
+
+    def __init__(
+        self,
+        state: Storage,
+        identity: StoreIdentity,
+        named: Mapping[int, str | None],
+        *,
+        clock: Clock,
+        still_named: Callable[[], Collection[int]] | None = None,
+        read: Callable[[int], None] = lambda _: None,
+        plan: Callable[[int], None] = lambda _: None,
+        contents: bool = True,
+    ) -> None:
+        self._identity = identity
+        self._files = StoreFiles(state, identity)
+        self._versions = Versions(self._files)
+        self._named = named
+        self._retained = Retained(self._files, self._versions, named, still_named or (lambda: named), clock)
+        self._read = read
+        self._plan = plan
+        self._contents = contents
+        self._broken: dict[str, _Found] = {}
+        self._checked: list[Problem] = []
+
+    def check(self) -> StoreCheck:
+        """Looks at everything; never changes the store.
+
+        Raises:
+            LaminaError: `storage.*`; what is wrong with files is in the answer.
+        """
+        listing = {entry.name: entry for entry in self._files.list()}
+        opened = self._opened(listing)
+        self._check_lineage(opened)
+        needed = self._needed(opened, {name: entry.size for name, entry in listing.items()})
+        self._plan(sum(size for name, size in needed.items() if name not in self._broken))
+        verified = size_verified = 0
+        users = _users(opened)
+        for name, size in needed.items():
+            if name not in self._broken and self._verify(name, size, users[name]):
+                verified += 1
+                size_verified += size
+        rows = self._count(opened) if self._contents else None
+        problems, collected = self._confirmed_problems()
+        damaged = {version for problem in problems for version in problem.versions}
+        orphans: dict[str, tuple[int, int]] = {}
+        for name, entry in listing.items():
+            if name not in needed and name not in self._broken and (parse_name(name) or is_temporary(name)):
+                number, total = orphans.get(kind_of(name), (0, 0))
+                orphans[kind_of(name)] = (number + 1, total + entry.size)
+        whole = self._retained.versions - damaged - collected
+        return StoreCheck(
+            self._identity,
+            tuple(sorted(whole)),
+            tuple(sorted(damaged)),
+            verified,
+            size_verified,
+            rows,
+            orphans,
+            tuple(sorted(collected)),
+            tuple(problems),
+        )
+
+    def _opened(self, listing: Mapping[str, Listed]) -> dict[int, Opened]:
+        """The manifest of each version that has a file and can be read, newest first."""
+        found = self._opened_of_log()
+        if not found:
+            return found
+        self._retained.follow(found[max(found)].manifest, listing)
+        unread: dict[int, LaminaError] = {}
+        for version, attempt in self._retained.below.items():
+            try:
+                found[version] = _shortened(self._files.open_commit(attempt))
+            except LaminaError as error:
+                unread[version] = error
+        for version in self._retained.forget_collected(found, listing):
+            found.pop(version, None)
+            unread.pop(version, None)
+        for version, why in unread.items():
+            self._note(file_name(self._retained.below[version]), why, version)
+        return found
+
+    def _opened_of_log(self) -> dict[int, Opened]:
+        """As `_opened`, of the versions in Spark's log."""
+        found: dict[int, Opened] = {}
+        lineage: dict[int, str] = {}
+        for version in sorted(self._named, reverse=True):
+            try:
+                # without ids in the log, a version is the attempt that the newest one stands on
+                attempt = self._named[version] or lineage.get(version) or self._versions.locate(Version(version))
+                if attempt is None or is_empty(attempt):
+                    continue
+                found[version] = self._files.open_commit(attempt)
+                lineage.update((number, name) for name, number in found[version].manifest.lineage)
+            except LaminaError as error:
+                known = self._named[version] or lineage.get(version)
+                self._note(file_name(known) if known else f"version {version}", error, version)
+        return found
+
+    def _note(self, name: str, error: LaminaError, *versions: int) -> None:
+        if not error.kind.startswith(("file.", "state.", "attempt-id.")):
+            raise error
+        self._broken.setdefault(name, _Found(error)).versions.update(versions)
+
+    def _check_lineage(self, opened: Mapping[int, Opened]) -> None:
+        """Each version must stand on the one that Spark committed before it."""
+        for version, newer in opened.items():
+            number = self._retained.before.get(version, version - 1)
+            older = opened.get(number)
+            if older is None or newer.manifest.attempt == older.manifest.attempt:
+                continue
+            stands_on = newer.manifest.lineage[0][0] if newer.manifest.lineage else None
+            base = newer.manifest.base
+            if stands_on != older.manifest.attempt or (base is not None and base.attempt != stands_on):
+                self._checked.append(
+                    Problem(
+                        LINEAGE,
+                        (version,),
+                        f"{self._files.location(newer.name)} stands on {stands_on}, and version {number}, which "
+                        f"Spark committed before it, is {older.manifest.attempt}",
+                    )
+                )
+
+    def _needed(self, opened: Mapping[int, Opened], sizes: Mapping[str, int]) -> dict[str, int]:
+        """The files that the versions need, with the sizes that are referred to; what does not fit is noted."""
+        needed: dict[str, int] = {}
+        for version, found in opened.items():
+            references = found.references()
+            try:
+                chain.check(references, found.manifest.version, self._files.location(found.name))
+            except LaminaError as error:
+                self._note(found.name, error, version)
+            needed[found.name] = found.size
+            for reference in references:
+                name = reference.path or ""
+                if reference.root is not None:
+                    continue  # another store's: checked there
+                needed.setdefault(name, reference.size or 0)
+                where = self._files.location(name)
+                if name in self._broken:
+                    self._broken[name].versions.add(version)
+                elif name not in sizes and not self._files.exists(name):
+                    self._note(name, LaminaError.from_kind("file.missing", f"{where} is not there"), version)
+                elif sizes.get(name, reference.size) != reference.size:
+                    text = f"{where} has {sizes[name]} bytes, and {reference.size} are referred to"
+                    self._note(name, LaminaError.from_kind("file.damaged", text), version)
+        return needed
+
+    def _verify(self, name: str, size: int, users: Sequence[tuple[int, Reference | None]]) -> bool:
+        try:
+            with self._reading(size) as read:
+                if not self._contents:
+                    return True
+                manifest, _ = self._files.verify(name, read)
+        except LaminaError as error:
+            self._note(name, error, *(version for version, _ in users))
+            return False
+        sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
+        for version, reference in users:
+            try:
+                self._files.check_origin(name, manifest, reference.origin if reference else None)
+            except LaminaError as error:
+                self._note(name, error, version)
+            if reference and (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
+                text = f"{self._files.location(name)} does not have the section that version {version} refers to"
+                self._note(name, LaminaError.from_kind("file.damaged", text), version)
+        return name not in self._broken
+
+    def _count(self, opened: Mapping[int, Opened]) -> int | None:
+        """The live rows of the newest version, None where it is broken; the manifest of each version that is whole must
+        agree with what its files have."""
+        newest = max(self._named, default=None)
+        broken = {version for found in self._broken.values() for version in found.versions}
+        if newest not in opened and newest not in broken:
+            return 0
+        left = {version: found for version, found in opened.items() if version not in broken}
+        while left:
+            try:
+                live = self._counted(left)
+                return live if newest in left else None
+            except _CannotCount as failed:
+                error, versions = failed.error, failed.versions
+                # the oldest versions may have been collected meanwhile, with files that are counted by; the rest stays
+                gone = set(left) - self._retained.now() if error.kind == "file.missing" else set()
+                lost = gone or versions
+                self._note(left[max(lost)].name, error, *lost)
+                left = {version: found for version, found in left.items() if version not in lost}
+        return None
+
+    def _counted(self, opened: Mapping[int, Opened]) -> int:
+        numbers: dict[str, list[int]] = {}
+        for version, found in sorted(opened.items()):
+            # a version that changed nothing is the attempt of the one before it
+            numbers.setdefault(found.manifest.attempt, []).append(version)
+        groups = row_counts.together([opened[versions[0]] for versions in numbers.values()])
+        planned = sum(map(row_counts.size, groups))
+        self._plan(planned)
+        live = 0
+        with self._reading(planned) as read:
+            for group in groups:
+                try:
+                    rows = row_counts.counted(self._files, group, read)
+                except LaminaError as error:
+                    versions = {one for found in group for one in numbers[found.manifest.attempt]}
+                    raise _CannotCount(error, versions) from error
+                for found, each in zip(group, rows, strict=True):
+                    live = self._compared(found, each, numbers[found.manifest.attempt])
+        return live
+
+    @contextlib.contextmanager
+    def _reading(self, planned: int) -> Iterator[Callable[[int], None]]:
+        """What to call with bytes that were read; at the end those that were planned besides count as read, too."""
+        left = planned
+
+        def read(count: int) -> None:
+            nonlocal left
+            left -= count
+            self._read(count)
+
+        try:
+            yield read
+        finally:
+            self._read(left)
+
+    def _compared(self, found: Opened, rows: Mapping[int, int], versions: Sequence[int]) -> int:
+        """The live rows among `rows`, which the manifest must agree with."""
+        manifest = found.manifest
+        said = {family: count.rows for family, count in manifest.counts.items() if count.rows}
+        # entries of a column family that was dropped may still be there
+        has = {family.id: rows[family.id] for family in manifest.column_families if rows[family.id]}
+        if has != said:
+            text = f"{self._files.location(found.name)} says that it has {_rows(said)}, and has {_rows(has)}"
+            problem = Problem(COUNTS, tuple(versions), text)
+            if problem not in self._checked:
+                self._checked.append(problem)
+        return sum(has.values())
+
+    def _confirmed_problems(self) -> tuple[list[Problem], set[int]]:
+        """Problems with versions that are still retained, and the versions that are not any more."""
+        problems = list(self._checked)
+        collected: set[int] = set()
+        now = self._retained.now() if self._broken else self._retained.versions
+        for found in self._broken.values():
+            kept = found.versions & now
+            if kept or not found.versions:
+                problems.append(Problem(found.error.kind, tuple(sorted(kept)), found.error.message))
+            collected |= found.versions - now
+        return problems, collected
+
+
+def _users(opened: Mapping[int, Opened]) -> dict[str, list[tuple[int, Reference | None]]]:
+    """The versions that need each file, with the reference to it where it is not only the version's own file."""
+    users: dict[str, list[tuple[int, Reference | None]]] = {}
+    for version, found in opened.items():
+        users.setdefault(found.name, []).append((version, None))
+        for reference in found.references():
+            if reference.root is None:
+                users.setdefault(reference.path or "", []).append((version, reference))
+    return users
+
+
+def _shortened(opened: Opened) -> Opened:
+    """A manifest without its lineage but for what it stands on: of very many versions, lineages take the memory."""
+    return Opened(replace(opened.manifest, lineage=opened.manifest.lineage[:1]), opened.size)
+
+
+def _rows(counts: Mapping[int, int]) -> str:
+    parts = [f"{rows:,} rows in column family {family}" for family, rows in sorted(counts.items())]
+    return " and ".join(parts) or "no rows"

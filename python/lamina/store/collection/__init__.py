@@ -1,0 +1,1 @@
+"""What may be deleted: retention, the registry of files, collections."""

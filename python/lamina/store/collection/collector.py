@@ -1,0 +1,207 @@
+"""Collection: which files of a store are needed, and which may go.
+
+Rules (DESIGN section 8):
+
+1. Retained are the last confirmed version N, the `min_versions` versions before it, and every version that was the
+   newest one within the last `min_version_age_ms`, along the lineage of N. Of each retained version the newest file at
+   or below it is kept, with all that its manifest refers to.
+2. Nothing numbered above N is deleted: what this process knows may be old news.
+3. Nothing is deleted where a newer run of the query is known, or where the lineage cannot be followed.
+4. A file that was referred to goes when the first manifest without it that makes it unneeded has been there for the
+   minimum age; a file that never was, when it has itself been there that long. Ages come from the storage's own
+   times.
+5. A file that is none of ours stays. The first store of each checkpoint also collects what cut-off publications left in
+   `_lamina` (`leftovers`).
+6. What a commit refers to stays as long as the commit stays by rule 2 or by its age: a version may be committed in
+   Spark's log long before anybody builds on it, and a reader may have opened it. Where such a commit cannot be read,
+   nothing is deleted.
+
+Rule 4 in detail: the version made by a lineage's manifest M leaves the retained set when the manifest of version n +
+min_versions is published, n being the version after M's in the lineage, and not before n has been there for
+`min_version_age_ms`. Readers that opened it before have the minimum age to finish, however many versions follow in
+that time: the lineage is followed down to the first version that left longer ago than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from lamina.components import Clock
+from lamina.errors import LaminaError
+from lamina.format.manifest import CommitManifest
+from lamina.format.paths import CommitName, parse_name
+from lamina.storage import Listed
+from lamina.store.collection.classes import COMMIT, FOREIGN, TEMPORARY, StoreFile
+from lamina.store.collection.leftovers import collects_shared, shared_temporaries
+from lamina.store.collection.lineage import RetainedLineage
+from lamina.store.collection.registry import Entry, Progressed, Registry, footprint
+from lamina.store.collection.retention import Retention
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
+from lamina.store.versions.checkpoint_state import Standing
+from lamina.store.versions.resolution import Versions, is_empty
+
+
+class Collector:
+    """Collections of one store. Remembers what manifests refer to, which never changes."""
+
+    def __init__(self, files: StoreFiles, versions: Versions, retention: Retention, clock: Clock) -> None:
+        self._files = files
+        self._versions = versions
+        self._retention = retention
+        self._clock = clock
+        self._registry = Registry(files, versions)
+        self._others: dict[str, list[str]] = {}
+        self._first_unneeded: dict[str, int] = {}
+
+    def collect(
+        self,
+        confirmed: Version,
+        standing: Standing | None,
+        *,
+        dry_run: bool,
+        waiting: Collection[str] = (),
+        progressed: Progressed = lambda: None,
+    ) -> Collected:
+        """Deletes what nothing needs any more; with `dry_run` only says what it would.
+
+        Args:
+            confirmed: the newest version that a streaming open built on, with its attempt.
+            standing: of this run among the others; None for readers.
+            waiting: names of finished segments that the next commit is to refer to.
+            progressed: called after each version of the lineage that was followed, and each manifest that was read.
+        Raises:
+            LaminaError: `store.state` for readers, `file.*` where a retained version cannot be read, `storage.*`.
+        """
+        if standing is None and not dry_run:
+            raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
+        if confirmed.attempt is None or is_empty(confirmed.attempt):
+            return Collected((), dry_run, "the store is empty")
+        if standing is not None and standing.newer is not None:
+            return Collected((), dry_run, f"a newer run of the query is known: {standing.newer}")
+        # before the listing: what is published or adopted while this goes on must not look older than it is
+        now = self._clock.now_ms()
+        listing = {entry.name: entry for entry in self._files.list()}
+        if standing is not None:
+            epoch = max(_epochs(listing) - standing.epochs, default=0)
+            if epoch > standing.run.epoch:
+                reason = f"a newer run of the query has written to the store, with epoch {epoch}"
+                return Collected((), dry_run, reason)
+        newest = self._versions.open_present(confirmed.attempt, confirmed).manifest
+        lineage = self._followed(newest, confirmed.version, listing, now, progressed)
+        if lineage is None:
+            return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
+        verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
+        storage, shares = self._files.storage, collects_shared(self._files.identity)
+        shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
+        if not dry_run:
+            # a deletion that fails is repeated by the next collection
+            self._files.delete([verdict.path for verdict in verdicts if verdict.action == DELETE])
+            storage.delete_many([verdict.path for verdict in shared if verdict.action == DELETE])
+        gone = {verdict.path for verdict in verdicts if verdict.action == DELETE and not dry_run}
+        present = {name: entry for name, entry in listing.items() if name not in gone}
+        self._registry.keep(present, len(lineage.entries))
+        self._others = {name: names for name, names in self._others.items() if name in present}
+        return Collected((*verdicts, *shared), dry_run)
+
+    def _followed(
+        self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int, progressed: Progressed
+    ) -> RetainedLineage | None:
+        """The lineage down to the first version that has no readers any more; None where it breaks off too early."""
+        seen_before = 0
+
+        def seen(entries: Sequence[Entry]) -> RetainedLineage:
+            return RetainedLineage(entries, confirmed, listing, self._retention, now, self._first_unneeded)
+
+        def far_enough(entries: Sequence[Entry]) -> bool:
+            nonlocal seen_before
+            progressed()
+            # looking at all of a lineage whenever it grows by one would cost its square
+            if entries[-1][1] > confirmed - self._retention.min_versions or len(entries) < 2 * seen_before:
+                return False
+            seen_before = len(entries)
+            return seen(entries).ends
+
+        entries, complete = self._registry.follow(newest, far_enough)
+        lineage = seen(entries)
+        if not complete and not lineage.passes_retention:
+            return None
+        self._first_unneeded = lineage.first_unneeded
+        self._registry.read(lineage.entries, lineage.retained, listing.keys(), progressed)
+        return lineage
+
+    def _verdicts(
+        self,
+        lineage: RetainedLineage,
+        confirmed: int,
+        listing: Mapping[str, Listed],
+        now: int,
+        waiting: Collection[str],
+        progressed: Progressed,
+    ) -> list[Verdict]:
+        """What becomes of each file: one pass over the files by themselves, one for what kept commits refer to."""
+        verdicts = {}
+        for name, entry in sorted(listing.items()):
+            verdict = self._verdict(StoreFile.of(entry), lineage, confirmed, now)
+            if verdict.action == DELETE and name in waiting:
+                verdict = replace(verdict, action=WAIT, reason="the next commit is to refer to it")
+            verdicts[name] = verdict
+        for name, verdict in list(verdicts.items()):
+            # of the lineage's own versions the registry knows what they need, and until when
+            if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
+                needed = self._needed_by(name)
+                progressed()
+                for other in needed:
+                    if other != name and other in verdicts and verdicts[other].action != KEEP:
+                        verdicts[other] = _because(verdicts[other], verdict, name)
+        return list(verdicts.values())
+
+    def _verdict(self, file: StoreFile, lineage: RetainedLineage, confirmed: int, now: int) -> Verdict:
+        last_used = self._registry.last_used.get(file.name)
+        own_age = now - file.entry.modified_ms
+
+        def verdict(action: str, age_ms: int, reason: str) -> Verdict:
+            return Verdict(file.name, file.kind, file.entry.size, age_ms, action, reason)
+
+        if last_used is not None and last_used >= lineage.oldest_retained:
+            return verdict(KEEP, own_age, f"version {last_used} needs it")
+        if file.kind == FOREIGN:
+            return verdict(KEEP, own_age, "not a file of lamina")
+        if file.number > confirmed:
+            return verdict(KEEP, own_age, f"newer than version {confirmed}, the newest known to be confirmed")
+        age = now - lineage.left.get(last_used, file.entry.modified_ms) if last_used is not None else own_age
+        if file.kind == TEMPORARY:
+            reason = "a publication that was cut off"
+        elif last_used is not None:
+            reason = f"no retained version needs it; version {last_used} was the last to"
+        else:
+            reason = "no retained version needs it, nor did one of those before them"
+        # a storage that tells no times (0) gives no reason to think that anything is old
+        young = age < self._retention.min_age_ms or file.entry.modified_ms <= 0
+        return verdict(WAIT if young else DELETE, age, reason)
+
+    def _needed_by(self, name: str) -> list[str]:
+        """What a commit off the lineage, which itself is kept or waits, refers to."""
+        if name not in self._others:
+            parsed = parse_name(name)
+            assert isinstance(parsed, CommitName)
+            try:
+                self._others[name] = footprint(self._files, str(parsed.attempt))
+            except LaminaError as error:
+                # whoever opened it before it broke may read anything that it referred to
+                if error.kind != "file.missing":
+                    raise
+                return []
+        return self._others[name]
+
+
+def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:
+    """The verdict on a file that a commit refers to which itself stays."""
+    reason = f"{name} refers to it ({commit.reason})"
+    return replace(verdict, action=commit.action, reason=reason)
+
+
+def _epochs(listing: Mapping[str, Listed]) -> set[int]:
+    parsed = (parse_name(name) for name in listing)
+    return {name.attempt.epoch for name in parsed if isinstance(name, CommitName)}

@@ -1,0 +1,113 @@
+"""The registry of a store's files: which version of a lineage was the last to need which file.
+
+A file that versions of a lineage share is needed from the version that was the first to refer to it up to the last one,
+without a gap: what a commit leaves out of its references never comes back under the same name. So one number a file,
+its last-used version, says all that retention asks, and following a lineage on costs one manifest a new version.
+
+Kept in memory between collections, small: a name and a number a file, an id and a number a version. A lineage that is
+not a continuation of the one followed before (the query was rewound) is followed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
+
+from lamina.errors import LaminaError
+from lamina.format.manifest import CommitManifest
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.versions.resolution import Versions, file_name
+
+Entry = tuple[str, int]
+"""An attempt of a lineage and its version."""
+
+Progressed = Callable[[], None]
+"""Hears that long work goes on."""
+
+FarEnough = Callable[[Sequence[Entry]], bool]
+"""Whether a lineage, newest first, was followed far enough down."""
+
+
+class Registry:
+    """The files of one store, by the versions of one lineage."""
+
+    def __init__(self, files: StoreFiles, versions: Versions) -> None:
+        self._files = files
+        self._versions = versions
+        self._entries: list[Entry] = []
+        self._last_used: dict[str, int] = {}
+
+    @property
+    def last_used(self) -> Mapping[str, int]:
+        """The last version of the lineage that needs a file, by the file's name."""
+        return self._last_used
+
+    def follow(self, newest: CommitManifest, far_enough: FarEnough) -> tuple[Sequence[Entry], bool]:
+        """The lineage of `newest`, newest first, and whether its end, or one far enough, was reached."""
+        followed = self._entries[0][0] if self._entries else None
+        entries: list[Entry] = []
+        try:
+            for entry in chain([(newest.attempt, newest.version)], self._versions.walk(newest)):
+                if entry[0] == followed:
+                    entries += self._entries
+                    break
+                entries.append(entry)
+                if far_enough(entries):
+                    break
+        except LaminaError as error:
+            if error.kind != "file.missing":
+                raise
+            return entries, False
+        return entries, True
+
+    def read(self, entries: Sequence[Entry], retained: int, present: Collection[str], progressed: Progressed) -> None:
+        """Learns what the versions of a lineage need; the first `retained` of them must be readable.
+
+        A query that was rewound, or retains more than before, counts versions as retained that were collected. Those
+        are the oldest ones, are not in the listing, and no version that is there needs their files; any other manifest
+        that is not there was lost.
+
+        Args:
+            present: the names of the files that the store's directory was seen to have.
+            progressed: called after each manifest.
+        Raises:
+            LaminaError: `file.*` about a retained version, or a damaged one that has readers.
+        """
+        continued = next((index for index, entry in enumerate(entries) if entry in self._entries[:1]), None)
+        last_used = dict(self._last_used) if continued is not None else {}
+        collected: dict[str, LaminaError] = {}
+        older_is_there = continued is not None
+        for index in reversed(range(len(entries) if continued is None else continued)):
+            attempt, version = entries[index]
+            try:
+                names = footprint(self._files, attempt)
+            except LaminaError as error:
+                if error.kind != "file.missing":
+                    raise
+                if index < retained:
+                    if index == 0 or older_is_there or file_name(attempt) in present:
+                        raise
+                    collected[file_name(attempt)] = error
+                continue  # what has left retention is the first to go
+            finally:
+                progressed()
+            older_is_there = True
+            for name in names:
+                last_used[name] = version
+        for name in collected.keys() & last_used.keys():
+            raise collected[name]
+        self._entries, self._last_used = list(entries), last_used
+
+    def keep(self, present: Mapping[str, object], entries: int) -> None:
+        """Forgets files that are not there any more, and the lineage behind its first `entries` versions."""
+        self._last_used = {name: version for name, version in self._last_used.items() if name in present}
+        self._entries = self._entries[:entries]
+
+
+def footprint(files: StoreFiles, attempt: str) -> list[str]:
+    """The files in the store's directory that the version of an attempt needs, its own first.
+
+    Raises:
+        LaminaError: `file.*`.
+    """
+    return files.open_commit(attempt).footprint()

@@ -1,0 +1,332 @@
+"""Attempts of the next version: what they stand on, and how they become durable.
+
+1. A commit publishes one file, whole, under a name that only its attempt can write.
+2. Its manifest refers only to files that were durable before it, and to its own sections.
+3. An attempt stands on a version whose file is there; the caller has confirmed it.
+4. Nothing that was published is ever changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina._version import __version__
+from lamina.components import Clock, Ids
+from lamina.errors import LaminaError
+from lamina.format.attempt_id import AttemptId
+from lamina.format.container import COMMIT, PLAIN, REWRITES, ContainerWriter
+from lamina.format.entries import Compression
+from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
+from lamina.storage import NotDurable
+from lamina.store.collection.retention import Retention
+from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.materialization.tiers import live_rows, pick
+from lamina.store.materialization.waiting_segments import WaitingSegments, Young
+from lamina.store.memory.budget import Share
+from lamina.store.memory.commit_memory import CommitMemory
+from lamina.store.model import Begin, CommitRequest, Committed, StoreConf, Version
+from lamina.store.restore.detours import advised
+from lamina.store.versions import arbitration, chain
+from lamina.store.versions.checkpoint_state import CheckpointState
+from lamina.store.versions.resolution import Versions, file_name, is_empty
+
+_ATTEMPTS_KEPT = 16
+"""Attempts that were begun and not committed; older ones were abandoned."""
+
+_MAX_LINEAGE = 1_000
+_SPARE_LINEAGE = 28
+"""Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An attempt between `begin` and `commit`; `base` is None where it stands on nothing."""
+
+    version: int
+    base: Opened | None
+    lineage: tuple[tuple[str, int], ...]
+    siblings: tuple[str, ...]
+    needs_snapshot: bool
+    rewrite: tuple[int, int] | None
+
+
+class Commits:
+    """The attempts of one store. Thread-safe."""
+
+    def __init__(
+        self,
+        checkpoint: CheckpointState,
+        files: StoreFiles,
+        versions: Versions,
+        segments: WaitingSegments,
+        young: Young,
+        conf: StoreConf,
+        *,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._files = files
+        self._versions = versions
+        self._segments = segments
+        self._young = young
+        self._conf = conf
+        self._settings = conf.settings
+        self._retention = Retention.of(conf.settings, conf.min_versions)
+        self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
+        self._clock = clock
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._begun: OrderedDict[str, _Begun] = OrderedDict()
+
+    def begin(
+        self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
+    ) -> tuple[Begin, Version]:
+        """Allots an attempt of the version after `base`; also gives `base` with its attempt, which is confirmed by it.
+
+        Args:
+            load_empty: the new version is built from nothing, whatever `base` holds.
+            force_snapshot: the new version is written in full, without a base.
+            have: the caller has the rows of `base`, so that a lost base can be replaced by a snapshot.
+        Raises:
+            LaminaError: `file.*`, `state.not-retained`, `attempt-id.unknown`, `storage.*`.
+        """
+        version = base.version + 1
+        located, siblings = self._candidates(base, load_empty=load_empty)
+        opened, usable = self._open_base(Version(base.version, located), lenient=have or load_empty)
+        stands = usable and not load_empty and not force_snapshot
+        wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
+        needs_snapshot = not load_empty and (force_snapshot or not usable)
+        snapshot = needs_snapshot or (wanted and not load_empty)
+        begun = _Begun(
+            version,
+            opened if stands else None,
+            self._lineage_on(located),
+            siblings,
+            needs_snapshot,
+            self._turn(opened) if stands and not snapshot else None,
+        )
+        attempt = str(AttemptId.for_file(version, self._epoch(), self._ids.hex128()))
+        with self._lock:
+            self._begun[attempt] = begun
+            while len(self._begun) > _ATTEMPTS_KEPT:
+                self._begun.popitem(last=False)
+        answer = Begin(attempt, None if load_empty else located, snapshot, begun.rewrite, lost=not usable)
+        return answer, Version(base.version, located)
+
+    def _turn(self, base: Opened | None) -> tuple[int, int] | None:
+        """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""
+        if self._settings.compaction_mode != "rolling" or base is None:
+            return None
+        parts = self._settings.compaction_rolling_parts
+        return chain.next_part(base.manifest.references, parts), parts
+
+    def _candidates(self, base: Version, *, load_empty: bool) -> tuple[str | None, tuple[str, ...]]:
+        """The attempt of `base`, and the attempts that are there of the version after it (without ids only)."""
+        by_id = self._conf.format_version > 1 and (base.attempt is not None or base.version == 0)
+        if by_id:
+            return self._versions.locate(base), ()
+        by_version = arbitration.attempts(self._files.list())
+        siblings = tuple(str(attempt) for attempt in by_version.get(base.version + 1, ()))
+        if base.attempt is not None or base.version == 0:
+            return self._versions.locate(base), siblings
+        if load_empty and base.version not in by_version:
+            return None, siblings
+        return self._versions.arbitrate(by_version, base), siblings
+
+    def _open_base(self, base: Version, *, lenient: bool) -> tuple[Opened | None, bool]:
+        """The base's manifest (None for an empty store), and whether a version can stand on it."""
+        if base.attempt is None or is_empty(base.attempt):
+            return None, True
+        try:
+            opened = self._versions.open_present(base.attempt, base)
+            chain.check(opened.references(), opened.manifest.version, self._files.location(opened.name))
+        except LaminaError as error:
+            if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
+                return None, False
+            raise advised(error) from error.__cause__
+        return opened, True
+
+    def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
+        """What a commit on `base` would refer to; finished segments matter only where the chain is long."""
+        if base is None:
+            return ()
+        references = base.references()
+        short = chain.files(references) < chain.longest(self._settings)
+        return references if short else self._segments.applied(base, self._young)
+
+    def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
+        """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
+        if attempt is None or is_empty(attempt):
+            return ()
+        known = self._versions.remembered(attempt)
+        older = known.manifest.lineage if known else ()
+        return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
+
+    def commit(
+        self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share
+    ) -> Committed:
+        """Writes an attempt that `begin` allotted; returns when its file is durable.
+
+        Args:
+            sections: `increment`, and `snapshot` or `rewrite` where `begin` asked for it; consumed in their order.
+        Raises:
+            LaminaError: `store.state`, `state.base`, `state.superseded`, `storage.*`, `engine.protocol`.
+        """
+        started = self._clock.monotonic()
+        begun = self._begun_as(request)
+        if begun.needs_snapshot and SNAPSHOT not in sections:
+            raise LaminaError.from_kind("state.base", f"attempt {request.attempt} has no base and brings no snapshot")
+        if SNAPSHOT not in sections:
+            _check_rewrite(request, begun, REWRITE in sections)
+        self._refuse_if_superseded(request)
+        older = self._segments.applied(begun.base, self._young) if begun.base and SNAPSHOT not in sections else ()
+        rewrites = REWRITE in sections or any(reference.part is not None for reference in older)
+        writer = ContainerWriter(
+            COMMIT,
+            Compression(self._settings.compression_codec, self._settings.compression_level),
+            REWRITES if rewrites else PLAIN,
+        )
+        written: list[CommitManifest] = []
+
+        def manifest_of(stored: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
+            _check_rows(request, stored)
+            written.append(self._new_manifest(request, begun, stored, header_crc, older))
+            return written[0].to_json()
+
+        name = file_name(request.attempt)
+        memory = CommitMemory(share, remote=self._files.storage.remote, rows=max(request.rows.values(), default=0))
+        try:
+            self._files.publish(name, memory.written(writer.chunks(memory.received(sections), manifest_of)))
+        except LaminaError as error:
+            # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides,
+            # unless what there is to see may not last
+            lost_answer = error.kind == "storage.failed" and not isinstance(error.__cause__, NotDurable)
+            if not lost_answer or not written or not self._is_there(name, written[0], writer.size):
+                raise
+        finally:
+            share.close()
+        self._verify_adopted(written[0], begun.base)
+        with self._lock:
+            self._begun.pop(request.attempt, None)
+        self._versions.remember(Opened(written[0], writer.size))
+        due = self._settings.compaction_mode == "background" and bool(
+            pick(written[0].references, live_rows(written[0]))
+        )
+        return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000, due)
+
+    def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
+        """Segments that it is the first to name may have been collected until its publication: it was slow, or a clock
+        is wrong."""
+        known = {reference.path for reference in base.references()} if base else set()
+        for reference in manifest.references:
+            path = reference.path
+            if path and reference.root is None and path not in known and not self._files.exists(path):
+                self._segments.keep(self._files.exists)
+                raise LaminaError.from_kind(
+                    "state.base",
+                    f"{path}, which attempt {manifest.attempt} stands on, was collected before the attempt was "
+                    "published; it is tried again. Raise retention.minAgeMs if this repeats, and look at the clocks",
+                )
+
+    def _begun_as(self, request: CommitRequest) -> _Begun:
+        with self._lock:
+            begun = self._begun.get(request.attempt)
+        if begun is None or begun.version != request.version:
+            raise LaminaError.from_kind(
+                "store.state", f"attempt {request.attempt} of version {request.version} was not begun here"
+            )
+        named = request.base.attempt if request.base else None
+        if begun.base is not None and named is not None and named != begun.base.manifest.attempt:
+            raise LaminaError.from_kind(
+                "state.base", f"attempt {request.attempt} was begun on {begun.base.manifest.attempt}, not on {named}"
+            )
+        return begun
+
+    def _refuse_if_superseded(self, request: CommitRequest) -> None:
+        """Without ids in Spark's log the newest run counts, so an older one must not publish any more."""
+        newer = self._checkpoint.newer_run() if self._conf.format_version == 1 else None
+        if newer is not None:
+            raise LaminaError.from_kind(
+                "state.superseded",
+                f"version {request.version} of {self._files.identity} is not written: run {newer} "
+                f"of the query started after this one (epoch {self._epoch()}); stop one of them",
+            )
+
+    def _new_manifest(
+        self,
+        request: CommitRequest,
+        begun: _Begun,
+        sections: tuple[Section, ...],
+        header_crc: int,
+        older: Sequence[Reference],
+    ) -> CommitManifest:
+        base = begun.base.manifest if begun.base else None
+        references = chain.own_references(
+            sections,
+            request.version,
+            base.version if base else 0,
+            older,
+            self._files.identity,
+            request.rewrite,
+        )
+        # nothing is published that could not be restored
+        chain.check(references, request.version, file_name(request.attempt))
+        return CommitManifest(
+            attempt=request.attempt,
+            version=request.version,
+            base=Base(base.version, base.attempt) if base else None,
+            store=self._files.identity,
+            run=Run(self._epoch(), self._checkpoint.run_id, request.task_attempt, begun.siblings),
+            created_ms=self._clock.now_ms(),
+            writer=f"lamina {__version__}",
+            spark=self._conf.spark,
+            sections=sections,
+            header_crc=header_crc,
+            references=references,
+            lineage=begun.lineage,
+            counts=request.counts,
+            column_families=request.column_families,
+            next_column_family=request.next_column_family,
+            retention=self._retention.to_json(),
+        )
+
+    def _is_there(self, name: str, manifest: CommitManifest, size: int) -> bool:
+        try:
+            found = self._files.open_commit(manifest.attempt)
+        except LaminaError:
+            return False
+        return found.size == size and found.manifest.to_json() == manifest.to_json()
+
+    def _epoch(self) -> int:
+        if self._checkpoint.epoch is None:
+            raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
+        return self._checkpoint.epoch
+
+
+def _check_rewrite(request: CommitRequest, begun: _Begun, brought: bool) -> None:
+    """Raises where another part is rewritten than `begin` asked for, or none."""
+    part = request.rewrite
+    said = (part.part, part.parts) if part is not None else None
+    if said != begun.rewrite or brought != (said is not None):
+        raise LaminaError.from_kind(
+            "engine.protocol",
+            f"attempt {request.attempt} was to rewrite the part {begun.rewrite}, and says that it brings {said}",
+        )
+
+
+def _check_rows(request: CommitRequest, sections: Sequence[Section]) -> None:
+    """Raises where other rows arrived than the caller says it sent."""
+    for section in sections:
+        expected = request.rows.get(section.name)
+        if expected is not None and expected != section.rows:
+            raise LaminaError.from_kind(
+                "engine.protocol",
+                f"attempt {request.attempt} announced {expected} rows of {section.name}, and {section.rows} arrived",
+            )

@@ -1,0 +1,1 @@
+"""Stores that Python uses directly, without Spark."""

@@ -1,0 +1,36 @@
+"""The one place where a store is put together: which backend, and with it what makes its bases."""
+
+from __future__ import annotations
+
+from lamina.components import Clock, Ids
+from lamina.format.entries import Compression
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.materialization.compaction import Compaction
+from lamina.store.materialization.materializer import Materializer
+from lamina.store.materialization.waiting_segments import WaitingSegments
+from lamina.store.model import StoreConf, StoreId
+from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions.checkpoint_state import CheckpointState
+
+
+def make_store(
+    checkpoint: CheckpointState,
+    store_id: StoreId,
+    conf: StoreConf,
+    *,
+    clock: Clock,
+    ids: Ids,
+    segments: WaitingSegments | None = None,
+) -> VersionedStore:
+    """A store of `checkpoint`, as its settings say; no request is made for it.
+
+    Args:
+        segments: finished segments that other handles of the store share, if there are any.
+    """
+    settings = conf.settings
+    compression = Compression(settings.compression_codec, settings.compression_level)
+
+    def materializer_of(files: StoreFiles) -> Materializer:
+        return Compaction(files, compression, clock, ids)
+
+    return VersionedStore(checkpoint, store_id, conf, materializer_of, clock=clock, ids=ids, segments=segments)

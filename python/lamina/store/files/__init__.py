@@ -1,0 +1,1 @@
+"""Where the bytes of an attempt are, and reading them verified."""

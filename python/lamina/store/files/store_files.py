@@ -1,0 +1,328 @@
+"""Files of one store: reads manifests and sections through the storage, and verifies all that it hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.format import container, paths
+from lamina.format.attempt_id import FILE, AttemptId
+from lamina.format.container import COMMIT, Contents, Footer
+from lamina.format.entries import decode, messages
+from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
+from lamina.format.paths import CommitName, SegmentName
+from lamina.storage import Listed, Storage
+from lamina.storage.backend import PIECE_BYTES, ranges
+from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
+from lamina.store.files.section_reader import SectionFile, verified
+
+_TAIL_BYTES = 64 << 10
+"""What is read first of a file to see its manifest; most manifests fit."""
+
+_WHOLE_BYTES = 256 << 10
+"""A file that holds at most this much beside the wanted section is read whole, in one request."""
+
+
+_PIECE_BYTES = 4 << 20
+"""What is in memory at once of a file of which every byte is verified."""
+
+_IN_MEMORY_BYTES = 16 << 20
+"""Sections above this size are not held in memory."""
+
+_HEADER_BYTES = container.HEADER.size
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A verified manifest of a commit, and the size of its file."""
+
+    manifest: CommitManifest
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return str(CommitName(AttemptId.parse(self.manifest.attempt)))
+
+    def references(self) -> tuple[Reference, ...]:
+        """What the version consists of, newest first, with this file's own sections named."""
+        name = self.name
+        return tuple(reference.placed(name, self.size) for reference in self.manifest.references)
+
+    def footprint(self) -> list[str]:
+        """The files in the store's directory that the version needs, its own first."""
+        names = {reference.path or "" for reference in self.references() if reference.root is None}
+        return [self.name, *sorted(names - {self.name})]
+
+
+class StoreFiles:
+    """The directory of one store.
+
+    Args:
+        storage: rooted at the directory `state` of the checkpoint.
+        identity: which store this is; files of another one are refused.
+    """
+
+    def __init__(self, storage: Storage, identity: StoreIdentity) -> None:
+        self.storage = storage
+        self.identity = identity
+        self.directory = paths.store_directory(identity.operator, identity.partition, identity.name)
+        self._roots: dict[str, Storage] = {}
+
+    def list(self) -> Sequence[Listed]:
+        """The files of the store."""
+        return self.storage.list(self.directory)
+
+    def location(self, name: str) -> str:
+        """How a file is named to people."""
+        return self.storage.location(self._path(name))
+
+    def exists(self, name: str) -> bool:
+        """Whether a file is there."""
+        return self.storage.exists(self._path(name))
+
+    def publish(self, name: str, chunks: Iterable[Any]) -> int:
+        """Writes a file whole and durably; gives its size."""
+        return self.storage.publish(self._path(name), chunks)
+
+    def stamp(self, name: str) -> bool:
+        """Gives a file a new time of publication; False where the storage cannot."""
+        return self.storage.stamp(self._path(name))
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes files."""
+        self.storage.delete_many([self._path(name) for name in names])
+
+    def open_commit(self, attempt: str) -> Opened:
+        """The manifest of an attempt that wrote a file of its own.
+
+        Raises:
+            LaminaError: `attempt-id.unknown`, `file.missing`, `file.damaged`, `file.version`, `file.identity`.
+        """
+        parsed = AttemptId.parse(attempt)
+        if parsed.kind != FILE:
+            raise LaminaError.from_kind(
+                "attempt-id.unknown", f"attempt id {attempt!r} names no file that this release can open"
+            )
+        return Opened(*self._open(str(CommitName(parsed)), CommitManifest.from_json))
+
+    def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
+        """The manifest of a segment of this store, and the size of its file."""
+        return self._open(str(name), SegmentManifest.from_json)
+
+    def _open(self, name: str, from_json: Callable[[Mapping[str, Any]], _Found]) -> tuple[_Found, int]:
+        path = self._path(name)
+        where = self.storage.location(path)
+
+        def opened() -> tuple[_Found, int]:
+            value, contents, size = self._manifest(self.storage, path, None)
+            _check_identity(name, contents, self.identity, where)
+            return container.parse(from_json, value, where), size
+
+        return _without_bad_copy(self.storage, path, opened)
+
+    def read(self, reference: Reference) -> pa.Buffer:
+        """The verified bytes of the section that `reference`, whose path is known, refers to.
+
+        Raises:
+            LaminaError: `file.missing`, `file.damaged`, `file.version`, `file.identity`, naming the file.
+        """
+        storage, path = self._place(reference)
+        return _without_bad_copy(storage, path, lambda: self._read(storage, path, reference))
+
+    def open_section(self, reference: Reference, ahead: Executor | None = None) -> pa.NativeFile:
+        """A file of the section that `read` would give, of which a large one is read and verified block by block.
+
+        Args:
+            ahead: reads a large section on while what came of it is used.
+        Raises:
+            LaminaError: as `read`; of a large section also from reading the file.
+        """
+        if reference.length <= _IN_MEMORY_BYTES:
+            return pa.BufferReader(self.read(reference))
+        return pa.PythonFile(SectionFile(self._verified(reference), ahead), mode="r")
+
+    def reading_bytes(self, reference: Reference) -> int:
+        """What `open_section` and reading it take in memory at most, beside what was read and is used."""
+        piece = PIECE_BYTES if self.storage.remote else LOCAL_PIECE_BYTES
+        if reference.length > _IN_MEMORY_BYTES:
+            # one is used, one is ahead, both are in parts before they are whole, and a batch is made of them
+            return 5 * piece
+        return (2 if self.storage.remote else 1) * reference.length + _TAIL_BYTES
+
+    def check_section(self, reference: Reference) -> None:
+        """Verifies the section that `reference` refers to.
+
+        Raises:
+            LaminaError: as `read`.
+        """
+        if reference.length <= _IN_MEMORY_BYTES:
+            self.read(reference)
+        else:
+            for _ in self._verified(reference):
+                pass
+
+    def _verified(self, reference: Reference) -> Iterator[Any]:
+        """The bytes of a section as they come, in runs of blocks that were verified."""
+        storage, path = self._place(reference)
+        section = _without_bad_copy(storage, path, lambda: self._section_of(storage, path, reference))
+        assert reference.size is not None
+        pieces = storage.read_pieces(path, section.offset, section.length, reference.size)
+        forgotten = False
+
+        def read_again(start: int, length: int) -> pa.Buffer | None:
+            nonlocal forgotten
+            # one look at the storage tells for all that came from the copy
+            forgotten = forgotten or storage.forget(path)
+            return storage.read_range(path, section.offset + start, length) if forgotten else None
+
+        where = storage.location(path)
+        return verified(section, pieces, read_again, lambda reason: container.damaged(where, reason))
+
+    def _read(self, storage: Storage, path: str, reference: Reference) -> pa.Buffer:
+        assert reference.size is not None
+        where = storage.location(path)
+        if reference.size - reference.length <= _WHOLE_BYTES:
+            # and one more, so that a longer file shows
+            whole = storage.read(path, reference.size + 1)
+            _, contents, _ = self._manifest(storage, path, whole)
+            section = _section(contents, reference, where)
+            data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
+        else:
+            section = self._section_of(storage, path, reference)
+            pieces = [*storage.read_pieces(path, reference.offset, reference.length, reference.size)]
+            data = pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
+        container.check_section(data, section, where)
+        return data
+
+    def _section_of(self, storage: Storage, path: str, reference: Reference) -> Section:
+        """What the file itself says of the section that is referred to."""
+        where = storage.location(path)
+        _, contents, size = self._manifest(storage, path, None)
+        if size != reference.size:
+            raise container.damaged(where, f"it has {size} bytes where {reference.size} are referred to")
+        return _section(contents, reference, where)
+
+    def verify(self, name: str, read: Callable[[int], None]) -> tuple[CommitManifest | SegmentManifest, int]:
+        """Verifies every byte of a file in the store's directory, in bounded memory; gives its manifest and its size.
+
+        Args:
+            read: called with the bytes read so far of it, piece by piece.
+        Raises:
+            LaminaError: `file.*`, naming the file.
+        """
+        path = self._path(name)
+        where = self.storage.location(path)
+        value, contents, size = self._manifest(self.storage, path, None)
+        if not _is_named(name, contents):
+            raise _foreign(where, contents.id, contents.store, self.identity)
+        header = self.storage.read_range(path, 0, _HEADER_BYTES)
+        container.check_header(header, contents.kind, contents.header_crc, where)
+        for section in contents.sections:
+            pieces = _in_place(self.storage, path, section)
+            for run in verified(section, pieces, lambda *_: None, lambda reason: container.damaged(where, reason)):
+                read(len(run))
+        return container.parse_manifest(value, where), size
+
+    def check_origin(self, name: str, manifest: CommitManifest | SegmentManifest, origin: StoreIdentity | None) -> None:
+        """Raises `file.identity` where a file was not written by `origin`, by default this store."""
+        expected = origin or self.identity
+        if manifest.store != expected:
+            held = manifest.attempt if isinstance(manifest, CommitManifest) else manifest.segment
+            raise _foreign(self.location(name), held, manifest.store, expected)
+
+    def entries(self, reference: Reference) -> Iterator[pa.RecordBatch]:
+        """The verified entries of a section, of which only a batch is in memory."""
+        where = self.place(reference)
+        schema, undecoded = messages(self.open_section(reference), reference.length, where)
+        for message in undecoded:
+            yield decode(message, schema, where)
+
+    def place(self, reference: Reference) -> str:
+        """How the file of a reference is named to people."""
+        storage, path = self._place(reference)
+        return storage.location(path)
+
+    def _place(self, reference: Reference) -> tuple[Storage, str]:
+        path = reference.path or ""
+        if reference.root is None:
+            return self.storage, self._path(path)
+        if reference.root not in self._roots:
+            self._roots[reference.root] = self.storage.named(reference.root)
+        return self._roots[reference.root], path
+
+    def _manifest(
+        self, storage: Storage, path: str, whole: pa.Buffer | None
+    ) -> tuple[Mapping[str, Any], Contents, int]:
+        """The JSON of a file's manifest, verified, what it says of the file, and the size of the file."""
+        where = storage.location(path)
+        if whole is None:
+            tail, size = storage.read_tail(path, _TAIL_BYTES)
+        else:
+            tail, size = whole, whole.size
+        end = Footer.parse(tail, size, where)
+        start = end.manifest_offset - (size - tail.size)
+        if start >= 0:
+            stored = tail.slice(start, end.stored_length)
+        else:
+            stored = storage.read_range(path, end.manifest_offset, end.stored_length)
+        value = end.manifest(stored, where)
+        contents = end.contents(value, where)
+        if tail.size == size:
+            container.check_whole(tail, contents, end, where)
+        return value, contents, size
+
+    def _path(self, name: str) -> str:
+        return paths.join(self.directory, name)
+
+
+def _section(contents: Contents, reference: Reference, where: str) -> Section:
+    """The section that is referred to, if this is a file of the store that the reference names."""
+    _check_identity(paths.directory_and_name(reference.path or "")[1], contents, reference.origin, where)
+    section = next((section for section in contents.sections if section.offset == reference.offset), None)
+    if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
+        raise container.damaged(where, "it does not have the section that is referred to")
+    return section
+
+
+def _check_identity(name: str, contents: Contents, store: StoreIdentity, where: str) -> None:
+    """Raises `file.identity` where a file is not what its name says, or was not written by `store`."""
+    if not _is_named(name, contents) or contents.store != store:
+        raise _foreign(where, contents.id, contents.store, store)
+
+
+def _is_named(name: str, contents: Contents) -> bool:
+    """Whether a file has the name that its manifest asks for."""
+    parsed = paths.parse_name(name)
+    if contents.kind == COMMIT:
+        return isinstance(parsed, CommitName) and str(parsed.attempt) == contents.id
+    return isinstance(parsed, SegmentName) and parsed.id == contents.id
+
+
+def _foreign(where: str, held: str, store: StoreIdentity, expected: StoreIdentity) -> LaminaError:
+    return LaminaError.from_kind(
+        "file.identity", f"{where} is not what its name says: it holds {held} of {store}, and {expected} was expected"
+    )
+
+
+def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buffer]:
+    """A section in small pieces."""
+    for offset, length in ranges(section.offset, section.length, _PIECE_BYTES):
+        yield storage.read_range(path, offset, length)
+
+
+def _without_bad_copy(storage: Storage, path: str, read: Callable[[], _Found]) -> _Found:
+    """What `read` gives; where the file is damaged and was read from a local copy, what the storage itself gives."""
+    try:
+        return read()
+    except LaminaError as error:
+        if error.kind not in ("file.damaged", "file.identity", "file.version") or not storage.forget(path):
+            raise
+    return read()

@@ -1,0 +1,1 @@
+"""How a base is made from increments: what is worth a merge, merging, and segments that wait for a commit."""

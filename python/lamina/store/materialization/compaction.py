@@ -1,0 +1,175 @@
+"""Tiered compaction in the background: merges references of a confirmed version into a segment.
+
+Nothing published changes: the segment is a new file, and the next commit refers to it in place of what it was merged
+from.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from lamina._version import __version__
+from lamina.components import Clock, Ids
+from lamina.errors import LaminaError
+from lamina.format.container import SEGMENT, ContainerWriter
+from lamina.format.entries import Compression
+from lamina.format.manifest import REWRITE, RUN, CommitManifest, Reference, Section, SegmentManifest
+from lamina.format.paths import SegmentName
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.materialization.materializer import Compacted, Progress
+from lamina.store.materialization.merging import Merger
+from lamina.store.materialization.tiers import live_rows, pick
+from lamina.store.versions.chain import Segment
+
+WORKING_PREFIX = "lamina-compaction-"
+"""Names of the local directories that a compaction works in begin so."""
+
+_LEAST_WAITING_MS = 20_000
+
+
+class Compaction:
+    """The materializer whose bases are segments."""
+
+    def __init__(self, files: StoreFiles, compression: Compression, clock: Clock, ids: Ids) -> None:
+        self._files = files
+        self._compression = compression
+        self._clock = clock
+        self._ids = ids
+
+    def run(
+        self, manifest: CommitManifest, references: Sequence[Reference], progress: Progress | None
+    ) -> Compacted | None:
+        """Merges what is worth it of `references`, which make the version of `manifest`; None where nothing is.
+
+        Raises:
+            LaminaError: `file.*` naming a damaged or missing file, `storage.*`.
+        """
+        inputs = pick(references, live_rows(manifest))
+        if not inputs:
+            return None
+        if any(reference.kind == REWRITE for reference in inputs):
+            # a chain that ends at rewrites needs all of them, unless one run takes the place of the whole
+            inputs = references
+        total = sum(reference.rows for reference in inputs)
+        done = 0
+
+        def read(rows: int) -> None:
+            nonlocal done
+            done += rows
+            worked()
+
+        def worked() -> None:
+            if progress is not None:
+                progress(done, total)
+
+        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
+            merged = Merger(directory, worked).merged(
+                ((reference.kind == RUN, self._files.entries(reference)) for reference in inputs),
+                whole=inputs[-1].start == 0,
+                read=read,
+            )
+            segment = self._publish(inputs[-1].start, inputs[0].end, tuple(inputs), merged)
+        pa.default_memory_pool().release_unused()
+        return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
+
+    def rebuilt(
+        self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch], progress: Progress | None = None
+    ) -> Compacted:
+        """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
+        rows = sum(reference.rows for reference in references)
+        done = 0
+
+        def read(more: int) -> None:
+            nonlocal done
+            done += more
+            worked()
+
+        def worked() -> None:
+            if progress is not None:
+                progress(done, rows)
+
+        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
+            merged = Merger(directory, worked).merged([(False, batches)], whole=True, read=read)
+            segment = self._publish(0, references[0].end, tuple(references), merged)
+        return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
+
+    def is_young(self, segment: Segment, min_age_ms: int) -> bool:
+        """Whether no collector can have the segment in its hands.
+
+        A collector deletes what was never referred to once it is older than the minimum age, and it may have decided so
+        before the first manifest names the file.
+        """
+        return 0 <= self._clock.now_ms() - segment.published_ms <= _waiting_ms(min_age_ms) // 2
+
+    def stamped(self, segment: Segment, min_age_ms: int, worked: Callable[[], None]) -> Segment | None:
+        """A segment that stays young for a while: one of at most an eighth of the minimum age as it is, and an older
+        one with a new time of publication; None where it is lost. It is to be asked for each quarter of that age.
+
+        A young file gets it by a stamp where the storage knows how, otherwise by a copy. An old one, which a collector
+        may have in its hands, gets a copy: a new name is in nobody's hands.
+        """
+        now = self._clock.now_ms()
+        if 0 <= now - segment.published_ms <= _waiting_ms(min_age_ms) // 8:
+            return segment
+        manifest = segment.manifest
+        try:
+            young = self.is_young(segment, min_age_ms) and self._files.stamp(str(segment.name))
+            # a stamp that took long may have come too late
+            if young and self._clock.now_ms() - segment.published_ms <= _waiting_ms(min_age_ms) * 3 // 4:
+                return replace(segment, published_ms=now)
+            return self._publish(
+                manifest.start,
+                manifest.end,
+                manifest.inputs,
+                _reported(self._files.entries(segment.reference()), worked),
+            )
+        except LaminaError as error:
+            if error.kind.startswith("file."):
+                return None
+            if error.kind.startswith("storage."):
+                return segment
+            raise
+
+    def _publish(
+        self, start: int, end: int, inputs: tuple[Reference, ...], batches: Iterator[pa.RecordBatch]
+    ) -> Segment:
+        name = SegmentName(start, end, self._ids.hex128())
+        writer = ContainerWriter(SEGMENT, self._compression)
+        written: list[SegmentManifest] = []
+
+        def manifest_of(sections: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
+            written.append(
+                SegmentManifest(
+                    self._files.identity,
+                    name.id,
+                    start,
+                    end,
+                    sections,
+                    header_crc,
+                    self._clock.now_ms(),
+                    f"lamina {__version__}",
+                    inputs,
+                )
+            )
+            return written[0].to_json()
+
+        # the age of the file counts from here: before its publication ends, never after
+        published_ms = self._clock.now_ms()
+        self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
+        return Segment(written[0], writer.size, published_ms)
+
+
+def _waiting_ms(min_age_ms: int) -> int:
+    """The minimum age by which a segment's age is judged: so short a one as some tests set protects nothing anyhow."""
+    return max(min_age_ms, _LEAST_WAITING_MS)
+
+
+def _reported(batches: Iterator[pa.RecordBatch], worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        worked()
+        yield batch

@@ -1,0 +1,1 @@
+"""The bound of bytes that restores and uploads share."""

@@ -1,0 +1,116 @@
+"""Ways around broken files: other chains of references that lead to the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lamina.errors import LaminaError
+from lamina.format.manifest import INCREMENT, CommitManifest, Reference
+from lamina.format.paths import SegmentName, parse_name
+from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.versions import chain
+from lamina.store.versions.chain import Segment
+
+Place = tuple[str | None, int]
+"""A section: path of its file, and offset in it."""
+
+
+def unrecoverable(error: LaminaError) -> LaminaError:
+    """The error about a broken file that nothing else can stand in for, with what to do about it."""
+    return LaminaError.from_kind(
+        error.kind,
+        f"{error.message}. No other retained files lead to this state: put the file back from a copy, or restart the "
+        "query from an older batch whose version is whole (lamina fsck says which are)",
+    )
+
+
+def advised(error: LaminaError) -> LaminaError:
+    """`unrecoverable`, where a version's own file is lost; another error as it is."""
+    return unrecoverable(error) if error.kind in ("file.missing", "file.damaged") else error
+
+
+def alternatives(
+    open_commit: Callable[[str], Opened], files: StoreFiles, attempt: str, broken: frozenset[Place]
+) -> list[Reference]:
+    """A chain for the state that `attempt` made which needs none of the `broken` sections.
+
+    Walks down the lineage: each step takes the increment of one more attempt and tries the references of its base, as
+    they are and with any segment of the directory in place of what it was merged from.
+
+    Raises:
+        LaminaError: `file.*` where the walk meets a file that is not there any more or has no increment.
+    """
+    steps: list[Reference] = []
+    segments = _segments(files, broken)
+    while True:
+        opened = open_commit(attempt)
+        around = _around(opened.references(), segments, broken)
+        if around is not None:
+            return [*steps, *around]
+        increment = increment_reference(opened, files)
+        base = opened.manifest.base
+        if increment is None or base is None or place(increment) in broken:
+            raise LaminaError.from_kind("file.damaged", f"no other way leads to version {opened.manifest.version}")
+        steps.append(increment)
+        attempt = base.attempt
+
+
+def _around(
+    references: Sequence[Reference], segments: Sequence[Segment], broken: frozenset[Place]
+) -> Sequence[Reference] | None:
+    """`references` with every segment that fits in place of what it was merged from; None where broken ones remain.
+
+    A segment fits where exactly what it was merged from is referred to, so its lineage is the same.
+    """
+    found = True
+    while found:
+        found = False
+        for segment in segments:
+            adopted = chain.adopt(references, segment)
+            if adopted is not None:
+                references, found = adopted, True
+    return None if any(place(reference) in broken for reference in references) else references
+
+
+def _segments(files: StoreFiles, broken: frozenset[Place]) -> list[Segment]:
+    """The segments in the store's directory that are not known to be broken, those of the most versions first."""
+    found = []
+    for entry in files.list():
+        name = parse_name(entry.name)
+        if isinstance(name, SegmentName):
+            try:
+                manifest, size = files.open_segment(name)
+            except LaminaError as error:
+                if not error.kind.startswith("file."):
+                    raise
+                continue
+            segment = Segment(manifest, size, entry.modified_ms)
+            if place(segment.reference()) not in broken:
+                found.append(segment)
+    return sorted(found, key=lambda segment: segment.manifest.start - segment.manifest.end)
+
+
+def place(reference: Reference) -> Place:
+    """Where the section that is referred to lies."""
+    return reference.path, reference.offset
+
+
+def increment_reference(opened: Opened, files: StoreFiles) -> Reference | None:
+    """A reference to the increment in a commit's own file, whether or not the version consists of it."""
+    manifest: CommitManifest = opened.manifest
+    section = manifest.section(INCREMENT)
+    if section is None:
+        return None
+    return Reference(
+        None,
+        opened.name,
+        section.offset,
+        section.length,
+        opened.size,
+        section.sha256,
+        INCREMENT,
+        manifest.base.version if manifest.base else 0,
+        manifest.version,
+        section.rows,
+        files.identity,
+    )

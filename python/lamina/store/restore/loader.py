@@ -1,0 +1,190 @@
+"""Plans of restores: which references, in which order, bring a caller to a version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.format.manifest import CommitManifest, Reference
+from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.memory.budget import Share, unbounded
+from lamina.store.model import Load, Version
+from lamina.store.restore import detours, stream
+from lamina.store.versions import chain
+from lamina.store.versions.resolution import Versions, is_empty
+
+EMPTY = "empty"
+HAVE = "have"
+
+_MAX_STEPS = 8
+"""Increments that a caller gets one by one, where the references do not split at the version that it has."""
+
+
+class Loader:
+    """Restores of one store."""
+
+    def __init__(self, versions: Versions, files: StoreFiles) -> None:
+        self._versions = versions
+        self._files = files
+        self._lock = threading.Lock()
+        self._broken: frozenset[detours.Place] = frozenset()
+
+    def load(self, version: Version, have: Version | None, share: Share | None = None) -> Load:
+        """See `VersionedStore.load`."""
+        attempt = self._versions.locate(version)
+        if attempt is None or is_empty(attempt):
+            return Load(attempt, 0, EMPTY, 0, {}, (), 0, 0, 0, iter(()))
+        try:
+            opened = self._versions.open_present(attempt, version)
+        except LaminaError as error:
+            raise detours.advised(error) from error.__cause__
+        if have is not None:
+            steps = self._steps(opened, have)
+            # no entry may be handed out on top of the caller's rows before all of them are known to be whole
+            if steps is not None and self._all_whole(steps, share or unbounded()):
+                return self._load(opened, HAVE, steps, None, share)
+        references: Sequence[Reference] = opened.references()
+        chain.check(references, opened.manifest.version, self._files.location(opened.name))
+        references = self._around_broken(opened, references)
+        return self._load(opened, EMPTY, references, self._recover(opened), share)
+
+    def _around_broken(self, opened: Opened, references: Sequence[Reference]) -> Sequence[Reference]:
+        """`references`, or what makes the same version without the sections that earlier loads found broken."""
+        broken = self._broken
+        if not any(detours.place(reference) in broken for reference in references):
+            return references
+        try:
+            return detours.alternatives(self._versions.open, self._files, opened.manifest.attempt, broken)
+        except LaminaError:
+            # somebody may have put the file back
+            return references
+
+    def _remember_broken(self, places: frozenset[detours.Place]) -> None:
+        with self._lock:
+            self._broken |= places
+
+    def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
+        """The entries of a version newest first, around files that are broken."""
+        return stream.stream(self._files, opened.references(), self._recover(opened))
+
+    def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
+        """See `VersionedStore.replay`."""
+        target = self._versions.locate(end)
+        start = self._versions.locate(snapshot)
+        if target is None or is_empty(target):
+            return self.load(end, None, share)
+        opened = self._versions.open_present(target, end)
+        steps: list[Reference] = []
+        current = opened
+        while current.manifest.attempt != start:
+            base = current.manifest.base
+            increment = detours.increment_reference(current, self._files)
+            if increment is None or (base is None and not is_empty(start)):
+                raise LaminaError.from_kind("state.base", f"{end} does not stand on {snapshot} by increments alone")
+            steps.append(increment)
+            if base is None:
+                return self._load(opened, EMPTY, steps, None, share, oldest=current.manifest.version)
+            current = self._versions.open(base.attempt, Version(base.version, base.attempt))
+        references = [*steps, *current.references()]
+        return self._load(opened, EMPTY, references, self._recover(opened), share, oldest=current.manifest.version)
+
+    def _steps(self, opened: Opened, have: Version) -> Sequence[Reference] | None:
+        """The references, oldest first, from `have` to the version opened; None where there are none."""
+        attempt = have.attempt
+        if attempt is None or is_empty(attempt):
+            return None
+        manifest = opened.manifest
+        if manifest.attempt == attempt:
+            return ()
+        number = next((version for name, version in manifest.lineage if name == attempt), None)
+        if number is None:
+            return None
+        newer = chain.since(opened.references(), number)
+        if newer is not None and newer:
+            return tuple(reversed(newer))
+        return self._increments_since(opened, attempt)
+
+    def _increments_since(self, opened: Opened, attempt: str) -> Sequence[Reference] | None:
+        steps: list[Reference] = []
+        while len(steps) < _MAX_STEPS:
+            increment = detours.increment_reference(opened, self._files)
+            base = opened.manifest.base
+            if increment is None or base is None:
+                return None
+            steps.append(increment)
+            if base.attempt == attempt:
+                return tuple(reversed(steps))
+            try:
+                opened = self._versions.open(base.attempt)
+            except LaminaError:
+                return None
+        return None
+
+    def _all_whole(self, references: Sequence[Reference], share: Share) -> bool:
+        try:
+            for reference in references:
+                share.take(self._files.reading_bytes(reference))
+                try:
+                    self._files.check_section(reference)
+                finally:
+                    share.close()
+        except LaminaError as error:
+            if error.kind.startswith("file."):
+                return False
+            raise
+        return True
+
+    def _recover(self, opened: Opened) -> stream.Recover:
+        """Another way to the state at the end of a broken reference of the version opened."""
+        manifest = opened.manifest
+
+        def recover(failed: Reference, broken: frozenset[detours.Place], appended: bool) -> Sequence[Reference]:
+            if appended:
+                self._remember_broken(broken)
+                raise LaminaError.from_kind("file.damaged", f"appends of {failed.path} were handed out already")
+            attempt = self._attempt_at(manifest, failed.end)
+            if attempt is None:
+                raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
+            try:
+                return detours.alternatives(self._versions.open, self._files, attempt, broken)
+            except LaminaError:
+                # the rows handed out already rule out a segment that holds newer changes too; the next load, from
+                # its beginning, may take one
+                self._remember_broken(broken)
+                raise
+
+        return recover
+
+    def _load(
+        self,
+        opened: Opened,
+        start: str,
+        references: Sequence[Reference],
+        recover: stream.Recover | None,
+        share: Share | None,
+        oldest: int | None = None,
+    ) -> Load:
+        """`oldest`: the version whose retention keeps all of `references`, where that is not the one opened."""
+        manifest = opened.manifest
+        batches = stream.stream(self._files, references, recover, share)
+        return Load(
+            manifest.attempt,
+            manifest.version,
+            start,
+            sum(count.rows for count in manifest.counts.values()),
+            manifest.counts,
+            manifest.column_families,
+            manifest.next_column_family,
+            chain.files(references),
+            sum(reference.length for reference in references),
+            self._versions.watched(manifest.version if oldest is None else oldest, batches),
+        )
+
+    def _attempt_at(self, manifest: CommitManifest, version: int) -> str | None:
+        if manifest.version == version:
+            return manifest.attempt
+        older, _ = self._versions.lineage(manifest, version)
+        return next((attempt for attempt, number in older if number == version), None)

@@ -1,0 +1,195 @@
+"""Restoring: streams the entries of a chain of references, reading, verifying and decompressing ahead in threads.
+
+Every byte is verified before an entry of it is handed out. A file that turns out damaged or missing half-way through
+the chain is worked around where another chain leads to the same state: what was handed out already covers the versions
+behind it, so the rest may come from the manifest of the version at which the broken reference ends, from older segments
+with the increments after them, or from another segment that was merged from the same files (`alternatives`).
+
+Puts and deletes of the broken section itself may be out already: they decide, whatever else has the same key. Appends
+that are out must not come again, so the restore fails then, and the next one goes around the section from its start.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.format.decoded_size import decoded_bytes
+from lamina.format.entries import decode, has_appends, messages
+from lamina.format.manifest import Reference
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.memory.budget import Share, unbounded
+from lamina.store.restore.detours import Place, place, unrecoverable
+
+_THREADS = 4
+_FILES_AHEAD = 4
+_REMOTE_FILES_AHEAD = 32
+_BYTES_AHEAD = 64 << 20
+"""Files beyond the current one are read ahead while their sections stay below this together; more of a remote storage,
+of which each takes round trips."""
+
+_BATCHES_AHEAD = 6
+
+Recover = Callable[[Reference, frozenset[Place], bool], Sequence[Reference]]
+"""Given a broken reference, the places of all broken sections, and whether appends of it are out: another chain for the
+state at its end."""
+
+
+def stream(
+    files: StoreFiles, references: Sequence[Reference], recover: Recover | None, share: Share | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The entries of `references`, reference by reference in its order.
+
+    Args:
+        share: what is in memory at once is taken from it; a batch that was handed out counts until the one after it
+            was handed out, since a loop keeps the last one until then.
+    Raises:
+        LaminaError: `file.*` naming the file, where nothing else leads to the state; `engine.cancelled`.
+    """
+    broken: set[Place] = set()
+    first: LaminaError | None = None
+    remaining = list(references)
+    while remaining:
+        reader = _Reader(files, remaining, share or unbounded())
+        try:
+            yield from reader.batches()
+            return
+        except LaminaError as error:
+            failed = reader.failed
+            if recover is None or failed is None or not error.kind.startswith("file."):
+                raise
+            first = first or error
+            broken.add(place(failed))
+            try:
+                remaining = list(recover(failed, frozenset(broken), reader.appended))
+            except LaminaError:
+                # what is missing for another way is beside the point: the broken file is named
+                raise unrecoverable(first) from first
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """A batch that is being decoded, of which reference it is, and what was taken for it."""
+
+    reference: Reference
+    size: int
+    batch: Future[pa.RecordBatch]
+
+
+class _Reader:
+    """One pass over a chain.
+
+    `failed` is the reference whose section could not be read, and `appended` whether appends of it were handed out.
+    """
+
+    def __init__(self, files: StoreFiles, references: Sequence[Reference], share: Share) -> None:
+        self._files = files
+        self._share = share
+        self._handed_out = 0
+        self._chain = references
+        self._files_ahead = _REMOTE_FILES_AHEAD if files.storage.remote else _FILES_AHEAD
+        self._last_appended: Reference | None = None
+        self.failed: Reference | None = None
+
+    @property
+    def appended(self) -> bool:
+        return self.failed is not None and self._last_appended is self.failed
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        decoding = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-restore-decode")
+        fetching = ThreadPoolExecutor(self._files_ahead, thread_name_prefix="lamina-restore-fetch")
+        ended = False
+        try:
+            yield from self._ordered(fetching, decoding)
+            ended = True
+        finally:
+            for pool in (fetching, decoding):
+                # at the end nothing waits any more but the ends of local copies, which belong to what was read
+                pool.shutdown(wait=True, cancel_futures=not ended)
+            self._share.close()
+
+    def _ordered(self, fetching: ThreadPoolExecutor, decoding: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+        fetched: deque[Future[pa.NativeFile]] = deque()
+        decoded: deque[_Decoding] = deque()
+        requested = 0
+        for index, reference in enumerate(self._chain):
+            if requested == index and not self._share.try_take(self._cost(reference)):
+                # nothing is being read, and what is decoded goes out before anybody waits
+                while decoded:
+                    yield from self._taken(decoded)
+                self._share.take(self._cost(reference))
+            requested = self._fetch_ahead(fetching, fetched, index, requested)
+            section = fetched.popleft()
+            while decoded and not section.done():
+                yield from self._taken(decoded)
+            where = self._files.place(reference)
+            undecoded = self._messages(section, reference, where)
+            while True:
+                try:
+                    message = next(undecoded, None)
+                except LaminaError:
+                    # everything before what is broken is whole and goes out first
+                    while decoded:
+                        yield from self._taken(decoded)
+                    self.failed = reference
+                    raise
+                if message is None:
+                    break
+                schema, body = message
+                size = max(body.body.size, decoded_bytes(body))
+                while not self._share.try_take(size):
+                    if not decoded:
+                        self._share.take(size)
+                        break
+                    yield from self._taken(decoded)
+                decoded.append(_Decoding(reference, size, decoding.submit(decode, body, schema, where)))
+                del message, body
+                if len(decoded) >= _BATCHES_AHEAD:
+                    yield from self._taken(decoded)
+            del section, undecoded
+            self._share.give(self._cost(reference))
+        while decoded:
+            yield from self._taken(decoded)
+
+    def _cost(self, reference: Reference) -> int:
+        """What reading a section takes while it goes on."""
+        return self._files.reading_bytes(reference)
+
+    @staticmethod
+    def _messages(section: Future[pa.NativeFile], reference: Reference, where: str) -> Iterator[tuple[pa.Schema, Any]]:
+        schema, undecoded = messages(section.result(), reference.length, where)
+        for message in undecoded:
+            yield schema, message
+
+    def _taken(self, decoded: deque[_Decoding]) -> Iterator[pa.RecordBatch]:
+        """The next batch; once it was taken the one before it is no longer used."""
+        first = decoded.popleft()
+        batch = first.batch.result()
+        if has_appends(batch):
+            self._last_appended = first.reference
+        yield batch
+        del batch
+        self._share.give(self._handed_out)
+        self._handed_out = first.size
+
+    def _fetch_ahead(
+        self, pool: ThreadPoolExecutor, fetched: deque[Future[pa.NativeFile]], index: int, requested: int
+    ) -> int:
+        """Starts reading from reference `index` on; `requested` references were started before."""
+        ahead = sum(reference.length for reference in self._chain[index + 1 : requested])
+        while requested < len(self._chain) and len(fetched) < self._files_ahead:
+            reference = self._chain[requested]
+            if requested > index and (
+                ahead + reference.length > _BYTES_AHEAD or not self._share.try_take(self._cost(reference))
+            ):
+                break
+            ahead += reference.length
+            fetched.append(pool.submit(self._files.open_section, reference, pool))
+            requested += 1
+        return requested

@@ -1,0 +1,210 @@
+"""A store whose versions are bases and increments on a storage: commit, restore, materialize, collect.
+
+The rows live in the caller. This class puts together what keeps the promises about files, and is the same for all
+backends: what is a backend's own is how a base is made of increments, the `Materializer` that it is given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from lamina.components import Clock, Ids
+from lamina.errors import LaminaError
+from lamina.format.manifest import CommitManifest, StoreIdentity
+from lamina.store import feed
+from lamina.store.collection.collector import Collector
+from lamina.store.collection.retention import Retention
+from lamina.store.commit.commits import Commits
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.materialization.materializer import Compacted, Materializer
+from lamina.store.materialization.waiting_segments import WaitingSegments
+from lamina.store.memory.budget import Share, unbounded
+from lamina.store.model import (
+    Begin,
+    Collected,
+    CommitRequest,
+    Committed,
+    Feed,
+    Load,
+    StoreConf,
+    StoreId,
+    Version,
+    VersionInfo,
+)
+from lamina.store.restore.loader import Loader
+from lamina.store.versions.chain import Segment
+from lamina.store.versions.checkpoint_state import CheckpointState
+from lamina.store.versions.resolution import Versions, file_name, is_empty
+
+
+class VersionedStore:
+    """One store, as `Store` says. Thread-safe. `lamina.store.factory` makes it.
+
+    Args:
+        materializer_of: makes bases of the store whose files it is given.
+        segments: those that other handles of the store share, if there are any.
+    """
+
+    def __init__(
+        self,
+        checkpoint: CheckpointState,
+        store_id: StoreId,
+        conf: StoreConf,
+        materializer_of: Callable[[StoreFiles], Materializer],
+        *,
+        clock: Clock,
+        ids: Ids,
+        segments: WaitingSegments | None = None,
+    ) -> None:
+        settings = conf.settings
+        self.store_id = store_id
+        self.identity = StoreIdentity(checkpoint.uuid or "", store_id.operator, store_id.partition, store_id.name)
+        self._checkpoint = checkpoint
+        self._background = settings.compaction_mode == "background"
+        self._files = StoreFiles(checkpoint.storage, self.identity)
+        self._versions = Versions(self._files)
+        self._loader = Loader(self._versions, self._files)
+        self._materializer = materializer_of(self._files)
+        self._min_age_ms = settings.retention_min_age_ms
+        self._segments = WaitingSegments() if segments is None else segments
+        self._commits = Commits(
+            checkpoint,
+            self._files,
+            self._versions,
+            self._segments,
+            lambda segment: self._materializer.is_young(segment, self._min_age_ms),
+            conf,
+            clock=clock,
+            ids=ids,
+        )
+        self._collector = Collector(self._files, self._versions, Retention.of(settings, conf.min_versions), clock)
+        self._lock = threading.Lock()
+        self._confirmed: Version | None = None
+        self._compacted: str | None = None
+
+    # Which version
+
+    def resolve(self, version: Version) -> str | None:
+        attempt = self._versions.locate(version)
+        if attempt is not None and not is_empty(attempt) and not self._files.exists(file_name(attempt)):
+            raise self._versions.absent(version, file_name(attempt))
+        return attempt
+
+    def confirm(self, version: Version) -> Version:
+        return self._confirm(Version(version.version, self._versions.locate(version)))
+
+    def _confirm(self, version: Version) -> Version:
+        with self._lock:
+            self._confirmed = version
+        return version
+
+    def versions(self) -> list[VersionInfo]:
+        return self._versions.infos()
+
+    def manifest(self, version: Version) -> CommitManifest | None:
+        attempt = self._versions.locate(version)
+        return None if attempt is None or is_empty(attempt) else self._versions.open(attempt, version).manifest
+
+    def lineage(self, version: Version) -> list[Version]:
+        newest = self.manifest(version)
+        if newest is None:
+            return []
+        older, _ = self._versions.lineage(newest, 0)
+        return [Version(newest.version, newest.attempt), *(Version(number, attempt) for attempt, number in older)]
+
+    # Writing
+
+    def begin(self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool) -> Begin:
+        begun, confirmed = self._commits.begin(
+            base, task_attempt=task_attempt, load_empty=load_empty, force_snapshot=force_snapshot, have=have
+        )
+        self._confirm(confirmed)
+        return begun
+
+    def commit(
+        self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share | None = None
+    ) -> Committed:
+        return self._commits.commit(request, sections, share or unbounded())
+
+    # Reading
+
+    def load(self, version: Version, *, have: Version | None, read_only: bool, share: Share | None = None) -> Load:
+        load = self._loader.load(version, have, share)
+        if not read_only:
+            self._confirm(Version(version.version, load.attempt))
+        return load
+
+    def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
+        return self._loader.replay(snapshot, end, share)
+
+    def feed(self, start: int, end: Version, family: int | None, share: Share | None = None) -> Feed:
+        newest = self.manifest(end)
+        if newest is None:
+            return Feed((), iter(()))
+        references = feed.increments(self._versions, self._files, newest, start)
+        batches: Iterator[pa.RecordBatch] = feed.batches(self._versions, self._files, references, family, share)
+        return Feed(newest.column_families, batches)
+
+    # Maintenance
+
+    def compact(self, progress: Callable[[int, int], None] | None = None) -> Compacted | None:
+        with self._lock:
+            confirmed = self._confirmed
+        if not self._background or confirmed is None or is_empty(confirmed.attempt):
+            return None
+        assert confirmed.attempt is not None
+        with self._lock:
+            if self._compacted == confirmed.attempt:
+                return None  # its segment waits for the next commit
+        opened = self._versions.open_present(confirmed.attempt, confirmed)
+        self._segments.keep(self._files.exists)
+        references = self._segments.expected(opened)
+        try:
+            compacted = self._materializer.run(opened.manifest, references, progress)
+        except LaminaError as error:
+            if error.kind not in ("file.damaged", "file.missing", "file.identity"):
+                raise
+            compacted = self._materializer.rebuilt(references, self._loader.entries(opened), progress)
+        with self._lock:
+            self._compacted = confirmed.attempt
+        return compacted
+
+    def adopt(self, segment: Segment) -> None:
+        self._segments.add(segment)
+
+    def stamp_segments(self, progress: Callable[[int, int], None] | None = None) -> list[tuple[str, Segment | None]]:
+        changed: list[tuple[str, Segment | None]] = []
+        batches = itertools.count(1)
+
+        def worked() -> None:
+            if progress is not None:
+                progress(next(batches), 0)
+
+        for segment in self._segments.all():
+            stamped = self._materializer.stamped(segment, self._min_age_ms, worked)
+            if stamped is not segment:
+                self.replace_segment(str(segment.name), stamped)
+                changed.append((str(segment.name), stamped))
+        return changed
+
+    def replace_segment(self, name: str, stamped: Segment | None) -> None:
+        self._segments.replace(name, stamped)
+
+    def waiting_segments(self) -> list[Segment]:
+        return self._segments.all()
+
+    def set_waiting_segments(self, segments: Sequence[Segment]) -> None:
+        self._segments.set(segments)
+
+    def collect(self, confirmed: Version, *, dry_run: bool, progressed: Callable[[], None] = lambda: None) -> Collected:
+        newest = Version(confirmed.version, self._versions.locate(confirmed))
+        return self._collector.collect(
+            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self._segments.names(), progressed=progressed
+        )
+
+    def rest(self) -> None:
+        self._versions.forget()

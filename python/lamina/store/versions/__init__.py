@@ -1,0 +1,1 @@
+"""Which attempt a version is, and which references make it."""
