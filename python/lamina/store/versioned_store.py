@@ -207,4 +207,4 @@ class VersionedStore:
         )
 
     def rest(self) -> None:
-        self._versions.forget()
+        self._versions.forget_all()

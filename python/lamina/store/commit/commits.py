@@ -25,6 +25,7 @@ from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
 from lamina.storage import NotDurable
 from lamina.store.collection.retention import Retention
+from lamina.store.commit.base_looks import BaseLook, BaseLooks
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
@@ -54,6 +55,7 @@ class _Begun:
     siblings: tuple[str, ...]
     needs_snapshot: bool
     rewrite: tuple[int, int] | None
+    look: BaseLook | None
 
 
 class Commits:
@@ -84,6 +86,7 @@ class Commits:
         self._ids = ids
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        self._looks = BaseLooks(files.exists, clock)
 
     def begin(
         self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
@@ -99,7 +102,9 @@ class Commits:
         """
         version = base.version + 1
         located, siblings = self._candidates(base, load_empty=load_empty)
-        opened, usable = self._open_base(Version(base.version, located), lenient=have or load_empty)
+        opened, usable, look = self._open_base(
+            Version(base.version, located), lenient=have or load_empty, may_wait=have and not load_empty
+        )
         stands = usable and not load_empty and not force_snapshot
         wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
         needs_snapshot = not load_empty and (force_snapshot or not usable)
@@ -111,6 +116,7 @@ class Commits:
             siblings,
             needs_snapshot,
             self._turn(opened) if stands and not snapshot else None,
+            look if stands else None,
         )
         attempt = str(AttemptId.for_file(version, self._epoch(), self._ids.hex128()))
         with self._lock:
@@ -140,18 +146,29 @@ class Commits:
             return None, siblings
         return self._versions.arbitrate(by_version, base), siblings
 
-    def _open_base(self, base: Version, *, lenient: bool) -> tuple[Opened | None, bool]:
-        """The base's manifest (None for an empty store), and whether a version can stand on it."""
+    def _open_base(
+        self, base: Version, *, lenient: bool, may_wait: bool
+    ) -> tuple[Opened | None, bool, BaseLook | None]:
+        """The base's manifest (None for an empty store), whether a version can stand on it as far as is known, and the
+        look for its file that the commit has to wait for.
+
+        Args:
+            may_wait: where a request takes a round trip, the answer of a look may come later.
+        """
         if base.attempt is None or is_empty(base.attempt):
-            return None, True
+            return None, True, None
+        known = self._versions.remembered(base.attempt)
+        if may_wait and known is not None and self._files.storage.remote:
+            return known, True, self._looks.begun(known.name)
         try:
             opened = self._versions.open_present(base.attempt, base)
             chain.check(opened.references(), opened.manifest.version, self._files.location(opened.name))
         except LaminaError as error:
             if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
-                return None, False
+                return None, False, None
             raise advised(error) from error.__cause__
-        return opened, True
+        self._looks.seen(opened.name)
+        return opened, True, None
 
     def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
         """What a commit on `base` would refer to; finished segments matter only where the chain is long."""
@@ -212,7 +229,9 @@ class Commits:
                 raise
         finally:
             share.close()
+        self._verify_base(request, begun)
         self._verify_adopted(written[0], begun.base)
+        self._looks.seen(name)
         with self._lock:
             self._begun.pop(request.attempt, None)
         self._versions.remember(Opened(written[0], writer.size))
@@ -220,6 +239,19 @@ class Commits:
             pick(written[0].references, live_rows(written[0]))
         )
         return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000, due)
+
+    def _verify_base(self, request: CommitRequest, begun: _Begun) -> None:
+        """The look for the base's file that was begun with the attempt."""
+        if begun.look is None or begun.look.found():
+            return
+        assert begun.base is not None
+        # the next attempt looks first, and finds that it has to write everything
+        self._versions.forget(begun.base.manifest.attempt)
+        raise LaminaError.from_kind(
+            "state.base",
+            f"{self._files.location(begun.base.name)}, which attempt {request.attempt} stands on, is not there any "
+            "more; the next attempt writes the state in full",
+        )
 
     def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
         """Segments that it is the first to name may have been collected until its publication: it was slow, or a clock

@@ -100,8 +100,7 @@ class Versions:
         name = file_name(attempt)
         opened = self.open(attempt, version)
         if not self._files.exists(name):
-            with self._lock:
-                self._manifests.pop(attempt, None)
+            self.forget(attempt)
             raise self.absent(version, name)
         return opened
 
@@ -127,7 +126,12 @@ class Versions:
         ]
         return sorted(found, key=lambda info: (info.version, info.epoch, info.attempt))
 
-    def forget(self) -> None:
+    def forget(self, attempt: str) -> None:
+        """Drops a manifest from memory."""
+        with self._lock:
+            self._manifests.pop(attempt, None)
+
+    def forget_all(self) -> None:
         """Drops all manifests from memory."""
         with self._lock:
             self._manifests.clear()

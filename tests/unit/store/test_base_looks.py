@@ -1,0 +1,107 @@
+"""Round trips of a batch on a remote storage: nobody waits for the look for the base's file."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from lamina.format.entries import PUT
+from lamina.store import Version
+from lamina.store.commit.base_looks import LOOK_EVERY_MS
+from lamina.store.versions.resolution import file_name
+from lamina.testing import Fault, ManualClock
+from lamina.testing.expect import fails_with
+from tests.unit.store.writing import Query
+
+EMPTY = Version(0)
+
+
+def remote() -> tuple[Query, ManualClock]:
+    clock = ManualClock(1_790_000_000_000)
+    query = Query(clock=clock)
+    query.faults.remote = True
+    query.storage._remote = True
+    return query, clock
+
+
+def test_a_batch_whose_table_is_there_takes_one_publication_and_nothing_else() -> None:
+    query, clock = remote()
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"0")})
+    for number in range(5):
+        clock.advance(1_000)
+        query.faults.calls.clear()
+        begun = query.begin(store, base)
+        assert query.faults.calls == []
+        base = query.commit(store, base, {b"a": (PUT, b"%d" % number)}, begun=begun, before=query.states[base.attempt])
+        assert [operation for operation, _ in query.faults.calls] == ["publish"]
+    query.assert_restores(query.open(), base)
+
+
+def test_an_attempt_begins_before_the_storage_has_said_that_its_base_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, clock = remote()
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    clock.advance(LOOK_EVERY_MS + 1)
+    asked, answered = threading.Event(), threading.Event()
+    exists = store._commits._looks._exists
+
+    def late(name: str) -> bool:
+        asked.set()
+        assert answered.wait(60)
+        return exists(name)
+
+    monkeypatch.setattr(store._commits._looks, "_exists", late)
+    begun = query.begin(store, base)
+    assert asked.wait(60)
+    before = query.states[base.attempt]
+    finished: list[Version] = []
+    commit = threading.Thread(
+        target=lambda: finished.append(query.commit(store, base, {b"a": (PUT, b"2")}, begun=begun, before=before))
+    )
+    commit.start()
+    assert not finished
+    answered.set()
+    commit.join()
+    query.assert_restores(query.open(), finished[0])
+
+
+def test_a_base_that_was_lost_fails_the_commit_and_the_next_attempt_writes_everything() -> None:
+    query, clock = remote()
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    assert base.attempt is not None
+    name = file_name(base.attempt)
+    query.storage.delete_many([f"0/0/{name}"])
+    clock.advance(LOOK_EVERY_MS + 1)
+    before = query.states[base.attempt]
+    with fails_with("state.base") as caught:
+        query.commit(store, base, {b"b": (PUT, b"2")}, begun=query.begin(store, base), before=before)
+    assert name in caught.error.message
+    begun = query.begin(store, base)
+    assert begun.lost and begun.snapshot
+    query.assert_restores(query.open(), query.commit(store, base, {b"b": (PUT, b"2")}, begun=begun, before=before))
+
+
+def test_a_look_that_fails_fails_the_commit() -> None:
+    query, clock = remote()
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    clock.advance(LOOK_EVERY_MS + 1)
+    query.faults.inject(Fault("size", times=100))
+    before = query.states[base.attempt]
+    with fails_with("storage.failed"):
+        query.commit(store, base, {b"b": (PUT, b"2")}, begun=query.begin(store, base), before=before)
+    query.faults.heal()
+    query.assert_restores(query.open(), query.commit(store, base, {b"b": (PUT, b"2")}))
+
+
+def test_a_caller_without_the_rows_hears_at_once_that_its_base_is_lost() -> None:
+    query, _ = remote()
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    assert base.attempt is not None
+    query.storage.delete_many([f"0/0/{file_name(base.attempt)}"])
+    with fails_with("file.missing"):
+        query.begin(store, base, have=False)
