@@ -31,7 +31,7 @@ class StoreByAttempts(DirectStore):
         goes_on = self._run
         super()._start_run()
         if not goes_on:
-            self._commits.running = self._heap
+            self._commits.running = self._store
 
     def _tip(self, heap: VersionedStore) -> Version:
         return self._commits.versions[-1] if self._commits.versions else Version(0)
@@ -41,11 +41,11 @@ class StoreByAttempts(DirectStore):
         same = self._families == self._committed_families and not self._changed_rows()
         if same and not snapshot and self._version.attempt is not None:
             self._version = Version(self._version.version + 1, self._version.attempt)
-            self._heap.confirm(self._version)
+            self._store.confirm(self._version)
             self._changes = {}
         else:
             super().commit(snapshot=snapshot)
-        if self._commits.running is self._heap:
+        if self._commits.running is self._store:
             kept = [version for version in self._commits.versions if version.version < self._version.version]
             self._commits.versions = [*kept, self._version]
         return self._version

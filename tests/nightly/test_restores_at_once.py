@@ -137,6 +137,7 @@ PROGRAM = """
     from lamina.settings import Settings
     from lamina.storage import LocalCache, Storage
     from lamina.store import CheckpointState, StoreConf, StoreId, Version
+    from lamina.store.factory import make_store
     from lamina.store.memory.budget import MemoryBudget
 
     hadoop, attempt, copies, bound, restores, rows = json.loads(sys.argv[1])

@@ -182,7 +182,7 @@ def test_a_commit_long_after_a_compaction_still_refers_to_its_segment(tmp_path: 
     clock.advance(3_600_000)
     store.put(b"later", b"v")
     newest = store.commit()
-    manifest = store._heap.manifest(newest)
+    manifest = store._store.manifest(newest)
     assert manifest is not None
     assert [reference.kind for reference in manifest.references] == ["increment", "run"]
 

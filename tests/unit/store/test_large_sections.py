@@ -272,6 +272,7 @@ REMOTE = """
     from lamina.storage.backend import Backend
     from lamina.storage.local import LocalBackend
     from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
+    from lamina.store.factory import make_store
 
     class Remote(LocalBackend):
         remote = True
