@@ -86,7 +86,7 @@ def files_read(variant: str, state: Path, ids: list[str]) -> list[int]:
     assert identity is not None
     stores = [StoreIdentity(identity.uuid, 0, partition, "default") for partition in range(len(ids))]
     opened = [StoreFiles(storage, store).open_commit(id) for store, id in zip(stores, ids, strict=True)]
-    return [files_of(one.references()) for one in opened]
+    return [files_of(one.references) for one in opened]
 
 
 def _built_in_files(names: Iterable[str]) -> int:

@@ -208,7 +208,8 @@ class Settings:
         _choice("zstd", "lz4", "uncompressed"),
         "zstd",
         "Compression of the files' contents.",
-        "`zstd` writes least; `lz4` costs less processor time; `uncompressed` pays off on fast local storage only.",
+        "`zstd` writes least, and leaves changes of less than 4 KiB to `lz4`; `lz4` costs less processor time; "
+        "`uncompressed` pays off on fast local storage only.",
     )
     compression_level: int = _key(
         "compression.level",

@@ -126,7 +126,7 @@ def survey_store(
             attempt = versions.locate(Version(newest, named[newest]))
             if attempt is not None and not is_empty(attempt):
                 opened = versions.open(attempt, Version(newest, attempt))
-                chain.check(opened.references(), opened.manifest.version, files.location(opened.name))
+                chain.check(opened.references, opened.manifest.version, files.location(opened.name))
         except LaminaError as error:
             problems.append(error.message)
     committed = {id for id in named.values() if id is not None} | ({attempt} if attempt else set())
@@ -158,7 +158,7 @@ def survey_store(
                 _details(manifest) if manifest else None,
             )
         )
-    used = {reference.path for reference in opened.references() if reference.root is None} if opened else set()
+    used = {reference.path for reference in opened.references if reference.root is None} if opened else set()
     return StoreSurvey(
         identity=identity,
         version=newest,
@@ -195,7 +195,7 @@ def _details(opened: Opened) -> VersionDetails:
         created_ms=manifest.created_ms,
         spark=manifest.spark,
         writer=manifest.writer,
-        chain=opened.references(),
+        chain=opened.references,
     )
 
 
@@ -203,7 +203,7 @@ def _lost(files: StoreFiles, opened: Opened, listing: Sequence[Listed]) -> list[
     """What the committed version refers to in this directory that is not there, or has another size."""
     sizes = {entry.name: entry.size for entry in listing}
     problems = []
-    for reference in opened.references():
+    for reference in opened.references:
         if reference.root is not None or reference.path is None or "/" in reference.path:
             continue
         size = sizes.get(reference.path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lamina.errors import LaminaError
 
@@ -20,6 +21,9 @@ _GRAMMAR = re.compile(
     r"\.(?:(?P<kind>[oe])\.-|(?P<group>g)\.(?P<container>[a-z0-9_-]{1,64}))\.(?P<random>[0-9a-f]{32})",
     re.ASCII,
 )
+
+_PARSED_KEPT = 4096
+"""A commit asks for the parts of each of the ids around it several times."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,9 @@ class AttemptId:
         """The id of an attempt that writes a file of its own."""
         return cls(version, epoch, FILE, "-", random)
 
-    @classmethod
-    def parse(cls, text: str) -> AttemptId:
+    @staticmethod
+    @lru_cache(_PARSED_KEPT)
+    def parse(text: str) -> AttemptId:
         """The id that `text` prints.
 
         Raises:
@@ -55,7 +60,7 @@ class AttemptId:
                 f"attempt id {text!r} is not one that this release knows; it was written by a newer lamina, "
                 "or by another state store",
             )
-        return cls(
+        return AttemptId(
             int(match["version"]),
             int(match["epoch"]),
             match["kind"] or match["group"],

@@ -215,7 +215,7 @@ class StoreChecker:
         """The files that the versions need, with the sizes that are referred to; what does not fit is noted."""
         needed: dict[str, int] = {}
         for version, found in opened.items():
-            references = found.references()
+            references = found.references
             try:
                 chain.check(references, found.manifest.version, self._files.location(found.name))
             except LaminaError as error:
@@ -343,7 +343,7 @@ def _users(opened: Mapping[int, Opened]) -> dict[str, list[tuple[int, Reference 
     users: dict[str, list[tuple[int, Reference | None]]] = {}
     for version, found in opened.items():
         users.setdefault(found.name, []).append((version, None))
-        for reference in found.references():
+        for reference in found.references:
             if reference.root is None:
                 users.setdefault(reference.path or "", []).append((version, reference))
     return users

@@ -74,13 +74,13 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
 def _needed(group: Sequence[Opened]) -> Iterator[tuple[int, Reference]]:
     """The references to merge, newest first, each with the place in the group of the version that it belongs to."""
     for place in reversed(range(len(group))):
-        for reference in _brought(group[place]) if place else group[place].references():
+        for reference in _brought(group[place]) if place else group[place].references:
             yield place, reference
 
 
 def _brought(opened: Opened) -> list[Reference]:
     """The references to a commit's own file."""
-    return [one for one in opened.references() if one.root is None and one.path == opened.name]
+    return [one for one in opened.references if one.root is None and one.path == opened.name]
 
 
 def _events(

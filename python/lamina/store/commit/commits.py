@@ -162,7 +162,7 @@ class Commits:
             return known, True, self._looks.begun(known.name)
         try:
             opened = self._versions.open_present(base.attempt, base)
-            chain.check(opened.references(), opened.manifest.version, self._files.location(opened.name))
+            chain.check(opened.references, opened.manifest.version, self._files.location(opened.name))
         except LaminaError as error:
             if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
                 return None, False, None
@@ -174,7 +174,7 @@ class Commits:
         """What a commit on `base` would refer to; finished segments matter only where the chain is long."""
         if base is None:
             return ()
-        references = base.references()
+        references = base.references
         short = chain.files(references) < chain.longest(self._settings)
         return references if short else self._segments.applied(base, self._young)
 
@@ -256,7 +256,7 @@ class Commits:
     def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
         """Segments that it is the first to name may have been collected until its publication: it was slow, or a clock
         is wrong."""
-        known = {reference.path for reference in base.references()} if base else set()
+        known = {reference.path for reference in base.references} if base else set()
         for reference in manifest.references:
             path = reference.path
             if path and reference.root is None and path not in known and not self._files.exists(path):

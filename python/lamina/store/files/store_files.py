@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -46,11 +47,12 @@ class Opened:
     manifest: CommitManifest
     size: int
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of the file."""
         return str(CommitName(AttemptId.parse(self.manifest.attempt)))
 
+    @cached_property
     def references(self) -> tuple[Reference, ...]:
         """What the version consists of, newest first, with this file's own sections named."""
         name = self.name
@@ -58,7 +60,7 @@ class Opened:
 
     def footprint(self) -> list[str]:
         """The files in the store's directory that the version needs, its own first."""
-        names = {reference.path or "" for reference in self.references() if reference.root is None}
+        names = {reference.path or "" for reference in self.references if reference.root is None}
         return [self.name, *sorted(names - {self.name})]
 
 

@@ -47,7 +47,7 @@ class WaitingSegments:
     def expected(self, base: Opened) -> tuple[Reference, ...]:
         """What the references of `base` become when a commit on it refers to the segments; forgets those that do not
         fit, and changes nothing on storage."""
-        references = base.references()
+        references = base.references
         with self._lock:
             for segment in list(self._segments):
                 replaced = chain.adopt(references, segment)
@@ -63,7 +63,7 @@ class WaitingSegments:
         A segment that is too old goes on waiting until it is stamped anew, with those after it, which may have been
         merged from it; one that does not fit is forgotten.
         """
-        references = base.references()
+        references = base.references
         for segment in self.all():
             replaced = chain.adopt(references, segment)
             if replaced is None:

@@ -44,7 +44,7 @@ def alternatives(
     segments = _segments(files, broken)
     while True:
         opened = open_commit(attempt)
-        around = _around(opened.references(), segments, broken)
+        around = _around(opened.references, segments, broken)
         if around is not None:
             return [*steps, *around]
         increment = increment_reference(opened, files)

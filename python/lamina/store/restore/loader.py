@@ -46,7 +46,7 @@ class Loader:
             # no entry may be handed out on top of the caller's rows before all of them are known to be whole
             if steps is not None and self._all_whole(steps, share or unbounded()):
                 return self._load(opened, HAVE, steps, None, share)
-        references: Sequence[Reference] = opened.references()
+        references: Sequence[Reference] = opened.references
         chain.check(references, opened.manifest.version, self._files.location(opened.name))
         references = self._around_broken(opened, references)
         return self._load(opened, EMPTY, references, self._recover(opened), share)
@@ -68,7 +68,7 @@ class Loader:
 
     def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
         """The entries of a version newest first, around files that are broken."""
-        return stream.stream(self._files, opened.references(), self._recover(opened))
+        return stream.stream(self._files, opened.references, self._recover(opened))
 
     def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
         """See `VersionedStore.replay`."""
@@ -88,7 +88,7 @@ class Loader:
             if base is None:
                 return self._load(opened, EMPTY, steps, None, share, oldest=current.manifest.version)
             current = self._versions.open(base.attempt, Version(base.version, base.attempt))
-        references = [*steps, *current.references()]
+        references = [*steps, *current.references]
         return self._load(opened, EMPTY, references, self._recover(opened), share, oldest=current.manifest.version)
 
     def _steps(self, opened: Opened, have: Version) -> Sequence[Reference] | None:
@@ -102,7 +102,7 @@ class Loader:
         number = next((version for name, version in manifest.lineage if name == attempt), None)
         if number is None:
             return None
-        newer = chain.since(opened.references(), number)
+        newer = chain.since(opened.references, number)
         if newer is not None and newer:
             return tuple(reversed(newer))
         return self._increments_since(opened, attempt)
