@@ -6,16 +6,17 @@ from lamina.checkpoint.batch_logs import CommitEntry, OffsetEntry, parse_commit,
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
 from lamina.checkpoint.logs import CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata, StateVariable, StoreMetadata, parse_operator
+from lamina.checkpoint.pins import Pin, pin_names, read_pin, read_pins, remove_pin, write_pin
 from lamina.checkpoint.runs import (
     FORMAT_NEWEST,
     CheckpointIdentity,
     QueryRun,
-    identity_bytes,
     read_claims,
     read_identity,
     read_runs,
     smallest_claims,
 )
+from lamina.checkpoint.sealed import sealed_bytes
 from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema
 
 __all__ = [
@@ -27,18 +28,24 @@ __all__ = [
     "CommitEntry",
     "OffsetEntry",
     "OperatorMetadata",
+    "Pin",
     "QueryRun",
     "StateSchema",
     "StateVariable",
     "StoreMetadata",
     "column_families",
-    "identity_bytes",
     "parse_commit",
     "parse_offsets",
     "parse_operator",
     "parse_state_schema",
+    "pin_names",
     "read_claims",
     "read_identity",
+    "read_pin",
+    "read_pins",
     "read_runs",
+    "remove_pin",
+    "sealed_bytes",
     "smallest_claims",
+    "write_pin",
 ]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from lamina.checkpoint.reading import damaged, decoded, member, parsed_object, read_if_there
-from lamina.errors import FileError
+from lamina.checkpoint.reading import member
+from lamina.checkpoint.sealed import read_sealed
 from lamina.format import paths
-from lamina.format.manifest import to_bytes
 from lamina.storage import Storage
 
 FORMAT_NEWEST = 1
@@ -48,30 +45,16 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
     Raises:
         LaminaError: `file.damaged`, `file.version`, `storage.*`.
     """
-    data = read_if_there(state, paths.CHECKPOINT, _MOST_BYTES)
-    if data is None:
+    values = read_sealed(state, paths.CHECKPOINT, _MOST_BYTES, FORMAT_NEWEST)
+    if values is None:
         return None
     where = state.location(paths.CHECKPOINT)
-    values = parsed_object(where, decoded(where, data))
-    version = member(where, values, "format", int)
-    if version > FORMAT_NEWEST:
-        raise FileError(
-            "file.version", f"{where}: has format {version}, this release reads up to {FORMAT_NEWEST}; upgrade lamina"
-        )
-    if data != identity_bytes(values):
-        damaged(where, "does not fit its checksum")
     return CheckpointIdentity(
         uuid=member(where, values, "uuid", str),
-        format=version,
+        format=member(where, values, "format", int),
         created_ms=member(where, values, "created_ms", int, 0),
         created_by=member(where, values, "created_by", str, ""),
     )
-
-
-def identity_bytes(values: Mapping[str, Any]) -> bytes:
-    """The file `checkpoint` with these members, and its checksum."""
-    content = {name: value for name, value in values.items() if name != "crc32"}
-    return to_bytes({**content, "crc32": zlib.crc32(to_bytes(content))})
 
 
 def read_claims(state: Storage) -> list[QueryRun]:

@@ -4,6 +4,7 @@
     <state>/<operator>/<partition>/[<store name>/]<from>-<to>_<id>.seg
     <state>/_lamina/checkpoint
     <state>/_lamina/runs/<epoch>_<run id>
+    <state>/_lamina/pins/<id>
 
 Paths are relative to `<state>`, the directory `state` of a query's checkpoint, and use "/".
 """
@@ -18,6 +19,7 @@ from lamina.format.attempt_id import AttemptId
 
 CHECKPOINT = "_lamina/checkpoint"
 RUNS = "_lamina/runs"
+PINS = "_lamina/pins"
 DEFAULT_STORE = "default"
 FIRST_STORES = (DEFAULT_STORE, "left-keyToNumValues")
 """Every operator has a store of one of these names in each partition; the second is a join's."""

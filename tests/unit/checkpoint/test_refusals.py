@@ -10,13 +10,13 @@ import pytest
 
 from lamina.checkpoint import (
     CheckpointLogs,
-    identity_bytes,
     parse_commit,
     parse_offsets,
     parse_operator,
     parse_state_schema,
     read_identity,
     read_runs,
+    sealed_bytes,
 )
 from lamina.errors import FileError, LaminaError
 from lamina.storage import Storage
@@ -196,7 +196,7 @@ def test_identity_and_runs_are_read_and_the_smallest_epoch_of_a_run_counts(tmp_p
     assert read_runs(state) == []
     state.publish(
         "_lamina/checkpoint",
-        identity_bytes({"uuid": "u", "format": 1, "created_ms": 5, "created_by": "lamina 0.1.0", "new": 1}),
+        sealed_bytes({"uuid": "u", "format": 1, "created_ms": 5, "created_by": "lamina 0.1.0", "new": 1}),
     )
     for name in ("10_b", "2_a", "3_a", "note"):
         state.publish(f"_lamina/runs/{name}", b"{}")

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lamina._version import __version__
-from lamina.checkpoint import FORMAT_NEWEST, QueryRun, identity_bytes, read_claims, read_identity, smallest_claims
+from lamina.checkpoint import FORMAT_NEWEST, QueryRun, read_claims, read_identity, sealed_bytes, smallest_claims
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format import paths
@@ -76,7 +76,7 @@ class CheckpointState:
                 "created_ms": clock.now_ms(),
                 "created_by": f"lamina {__version__}",
             }
-            storage.publish_if_absent(paths.CHECKPOINT, identity_bytes(mine))
+            storage.publish_if_absent(paths.CHECKPOINT, sealed_bytes(mine))
             # whoever loses the race, or gets no answer to its write, reads what is there
             found = read_identity(storage)
             if found is None:
