@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lamina._version import __version__
+from lamina.engine.imports import without_pandas
 from lamina.errors import EngineError, LaminaError, VersionError
 
 _OLDEST_PYTHON = (3, 10)
@@ -44,6 +45,7 @@ def _check_dependencies() -> None:
 
 
 def _engine(start: dict[str, object]) -> EngineProcess:
+    without_pandas()
     try:
         import pyarrow
 

@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.components import Clock, Ids, RandomIds, SystemClock
+from lamina.engine.imports import without_pandas
 from lamina.engine.reports import segment_from_json, segment_to_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
@@ -179,6 +180,7 @@ def _remove_left_behind() -> None:
 
 def main() -> None:
     """Works until standard input ends."""
+    without_pandas()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import math
 import os
 import signal
@@ -181,6 +183,27 @@ def commit_and_hear(store: Store, data: Data, version: int, base: str | None) ->
     begun = store.begin(version - 1, base)
     answer = data.request(store.commit_header(version, begun, 1), [[entries([put(b"k", b"v")])]])
     return begun["attempt"], answer["maintained"]
+
+
+def test_neither_process_of_the_engine_imports_pandas_which_is_installed(
+    engine: Engine, data: Data, tmp_path: Path
+) -> None:
+    assert importlib.util.find_spec("pandas") is not None
+    store = Store(engine, f"file:{tmp_path}/state")
+    attempt, segments = None, 0
+    for version in itertools.count(1):
+        attempt, maintained = commit_and_hear(store, data, version, attempt)
+        segments += maintained["segments"]
+        if segments:
+            break
+        while (stats := engine.call("stats")["maintenance"])["waiting"] or stats["working_on"]:
+            pass
+    store.load(data, version, attempt)
+    hello = engine.call("hello", {})
+    for pid in (hello["pid"], hello["maintenance_pid"]):
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        assert "pyarrow" in maps
+        assert "pandas" not in maps
 
 
 def test_a_commit_tells_once_what_became_of_the_stores_files(engine: Engine, data: Data, tmp_path: Path) -> None:
