@@ -57,6 +57,13 @@ MUTANTS = [
         (KEEPS_BYTES,),
     ),
     Mutant(
+        "rows_are_given_up_while_their_task_goes_on",
+        "Opens.scala",
+        "if (taskThread == null) action() else",
+        "if (taskThread == null || taskThread.isAlive) action() else",
+        (KEEPS_BYTES,),
+    ),
+    Mutant(
         "space_of_rows_is_used_again_at_once",
         "table/Resting.scala",
         "first != null && first.epoch <= synchronized(oldestReader)",

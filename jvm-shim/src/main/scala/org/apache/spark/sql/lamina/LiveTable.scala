@@ -409,13 +409,7 @@ final class LiveTable(
   }
 
   /** Waits, for a moment at most, until tasks that have ended give back what they read of a closed table. */
-  def awaitReaders(): Unit = {
-    val deadline = System.nanoTime() + LiveTable.LeavingTaskNanos
-    while (table.hasReadPages && System.nanoTime() < deadline) {
-      Thread.sleep(1)
-      TaskThreads.check()
-    }
-  }
+  def awaitReaders(): Unit = scheduling.awaitLeft(() => !table.hasReadPages)
 }
 
 object LiveTable {
@@ -425,9 +419,6 @@ object LiveTable {
 
   /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
   private final class OtherShape extends RuntimeException with NoStackTrace
-
-  /** How long the end of a task is waited for at the cap. */
-  private val LeavingTaskNanos = 1000000000L
 
   /** An attempt that this table held: its base, and what it changed. */
   private final case class Sibling(base: String, digest: String, families: ColumnFamilies)
