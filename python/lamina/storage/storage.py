@@ -243,13 +243,24 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
     except Exception as error:
         raise LaminaError.from_kind("storage.failed", f"could not open {url}: {error}") from error
     require_create_mode(location.protocol, filesystem)
-    backend = {"s3": S3Backend, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
+    backend = {"s3": _open_s3, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
     try:
         return backend(filesystem, location.root)
     except LaminaError:
         raise
     except Exception as error:
         raise LaminaError.from_kind(_kind(error), f"could not open {url}: {error}") from error
+
+
+def _open_s3(filesystem: Any, root: str) -> S3Backend:
+    """The backend for `root`: with the native client where it is installed and does what s3fs would do."""
+    try:
+        from lamina.storage.native_client import native_client
+        from lamina.storage.native_s3 import NativeS3Backend
+    except ModuleNotFoundError:
+        return S3Backend(filesystem, root)
+    client = native_client(filesystem, root)
+    return S3Backend(filesystem, root) if client is None else NativeS3Backend(filesystem, root, client)
 
 
 def _only_through_jvm(jvm: Jvm | None, url: str, hadoop: Mapping[str, str], reason: str) -> Backend:

@@ -19,6 +19,7 @@ from tests.s3_server import S3Server, Trouble
 from tests.unit.store.writing import Query, rows_of
 
 PART = 32 << 20
+"""The largest object that is sent in one request."""
 
 
 @pytest.fixture(scope="module")
