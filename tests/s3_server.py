@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import logging
 import socket
 import threading
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import ClassVar
@@ -17,6 +18,7 @@ from moto.server import ThreadedMotoServer
 
 from benchmarks.slow_s3 import hadoop_keys
 from lamina.storage import Storage
+from lamina.storage.s3 import S3Backend
 
 _AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request"
 _HOP_BY_HOP = {"connection", "transfer-encoding", "expect", "keep-alive"}
@@ -25,12 +27,13 @@ _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Messa
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the proxy saw it; `sent` is how many bytes of body its answer had."""
+    """One request as the proxy saw it; `sent` is how many bytes of body its answer had. Names of headers are small."""
 
     method: str
     path: str
     query: dict[str, list[str]]
     sent: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def operation(self) -> str:
@@ -45,7 +48,8 @@ class Trouble:
 
     `status` and `code`: this error instead of an answer. `cut`: the connection ends in the middle of the request's
     body. `lose`: the request is carried out, and the connection ends without an answer. `cut_answer`: half of the
-    answer's body is sent. `delay`: seconds before the answer. `body`: this answer instead of the server's.
+    answer's body is sent. `delay`: seconds before the answer. `until`: the answer waits for the end of so many others
+    of its operation. `body`: this answer instead of the server's.
     """
 
     operation: str
@@ -56,6 +60,7 @@ class Trouble:
     lose: bool = False
     cut_answer: bool = False
     delay: float = 0.0
+    until: int = 0
     body: str | None = None
     times: int = 1
 
@@ -81,6 +86,8 @@ class FaultyProxy:
     every: int = 0
     taken: int = 0
     met: int = 0
+    under_way: int = 0
+    most_at_once: int = 0
     requests: list[Request] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -91,6 +98,7 @@ class FaultyProxy:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
         self._ended = threading.Event()
+        self._answered = threading.Condition(self.lock)
 
     @property
     def url(self) -> str:
@@ -122,8 +130,30 @@ class FaultyProxy:
         with self.lock:
             self.requests.clear()
 
+    def begin(self) -> None:
+        with self.lock:
+            self.under_way += 1
+            self.most_at_once = max(self.most_at_once, self.under_way)
+
+    def record(self, request: Request) -> None:
+        with self.lock:
+            self.requests.append(request)
+            self._answered.notify_all()
+
+    def end(self) -> None:
+        with self.lock:
+            self.under_way -= 1
+
     def wait(self, seconds: float) -> None:
         self._ended.wait(seconds)
+
+    def wait_for(self, operation: str, times: int) -> None:
+        """Waits for the end of so many other requests of an operation; not for ever, so that the test fails."""
+        with self.lock:
+            others = [request.operation for request in self.requests].count(operation)
+            self._answered.wait_for(
+                lambda: [request.operation for request in self.requests].count(operation) >= others + times, 30
+            )
 
     def close(self) -> None:
         self._ended.set()
@@ -140,8 +170,16 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             pass
 
         def serve(self) -> None:
+            proxy.begin()
+            try:
+                self.carry_out()
+            finally:
+                proxy.end()
+
+        def carry_out(self) -> None:
             parts = urlsplit(self.path)
-            request = Request(self.command, parts.path, parse_qs(parts.query, keep_blank_values=True))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.command, parts.path, parse_qs(parts.query, keep_blank_values=True), headers=headers)
             trouble = proxy.take(request) or Trouble("")
             length = int(self.headers.get("Content-Length") or 0)
             if trouble.cut:
@@ -155,6 +193,8 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
                 self.record(request, 0)
                 self.answer(trouble.status, [("Content-Type", "application/xml")], answer, trouble)
                 return
+            if trouble.until:
+                proxy.wait_for(request.operation, trouble.until)
             upstream = http.client.HTTPConnection("127.0.0.1", proxy.port)
             try:
                 headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
@@ -184,8 +224,7 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             return body
 
         def record(self, request: Request, sent: int) -> None:
-            with proxy.lock:
-                proxy.requests.append(Request(request.method, request.path, request.query, sent))
+            proxy.record(replace(request, sent=sent))
 
         def answer(self, status: int, headers: list[tuple[str, str]], body: bytes, trouble: Trouble) -> None:
             self.send_response_only(status)
@@ -212,10 +251,26 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class S3Server:
-    """moto's S3 behind a proxy, with one bucket; a context manager."""
+NATIVE = importlib.util.find_spec("obstore") is not None
+"""Whether the native client is installed: there is none for Python 3.10."""
 
-    def __init__(self) -> None:
+
+def through_s3fs(storage: Storage) -> Storage:
+    """The same storage with all requests through s3fs."""
+    opened = storage._backend
+    assert isinstance(opened, S3Backend)
+    return Storage(storage.url, storage._hadoop, backend=S3Backend(opened._filesystem, opened._root))
+
+
+class S3Server:
+    """moto's S3 behind a proxy, with one bucket; a context manager.
+
+    Args:
+        native: whether the storages make their small requests through obstore, where this Python has it.
+    """
+
+    def __init__(self, native: bool = True) -> None:
+        self.native = native and NATIVE
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
@@ -230,7 +285,9 @@ class S3Server:
 
     def storage(self, path: str = "", hadoop: dict[str, str] | None = None) -> Storage:
         """A storage below a directory of the bucket."""
-        return Storage(f"s3a://{self.bucket}/{path or uuid.uuid4()}", {**self.hadoop, **(hadoop or {})})
+        keys = {**self.hadoop, **(hadoop or {})}
+        storage = Storage(f"s3a://{self.bucket}/{path or uuid.uuid4()}", keys)
+        return storage if self.native else through_s3fs(storage)
 
     def direct(self, method: str, path: str) -> bytes:
         """The body of an answer of the server itself, past the proxy."""
@@ -268,13 +325,14 @@ class S3Server:
 
 
 class OnS3Server:
-    """What makes a conformance suite one of storages on moto's server, through s3fs."""
+    """What makes a conformance suite one of storages on moto's server."""
 
     server: ClassVar[S3Server]
+    native: ClassVar[bool] = True
 
     @classmethod
     def setup_class(cls) -> None:
-        cls.server = S3Server()
+        cls.server = S3Server(cls.native)
 
     @classmethod
     def teardown_class(cls) -> None:

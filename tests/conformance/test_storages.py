@@ -91,6 +91,10 @@ class TestS3(OnS3Server, StorageConformance):
     pass
 
 
+class TestS3ThroughS3fs(TestS3):
+    native = False
+
+
 class TestS3WithLocalCopies(TestS3):
     """Every object is kept and read from its local copy where that may be."""
 

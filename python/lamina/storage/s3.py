@@ -7,11 +7,11 @@ s3fs's for a body that breaks off while it is read.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import errno
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -65,7 +65,7 @@ class S3Backend(FsspecBackend):
         """The parts in order as the storage wants to hear of them, and the size of all."""
         size = 0
         sent: list[dict[str, Any]] = []
-        under_way: deque[Future[Any]] = deque()
+        under_way: deque[concurrent.futures.Future[Any]] = deque()
 
         def arrived() -> None:
             sent.append({"PartNumber": len(sent) + 1, "ETag": under_way.popleft().result()["ETag"]})
@@ -80,8 +80,8 @@ class S3Backend(FsspecBackend):
             while under_way:
                 arrived()
         finally:
-            for request_under_way in under_way:
-                request_under_way.cancel()
+            # a part that arrives after the upload was aborted may stay
+            concurrent.futures.wait(under_way)
         return sent, size
 
     def publish_if_absent(self, path: str, data: bytes) -> bool:

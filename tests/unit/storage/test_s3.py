@@ -1,4 +1,4 @@
-"""S3 for real: s3fs against moto's server, with throttling, slow answers, cut connections and lost answers."""
+"""S3 for real: both clients against moto's server, with throttling, slow answers, cut connections and lost answers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import s3fs
 from lamina.storage import Storage
 from lamina.store import Version
 from lamina.testing.expect import fails_with
-from tests.s3_server import S3Server, Trouble
+from tests.s3_server import NATIVE, S3Server, Trouble
 from tests.unit.store.writing import Query, rows_of
 
 PART = 32 << 20
 """The largest object that is sent in one request."""
 
 
-@pytest.fixture(scope="module")
-def module_server() -> Iterator[S3Server]:
-    with S3Server() as server:
+@pytest.fixture(scope="module", params=["native", "s3fs"] if NATIVE else ["s3fs"])
+def module_server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    with S3Server(native=request.param == "native") as server:
         yield server
 
 
@@ -137,11 +137,41 @@ def test_a_publication_whose_answer_was_lost_is_there_once_and_whole(server: S3S
 def test_a_large_object_is_uploaded_in_parts_and_read_in_ranges(server: S3Server, storage: Storage) -> None:
     size = 3 * (PART >> 20) + 1
     assert storage.publish("large", blocks(size)) == size << 20
-    assert server.proxy.count("PUT uploadId partNumber") == 4
+    assert server.proxy.count("PUT uploadId partNumber") == 7
     assert server.unfinished_uploads() == 0
     server.proxy.forget()
     assert bytes(storage.read("large")) == b"".join(blocks(size))
     assert server.proxy.count("GET") == 25
+
+
+def test_parts_of_an_upload_are_sent_side_by_side_and_joined_in_order(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT uploadId partNumber", until=3))
+    size = 3 * (PART >> 20) + 1
+    storage.publish("large", blocks(size))
+    numbers = [request.query["partNumber"] for request in server.proxy.requests if "partNumber" in request.query]
+    assert numbers.index(["1"]) >= 3
+    assert bytes(storage.read("large")) == b"".join(blocks(size))
+
+
+def test_ranges_of_a_large_object_are_read_side_by_side_and_joined_in_order(server: S3Server, storage: Storage) -> None:
+    storage.publish("f", blocks(20))
+    server.proxy.inject(Trouble("GET", until=3))
+    assert bytes(storage.read("f", 20 << 20)) == b"".join(blocks(20))
+
+
+def test_no_more_connections_are_used_than_are_allowed(server: S3Server) -> None:
+    with S3Server(server.native) as own:
+        storage = own.storage(hadoop={"fs.s3a.connection.maximum": "2"})
+        storage.publish("large", blocks(20))
+        own.proxy.most_at_once = 0
+        for _ in range(8):
+            own.proxy.inject(Trouble("GET", delay=0.1))
+        readers = [threading.Thread(target=storage.read, args=("large", 20 << 20)) for _ in range(8)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        assert own.proxy.most_at_once == 2
 
 
 def test_an_object_whose_size_is_known_is_one_request(server: S3Server, storage: Storage) -> None:

@@ -1,0 +1,315 @@
+"""The native client of S3: when it stands for s3fs, that its requests are s3fs's, and what it leaves to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lamina.errors import LaminaError
+from lamina.storage import Storage
+from lamina.testing.expect import fails_with
+from tests.s3_server import NATIVE, Request, S3Server, Trouble, through_s3fs
+
+if not NATIVE:
+    pytest.skip("there is no native client for this Python", allow_module_level=True)
+
+S3A = "org.apache.hadoop.fs.s3a."
+KEYS = {"fs.s3a.access.key": "id", "fs.s3a.secret.key": "secret"}
+ANONYMOUS = {"fs.s3a.aws.credentials.provider": S3A + "AnonymousAWSCredentialsProvider"}
+AMAZON = {**KEYS, "fs.s3a.endpoint.region": "eu-central-1"}
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name == "REQUESTS_CA_BUNDLE" or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(module_server: S3Server) -> Iterator[S3Server]:
+    module_server.proxy.forget()
+    module_server.proxy.troubles.clear()
+    yield module_server
+    assert all(trouble.times == 0 for trouble in module_server.proxy.troubles), "a trouble was never met"
+
+
+def client_of(storage: Storage) -> str:
+    return type(storage._backend).__name__
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        AMAZON,
+        {**AMAZON, "fs.s3a.session.token": "token"},
+        {**AMAZON, "fs.s3a.path.style.access": "true"},
+        {**AMAZON, "fs.s3a.encryption.algorithm": "SSE-S3"},
+        {**AMAZON, "fs.s3a.encryption.algorithm": "SSE-KMS"},
+        {**AMAZON, "fs.s3a.encryption.algorithm": "DSSE-KMS", "fs.s3a.encryption.key": "k"},
+        {**KEYS, "fs.s3a.endpoint": "http://localhost:9000"},
+        {**ANONYMOUS, "fs.s3a.endpoint.region": "eu-central-1"},
+    ],
+)
+def test_what_it_does_as_s3fs_does_goes_through_it(keys: dict[str, str]) -> None:
+    assert client_of(Storage("s3a://bucket/q", keys)) == "NativeS3Backend"
+
+
+@pytest.mark.parametrize(
+    ("url", "keys", "environment"),
+    [
+        ("s3a://bucket/q", {"fs.s3a.endpoint.region": "eu-central-1"}, {}),
+        ("s3a://bucket//q", AMAZON, {}),
+        ("s3a://zone--use1-az4--x-s3/q", AMAZON, {}),
+        ("s3a://bucket/q", {**AMAZON, "fs.s3a.connection.timeout": "0"}, {}),
+        *(
+            ("s3a://bucket/q", AMAZON, {name: value})
+            for name, value in {
+                "AWS_SERVER_SIDE_ENCRYPTION": "AES256",
+                "AWS_SSE_KMS_KEY_ID": "k",
+                "AWS_SKIP_SIGNATURE": "true",
+                "AWS_CONDITIONAL_PUT": "disabled",
+                "AWS_ENDPOINT_URL_S3": "http://localhost:1",
+                "AWS_ALLOW_INVALID_CERTIFICATES": "true",
+                "AWS_USE_FIPS_ENDPOINT": "true",
+                "AWS_OF_TOMORROW": "x",
+                "AWS_CA_BUNDLE": "/certificates.pem",
+                "REQUESTS_CA_BUNDLE": "/certificates.pem",
+                "HTTPS_PROXY": "http://localhost:1",
+                "all_proxy": "http://localhost:1",
+            }.items()
+        ),
+    ],
+)
+def test_what_it_would_do_otherwise_goes_through_s3fs(
+    monkeypatch: pytest.MonkeyPatch, url: str, keys: dict[str, str], environment: dict[str, str]
+) -> None:
+    from lamina.storage import native_client
+
+    monkeypatch.setattr(native_client, "_clients", {})
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert client_of(Storage(url, keys)) == "S3Backend"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["s3 =\n  use_accelerate_endpoint = true", "use_dualstack_endpoint = true", "ca_bundle = /certificates.pem"],
+)
+def test_what_a_configuration_file_says_that_it_does_not_do_goes_through_s3fs(
+    monkeypatch: pytest.MonkeyPatch, lines: str
+) -> None:
+    from lamina.storage import native_client
+
+    monkeypatch.setattr(native_client, "_clients", {})
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(f"[default]\n{lines}\n")
+    # other keys, so that s3fs makes a client that reads the file
+    keys = {**AMAZON, "fs.s3a.access.key": lines.partition(" ")[0] + os.environ["AWS_CONFIG_FILE"]}
+    assert client_of(Storage("s3a://bucket/q", keys)) == "S3Backend"
+
+
+def protection(request: Request) -> dict[str, str]:
+    """Who makes a request, to whom, and how what it writes is protected; without what differs from time to time."""
+    found = {
+        name: value
+        for name, value in request.headers.items()
+        if name in ("host", "if-none-match", "x-amz-security-token") or name.startswith("x-amz-server-side")
+    }
+    signed = re.search(r"Credential=([^/]*)/\d+/([^,]*)", request.headers.get("authorization", ""))
+    return {**found, "path": request.path, "signed": "/".join(signed.groups()) if signed else ""}
+
+
+def requests_of(storage: Storage, server: S3Server) -> list[dict[str, str]]:
+    server.proxy.forget()
+    for call in (
+        lambda: storage.publish("ä b+c/f", b"hello"),
+        lambda: storage.publish_if_absent("g", b"hello"),
+        lambda: storage.read("ä b+c/f", 5),
+        lambda: storage.size("g"),
+    ):
+        # the server denies those who do not say who they are
+        with contextlib.suppress(LaminaError):
+            call()
+    made = [protection(request) for request in server.proxy.requests]
+    with contextlib.suppress(LaminaError):
+        storage.delete_many(["g"])
+    return made
+
+
+PROFILE = (
+    "[default]\naws_access_key_id = of-the-file\naws_secret_access_key = s\n[other]\naws_access_key_id = of-other\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "environment"),
+    [
+        ({}, {}),
+        ({"fs.s3a.session.token": "token"}, {}),
+        ({}, {"AWS_ACCESS_KEY_ID": "outside", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "outside"}),
+        ({"fs.s3a.endpoint.region": "eu-west-3"}, {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}),
+        ({"fs.s3a.access.key": "", "fs.s3a.secret.key": ""}, {}),
+        (
+            {"fs.s3a.access.key": "", "fs.s3a.secret.key": ""},
+            {"AWS_ACCESS_KEY_ID": "outside", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "outside"},
+        ),
+        (ANONYMOUS, {"AWS_ACCESS_KEY_ID": "outside", "AWS_SECRET_ACCESS_KEY": "s"}),
+        ({"fs.s3a.encryption.algorithm": "SSE-S3"}, {}),
+        ({"fs.s3a.encryption.algorithm": "SSE-KMS"}, {}),
+        ({"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": "k"}, {}),
+        ({"fs.s3a.encryption.algorithm": "DSSE-KMS", "fs.s3a.encryption.key": "k"}, {}),
+    ],
+)
+def test_its_requests_are_those_of_s3fs(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str], environment: dict[str, str]
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).write_text(PROFILE)
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    native = server.storage(f"same-{len(keys)}-{len(environment)}", keys)
+    assert client_of(native) == "NativeS3Backend"
+    made = [requests_of(storage, server) for storage in (native, through_s3fs(native))]
+    assert len(made[0]) == 4
+    assert made[0] == made[1]
+
+
+def test_credentials_that_are_not_there_are_denied(server: S3Server) -> None:
+    storage = server.storage(hadoop={"fs.s3a.access.key": "", "fs.s3a.secret.key": ""})
+    with fails_with("storage.denied"):
+        storage.publish("f", b"x")
+    assert server.proxy.requests == []
+
+
+def test_storages_with_the_same_access_to_a_bucket_share_one_client(server: S3Server) -> None:
+    first, second, other = server.storage(), server.storage(), server.storage(hadoop={"fs.s3a.session.token": "t"})
+    assert first._backend._client is second._backend._client
+    assert first._backend._client is not other._backend._client
+
+
+def test_a_request_is_tried_as_often_as_is_set_and_not_once_more_through_s3fs(server: S3Server) -> None:
+    storage = server.storage(hadoop={"fs.s3a.attempts.maximum": "2"})
+    storage.publish("d/f", b"x")
+    server.proxy.forget()
+    for operation, call in (
+        ("PUT", lambda: storage.publish("d/f", b"x")),
+        ("GET", lambda: storage.read_range("d/f", 0, 1)),
+        ("HEAD", lambda: storage.size("d/f")),
+    ):
+        trouble = server.proxy.inject(Trouble(operation, status=503, times=9))
+        with fails_with("storage.failed"):
+            call()
+        assert server.proxy.count(operation) == 2
+        trouble.times = 0
+
+
+def test_an_error_is_told_in_a_sentence(server: S3Server, storage: Storage) -> None:
+    server.proxy.inject(Trouble("PUT", status=403, code="AccessDenied"))
+    with fails_with("storage.denied") as caught:
+        storage.publish("d/f", b"x")
+    assert "AccessDenied" in caught.error.message
+    assert len(caught.error.message) < 700
+    cause: BaseException | None = caught.error
+    while cause is not None:
+        assert "Debug source" not in str(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+@pytest.fixture
+def storage(server: S3Server) -> Storage:
+    found = server.storage()
+    assert client_of(found) == "NativeS3Backend"
+    return found
+
+
+@pytest.mark.parametrize(("status", "code"), [(301, "PermanentRedirect"), (400, "AuthorizationHeaderMalformed")])
+def test_a_bucket_of_another_region_is_reached_through_s3fs_from_then_on(status: int, code: str) -> None:
+    with S3Server() as server:
+        storage = server.storage(hadoop={"fs.s3a.session.token": f"for {code}"})
+        server.proxy.inject(Trouble("PUT", status=status, code=code))
+        storage.publish("f", b"hello")
+        assert server.proxy.count("PUT") == 2
+        assert bytes(storage.read("f")) == b"hello"
+        assert "aiobotocore" in server.proxy.requests[-1].headers["user-agent"].lower()
+
+
+@pytest.mark.parametrize("operation", ["PUT", "GET", "HEAD", "GET list-type"])
+def test_an_answer_that_it_cannot_tell_is_asked_for_through_s3fs(
+    server: S3Server, storage: Storage, operation: str
+) -> None:
+    storage.publish("d/f", b"hello")
+    server.proxy.inject(Trouble(operation, status=400, code="RequestTimeout"))
+    storage.publish("d/f", b"hello")
+    assert bytes(storage.read("d/f", 5)) == b"hello"
+    assert storage.size("d/f") == 5
+    assert len(storage.list("d")) == 1
+    # and only that one
+    server.proxy.forget()
+    storage.size("d/f")
+    assert "aiobotocore" not in server.proxy.requests[-1].headers["user-agent"].lower()
+
+
+def test_foreign_objects_with_names_that_it_refuses_do_not_hide_ours(server: S3Server, storage: Storage) -> None:
+    folder = storage.url.rpartition("/")[2]
+    storage.publish("d/f", b"hello")
+    for name in ("d//x", "d/", "d/a%01b"):
+        server.direct("PUT", f"/{server.bucket}/{folder}/{name}")
+    assert "f" in [entry.name for entry in storage.list("d")]
+
+
+def test_a_large_object_that_is_shorter_than_was_thought_ends_where_it_ends(server: S3Server, storage: Storage) -> None:
+    storage.publish("f", b"x" * (6 << 20))
+    assert storage.read_range("f", 1 << 20, 40 << 20).size == 5 << 20
+
+
+def test_a_process_that_was_forked_off_is_told_so_and_can_open_the_storage_anew(
+    server: S3Server, storage: Storage
+) -> None:
+    storage.publish("f", b"hello")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = "the storage of the parent was used"
+        try:
+            storage.size("f")
+        except LaminaError as error:
+            again = Storage(storage.url, storage._hadoop)
+            answer = f"{error.kind} {client_of(again)} {bytes(again.read('f')).decode()}"
+        finally:
+            os.write(writer, answer.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answers:
+        assert answers.read().decode() == "storage.failed S3Backend hello"
+    os.waitpid(child, 0)
+
+
+def test_many_threads_publish_and_read_at_once(server: S3Server, storage: Storage) -> None:
+    def use(number: int) -> None:
+        for turn in range(10):
+            storage.publish(f"d/{number}-{turn}", f"{number} {turn}".encode())
+            assert bytes(storage.read(f"d/{number}-{turn}")) == f"{number} {turn}".encode()
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(storage.list("d")) == 160
