@@ -1,11 +1,19 @@
-"""Reads what Spark and lamina write into a streaming checkpoint beside the state itself. Never writes."""
+"""What is in a streaming checkpoint beside the state itself: Spark's logs, read and written, and lamina's records."""
 
 from __future__ import annotations
 
-from lamina.checkpoint.batch_logs import CommitEntry, OffsetEntry, parse_commit, parse_offsets
+from lamina.checkpoint.batch_logs import (
+    CommitEntry,
+    OffsetEntry,
+    commit_bytes,
+    offsets_bytes,
+    parse_commit,
+    parse_offsets,
+)
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
+from lamina.checkpoint.log_writer import CheckpointLogWriter
 from lamina.checkpoint.logs import CheckpointLogs
-from lamina.checkpoint.operators import OperatorMetadata, StateVariable, StoreMetadata, parse_operator
+from lamina.checkpoint.operators import OperatorMetadata, StateVariable, StoreMetadata, operator_bytes, parse_operator
 from lamina.checkpoint.pins import Pin, pin_names, read_pin, read_pins, remove_pin, write_pin
 from lamina.checkpoint.runs import (
     FORMAT_NEWEST,
@@ -17,11 +25,12 @@ from lamina.checkpoint.runs import (
     smallest_claims,
 )
 from lamina.checkpoint.sealed import sealed_bytes
-from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema
+from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema, state_schema_bytes
 
 __all__ = [
     "FORMAT_NEWEST",
     "CheckpointIdentity",
+    "CheckpointLogWriter",
     "CheckpointLogs",
     "ColumnFamilyMeaning",
     "ColumnFamilySchema",
@@ -34,6 +43,9 @@ __all__ = [
     "StateVariable",
     "StoreMetadata",
     "column_families",
+    "commit_bytes",
+    "offsets_bytes",
+    "operator_bytes",
     "parse_commit",
     "parse_offsets",
     "parse_operator",
@@ -47,5 +59,6 @@ __all__ = [
     "remove_pin",
     "sealed_bytes",
     "smallest_claims",
+    "state_schema_bytes",
     "write_pin",
 ]

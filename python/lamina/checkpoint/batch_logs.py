@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.checkpoint.reading import checked_version, damaged, member, parsed_object, text_lines, text_map
+from lamina.checkpoint.writing import json_text, read_back
 
 OFFSET_LOG_NEWEST = 2
 COMMIT_LOG_NEWEST = 3
@@ -97,6 +98,48 @@ def parse_commit(path: str, batch: int, data: bytes) -> CommitEntry:
     )
 
 
+def offsets_bytes(path: str, entry: OffsetEntry) -> bytes:
+    """The file of `offsets` for `entry`; the inverse of `parse_offsets`.
+
+    Raises:
+        FileError: `file.version`, naming `path`.
+        ValueError: for an entry that its version cannot hold.
+    """
+    version = entry.version
+    metadata: dict[str, Any] = {
+        "batchWatermarkMs": entry.watermark_ms,
+        "batchTimestampMs": entry.timestamp_ms,
+        "conf": entry.conf,
+    }
+    if version > 1:
+        metadata["sourceMetadataInfo"] = entry.source_info
+        if entry.control is not None:
+            metadata["controlBatchInfo"] = entry.control
+    lines = [f"v{version}", json_text(metadata)]
+    for name, offset in entry.sources.items():
+        text = VOID_OFFSET if offset is None else offset
+        lines.append(text if version == 1 else f"{name}:{text}")
+    data = "\n".join(lines).encode()
+    return read_back(path, entry, data, lambda written: parse_offsets(path, entry.batch, written))
+
+
+def commit_bytes(path: str, entry: CommitEntry) -> bytes:
+    """The file of `commits` for `entry`; the inverse of `parse_commit`.
+
+    Raises:
+        FileError: `file.version`, naming `path`.
+        ValueError: for an entry that its version cannot hold.
+    """
+    version = entry.version
+    metadata: dict[str, Any] = {"nextBatchWatermarkMs": entry.next_watermark_ms}
+    if version > 1 and entry.state_ids is not None:
+        metadata["stateUniqueIds"] = entry.state_ids
+    if version > 2:
+        metadata["sinkMetadataMap"] = entry.sinks
+    data = f"v{version}\n{json_text(metadata)}".encode()
+    return read_back(path, entry, data, lambda written: parse_commit(path, entry.batch, written))
+
+
 def _offset(text: str) -> str | None:
     return None if text == VOID_OFFSET else text
 
@@ -114,7 +157,7 @@ def _state_ids(path: str, ids: dict[str, Any]) -> dict[int, tuple[tuple[str, ...
         if not operator.isdecimal() or not _is_table_of_text(partitions):
             damaged(path, "'stateUniqueIds' should map an operator to the ids of each partition's stores")
         result[int(operator)] = tuple(tuple(stores) for stores in partitions)
-    return dict(sorted(result.items()))
+    return result
 
 
 def _is_table_of_text(value: Any) -> bool:

@@ -1,13 +1,4 @@
-"""The logs of one streaming checkpoint, read as they are asked for; nothing is ever written.
-
-    <checkpoint>/
-        metadata                                    id of the query
-        offsets/<batch>  commits/<batch>            planned and finished batches
-        state/<operator>/_metadata/metadata         operator metadata v1
-        state/<operator>/_metadata/v2/<batch>       operator metadata v2
-        state/<operator>/0/[<store>/]_metadata/schema       state schema v1, v2: with partition 0
-        state/<operator>/_stateSchema/<store>/<batch>_<id>  state schema v3: named by the operator metadata
-        state/_lamina/                              what lamina records itself
+"""The logs of one streaming checkpoint (`log_paths`), read as they are asked for; nothing is ever written.
 
 A running query removes old entries, so an entry that a listing shows may be gone when it is read (`file.missing`).
 """
@@ -19,11 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lamina.checkpoint.batch_logs import CommitEntry, OffsetEntry, parse_commit, parse_offsets
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
+from lamina.checkpoint.log_paths import (
+    COMMITS,
+    OFFSETS,
+    QUERY,
+    commit_path,
+    offsets_path,
+    operator_batches,
+    operator_path,
+    schema_path,
+)
 from lamina.checkpoint.operators import OperatorMetadata, StoreMetadata, parse_operator
 from lamina.checkpoint.reading import batches, decoded, member, parsed_object, read_if_there
 from lamina.checkpoint.state_schemas import StateSchema, parse_state_schema
 from lamina.errors import LaminaError
-from lamina.format.paths import store_directory
 from lamina.storage import Storage
 
 _GLOBAL_LIMIT = "globalLimit"
@@ -43,29 +43,29 @@ class CheckpointLogs:
     @property
     def is_checkpoint(self) -> bool:
         """Whether a query ever started on this directory."""
-        return self.storage.exists("metadata")
+        return self.storage.exists(QUERY)
 
     def query_id(self) -> str:
         """The id that the query keeps over all its runs."""
-        path = self.storage.location("metadata")
-        return str(member(path, parsed_object(path, decoded(path, bytes(self.storage.read("metadata")))), "id", str))
+        path = self.storage.location(QUERY)
+        return str(member(path, parsed_object(path, decoded(path, bytes(self.storage.read(QUERY)))), "id", str))
 
     def planned_batches(self) -> list[int]:
         """The batches in the offset log, ascending."""
-        return batches(self.storage, "offsets")
+        return batches(self.storage, OFFSETS)
 
     def committed_batches(self) -> list[int]:
         """The batches in the commit log, ascending. Batch N made version N + 1."""
-        return batches(self.storage, "commits")
+        return batches(self.storage, COMMITS)
 
     def offsets(self, batch: int) -> OffsetEntry:
         """What `batch` is made of."""
-        path = f"offsets/{batch}"
+        path = offsets_path(batch)
         return parse_offsets(self.storage.location(path), batch, bytes(self.storage.read(path)))
 
     def commit(self, batch: int) -> CommitEntry:
         """How `batch` ended."""
-        path = f"commits/{batch}"
+        path = commit_path(batch)
         return parse_commit(self.storage.location(path), batch, bytes(self.storage.read(path)))
 
     def commits(self, committed: Sequence[int] | None = None) -> list[CommitEntry]:
@@ -102,17 +102,17 @@ class CheckpointLogs:
 
     def operator(self, operator: int, batch: int | None = None) -> OperatorMetadata | None:
         """One operator as of `batch`; None where there is none, or where Spark (before 3.5) wrote nothing about it."""
-        directory = f"state/{operator}/_metadata"
-        written = [found for found in batches(self.storage, f"{directory}/v2") if batch is None or found <= batch]
-        path = f"{directory}/v2/{written[-1]}" if written else f"{directory}/metadata"
+        there = batches(self.storage, operator_batches(operator))
+        written = max((found for found in there if batch is None or found <= batch), default=None)
+        path = operator_path(operator, written)
         data = read_if_there(self.storage, path)
-        return None if data is None else parse_operator(self.storage.location(path), operator, data)
+        return None if data is None else parse_operator(self.storage.location(path), operator, written, data)
 
     def state_schemas(self, operator: int, store: StoreMetadata) -> list[StateSchema]:
         """All schemas of a store, oldest first; none where Spark has not written one yet."""
         if store.schema_files:
             return [self._schema(path, bytes(self.storage.read(path))) for path in store.schema_files]
-        path = f"state/{store_directory(operator, 0, store.name)}/_metadata/schema"
+        path = schema_path(operator, store.name)
         data = read_if_there(self.storage, path)
         return [] if data is None else [self._schema(path, data)]
 
@@ -146,7 +146,7 @@ class CheckpointLogs:
         except (KeyError, IndexError, ValueError):
             raise LaminaError.from_kind(
                 "file.damaged",
-                f"{self.storage.location(f'commits/{entry.batch}')}: names no state of operator {operator.operator}, "
+                f"{self.storage.location(commit_path(entry.batch))}: names no state of operator {operator.operator}, "
                 f"partition {partition}, store {store}",
             ) from None
 

@@ -1,21 +1,23 @@
 """Spark's state schema files: `<store>/_metadata/schema` (v1, v2) and `state/<operator>/_stateSchema/…` (v3).
 
-They are written with Java's DataOutputStream: numbers are big-endian, text is `writeUTF`, two bytes of length and
-"modified UTF-8" (the character 0 in two bytes, characters beyond the basic plane as two surrogates of three bytes
-each). From v2 on JSON texts are split into chunks, since writeUTF ends at 65,535 bytes.
+They are written with Java's DataOutputStream (`java_data`); from v2 on JSON texts are split into chunks.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lamina.checkpoint.java_data import JavaReader, chunked, count, number, utf
 from lamina.checkpoint.reading import checked_version, damaged, member, parsed_object
+from lamina.checkpoint.writing import json_text, read_back
 from lamina.errors import FileError
 
 STATE_SCHEMA_NEWEST = 3
+
+_NO_USER_KEY = "{    }"
+"""What Spark writes where a family has no user key."""
 
 DEFAULT_COLUMN_FAMILY = "default"
 
@@ -58,7 +60,7 @@ class StateSchema:
 
 def parse_state_schema(path: str, data: bytes) -> StateSchema:
     """Reads one schema file. Raises FileError naming `path`."""
-    reader = _JavaReader(path, data)
+    reader = JavaReader(path, data)
     version = checked_version(path, reader.utf(), STATE_SCHEMA_NEWEST)
     if version == 3:
         families = tuple(_family(reader) for _ in range(reader.count()))
@@ -70,7 +72,27 @@ def parse_state_schema(path: str, data: bytes) -> StateSchema:
     return StateSchema(version, families)
 
 
-def _family(reader: _JavaReader) -> ColumnFamilySchema:
+def state_schema_bytes(path: str, schema: StateSchema) -> bytes:
+    """The schema file; the inverse of `parse_state_schema`.
+
+    Raises:
+        FileError: `file.version`, naming `path`.
+        ValueError: for a schema that its version cannot hold.
+    """
+    version = schema.version
+    families = schema.column_families
+    if version == 3:
+        body = [count(len(families)), *(_family_bytes(path, family) for family in families)]
+    else:
+        text = utf if version == 1 else chunked
+        body = [
+            text(path, json_text(struct)) for family in families for struct in (family.key_schema, family.value_schema)
+        ]
+    data = utf(path, f"v{version}") + b"".join(body)
+    return read_back(path, schema, data, lambda written: parse_state_schema(path, written))
+
+
+def _family(reader: JavaReader) -> ColumnFamilySchema:
     path = reader.path
     name = reader.utf()
     key_schema_id, key_schema = reader.number(), _struct(path, reader.chunked())
@@ -89,58 +111,22 @@ def _family(reader: _JavaReader) -> ColumnFamilySchema:
     )
 
 
+def _family_bytes(path: str, family: ColumnFamilySchema) -> bytes:
+    return b"".join(
+        (
+            utf(path, family.name),
+            number(family.key_schema_id),
+            chunked(path, json_text(family.key_schema)),
+            number(family.value_schema_id),
+            chunked(path, json_text(family.value_schema)),
+            chunked(path, json_text(family.encoder)),
+            chunked(path, _NO_USER_KEY if family.user_key_schema is None else json_text(family.user_key_schema)),
+        )
+    )
+
+
 def _struct(path: str, text: str) -> dict[str, Any]:
     value = parsed_object(path, text)
     if value.get("type") != "struct" or not isinstance(value.get("fields"), list):
         damaged(path, f"should hold the JSON of a StructType, found {text[:40]!r}")
     return value
-
-
-class _JavaReader:
-    """What java.io.DataInputStream reads, from bytes; whatever goes beyond the end means a damaged file."""
-
-    def __init__(self, path: str, data: bytes) -> None:
-        self.path = path
-        self._data = data
-        self._at = 0
-
-    def utf(self) -> str:
-        return _joined_surrogates(self.path, self._utf_units())
-
-    def chunked(self) -> str:
-        # a chunk may end between the two surrogates of one character
-        return _joined_surrogates(self.path, "".join(self._utf_units() for _ in range(self.count())))
-
-    def number(self) -> int:
-        return int(struct.unpack(">h", self._take(2))[0])
-
-    def count(self) -> int:
-        value = int(struct.unpack(">i", self._take(4))[0])
-        if value < 0:
-            damaged(self.path, f"has a count of {value}")
-        return value
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            damaged(self.path, f"has {len(self._data) - self._at} bytes behind its end")
-
-    def _utf_units(self) -> str:
-        raw = self._take(struct.unpack(">H", self._take(2))[0])
-        try:
-            return raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError as error:
-            damaged(self.path, f"not Java's modified UTF-8: {error}")
-
-    def _take(self, count: int) -> bytes:
-        taken = self._data[self._at : self._at + count]
-        if len(taken) != count:
-            damaged(self.path, "ends too early")
-        self._at += count
-        return taken
-
-
-def _joined_surrogates(path: str, units: str) -> str:
-    try:
-        return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-    except UnicodeDecodeError as error:
-        damaged(path, f"not Java's modified UTF-8: {error}")

@@ -160,9 +160,9 @@ def test_offset_log_v2_keeps_colons_of_the_offset() -> None:
 
 def test_metadata_of_another_operator_is_damage() -> None:
     data = b'v1\n{"operatorInfo":{"operatorId":1,"operatorName":"dedupe"},"stateStoreInfo":[]}'
-    assert parse_operator("metadata", 1, data).stores == ()
+    assert parse_operator("metadata", 1, None, data).stores == ()
     with pytest.raises(FileError, match="operator 1, not 0"):
-        parse_operator("metadata", 0, data)
+        parse_operator("metadata", 0, None, data)
 
 
 @pytest.mark.parametrize("version", [b"v1", b"v2"])
