@@ -24,6 +24,7 @@ _MAX_HEADER_BYTES = 64 << 20
 # A record batch holds 64 MiB of keys and of values, more only for a single row of at most 2 GiB.
 _MAX_READ_BYTES = (2 << 30) + (256 << 20)
 _ALLOCATE_FROM = 4096
+_AHEAD_BYTES = 16 << 10
 _SEND_FROM = 1 << 20
 _MAX_PARTS = 512
 
@@ -44,7 +45,8 @@ class Connection:
 
     It is also the file that pyarrow reads from and writes to: `read_buffer` receives a message body straight into
     the memory that the record batch keeps, and `write` gathers the pieces of a batch and hands them to the kernel as
-    they are.
+    they are. What is small is received ahead: a small commit is a dozen reads, and each would be a system call that
+    gives the interpreter away.
     """
 
     closed = False
@@ -52,6 +54,8 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+        self._next = self._end = 0
         self._parts: list[memoryview] = []
         self._unsent = 0
         self.received = 0
@@ -81,10 +85,9 @@ class Connection:
         Raises:
             EngineError: `engine.protocol`; what follows on the connection cannot be understood.
         """
-        first = self._socket.recv(_LENGTH.size, socket.MSG_WAITALL)
-        if not first:
+        if self._next == self._end and not self._receive_ahead():
             return None
-        (length,) = _LENGTH.unpack(first + self.read(_LENGTH.size - len(first)))
+        (length,) = _LENGTH.unpack(self.read(_LENGTH.size))
         if length > _MAX_HEADER_BYTES:
             raise EngineError("engine.protocol", f"a request header of {length} bytes; at most {_MAX_HEADER_BYTES}")
         try:
@@ -132,19 +135,20 @@ class Connection:
             PeerGone: the peer closed the connection. An end inside a stream is never taken for the stream's end.
         """
         if size < _ALLOCATE_FROM:
-            data = self._socket.recv(size, socket.MSG_WAITALL) if size else b""
+            data = self._taken(size)
             while len(data) < size:
-                more = self._socket.recv(size - len(data), socket.MSG_WAITALL)
-                if not more:
+                if not self._receive_ahead():
                     raise PeerGone("the connection was closed in the middle of a request")
-                data += more
+                data += self._taken(size - len(data))
             self.received += size
             return data
         if size > _MAX_READ_BYTES:
             raise EngineError("engine.protocol", f"an Arrow message of {size} bytes; at most {_MAX_READ_BYTES}")
         buffer = pa.allocate_buffer(size)
-        view = memoryview(buffer)
-        at = 0
+        view = memoryview(buffer).cast("B")
+        first = self._taken(size)
+        at = len(first)
+        view[:at] = first
         while at < size:
             count = self._socket.recv_into(view[at:], 0, socket.MSG_WAITALL)
             if not count:
@@ -154,6 +158,16 @@ class Connection:
         return buffer
 
     read_buffer = read
+
+    def _receive_ahead(self) -> bool:
+        """Receives what there is, at least a byte, once everything before it was taken; False at the end."""
+        self._next, self._end = 0, self._socket.recv_into(self._ahead)
+        return self._end > 0
+
+    def _taken(self, most: int) -> bytes:
+        """At most so many bytes of what was received ahead."""
+        start, self._next = self._next, min(self._next + most, self._end)
+        return self._ahead[start : self._next].tobytes()
 
     def write(self, data: Any) -> int:
         """Takes `data` (not copied) for sending; pyarrow calls it."""
