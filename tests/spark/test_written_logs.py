@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lamina.checkpoint import CheckpointLogs, CheckpointLogWriter
+from lamina.checkpoint import CheckpointLogs, CheckpointLogWriter, CommitEntry, commit_bytes
 from lamina.storage import Storage
 from tests.spark.streams import LAMINA, ROCKSDB, SETTLED, Query, Streams
 from tests.spark.test_operators import aggregation, rows
@@ -22,7 +22,7 @@ STATE = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 
 def logs(checkpoint: Path) -> dict[str, bytes]:
-    """Spark's logs but for Hadoop's checksums, which are hidden."""
+    """All of Spark's logs."""
     return {
         str(path.relative_to(checkpoint)): path.read_bytes()
         for pattern in SPARKS
@@ -35,7 +35,6 @@ def copy_with_written_logs(checkpoint: Path, copy: Path) -> None:
     """Copies a checkpoint; the copy has logs that were read from the original and written anew."""
     shutil.copytree(checkpoint, copy)
     for path in logs(copy):
-        # the checksums stay, as they do where people remove logs
         (copy / path).unlink()
     assert logs(copy) == {}
     rewrite(CheckpointLogs(Storage(str(checkpoint))), CheckpointLogWriter(Storage(str(copy)), f"file:{copy}"))
@@ -78,3 +77,21 @@ def test_a_query_goes_on_from_written_logs_as_from_its_own(
     went_on = streams.run(query, provider, mode="update", checkpoint="written", conf=STATE)
     assert went_on.batches == expected.batches
     assert metadata(streams.spark, written)[0].startswith("Row(operatorId=0")
+
+
+def test_hadoop_reads_a_log_where_another_one_had_a_checksum(spark: SparkSession, tmp_path: Path) -> None:
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    files = hadoop.LocalFileSystem()
+    files.initialize(spark._jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration())
+    path = hadoop.Path(f"file:{tmp_path}/commits/3")
+    stream = files.create(path, True)
+    stream.write(bytearray(b'v1\n{"nextBatchWatermarkMs":1}'))
+    stream.close()
+    assert (tmp_path / "commits/.3.crc").exists()
+    (tmp_path / "commits/3").unlink()
+
+    entry = CommitEntry(1, 3, 2, None, {})
+    CheckpointLogWriter(Storage(str(tmp_path)), f"file:{tmp_path}").commit(entry)
+    stream = files.open(path)
+    assert stream.readAllBytes() == commit_bytes("commits/3", entry)
+    stream.close()

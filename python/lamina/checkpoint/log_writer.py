@@ -4,8 +4,9 @@ Each file is published whole, and never replaced: where one is, it must have the
 writes what Spark reads first last: `metadata`, schemas, operators, and then `offsets` before `commits` of each batch.
 
 Spark keeps no checksums of its own for its logs (`spark.sql.streaming.checkpoint.fileChecksum.enabled` is about the
-files of its state stores). Hadoop's local file system does, in a hidden file `.<name>.crc`, and reads a log without one
-unverified; one that is left over from another file makes it refuse the log, so it goes before the log is written.
+files of its state stores). Hadoop's local file system keeps one in a hidden file `.<name>.crc`, and is content with a
+log that has none. One that is left over from another file makes Hadoop refuse the log, so it goes before the log is
+written.
 """
 
 from __future__ import annotations
