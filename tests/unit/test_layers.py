@@ -35,7 +35,7 @@ STORE_LAYERS = [
     {"protocol"},
     {"versioned_store"},
     {"factory"},
-    {"direct"},
+    {"admin", "direct"},
 ]
 STORE_LEVELS = {part: level for level, parts in enumerate(STORE_LAYERS) for part in parts}
 # An executor has no more than these.

@@ -26,6 +26,17 @@ from lamina.checkpoint.runs import (
 )
 from lamina.checkpoint.sealed import sealed_bytes
 from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema, state_schema_bytes
+from lamina.checkpoint.stores import (
+    LoggedStore,
+    LoggedStores,
+    OperatorSurvey,
+    StoreSelection,
+    logged_stores,
+    query_logs,
+    selected_stores,
+    stores_in_log,
+    survey_operators,
+)
 
 __all__ = [
     "FORMAT_NEWEST",
@@ -35,15 +46,20 @@ __all__ = [
     "ColumnFamilyMeaning",
     "ColumnFamilySchema",
     "CommitEntry",
+    "LoggedStore",
+    "LoggedStores",
     "OffsetEntry",
     "OperatorMetadata",
+    "OperatorSurvey",
     "Pin",
     "QueryRun",
     "StateSchema",
     "StateVariable",
     "StoreMetadata",
+    "StoreSelection",
     "column_families",
     "commit_bytes",
+    "logged_stores",
     "offsets_bytes",
     "operator_bytes",
     "parse_commit",
@@ -51,6 +67,7 @@ __all__ = [
     "parse_operator",
     "parse_state_schema",
     "pin_names",
+    "query_logs",
     "read_claims",
     "read_identity",
     "read_pin",
@@ -58,7 +75,10 @@ __all__ = [
     "read_runs",
     "remove_pin",
     "sealed_bytes",
+    "selected_stores",
     "smallest_claims",
     "state_schema_bytes",
+    "stores_in_log",
+    "survey_operators",
     "write_pin",
 ]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from lamina.checkpoint import StoreSelection, logged_stores
 from lamina.cli.access import HadoopKeys, storage
-from lamina.cli.inspect_survey import Selection
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
-from lamina.cli.targets import Target, Targets, targets
 from lamina.cli.wording import number_text, plain_table, show, size_text, store_name
-from lamina.components import SystemClock
-from lamina.store.check.checker import Problem, StoreCheck, StoreChecker
+from lamina.store.admin.check import check_stores
+from lamina.store.check.checker import Problem, StoreCheck
 
 _CONCURRENT_STORES = 8
 
@@ -54,62 +51,22 @@ def fsck(
       lamina fsck s3a://bucket/flights --hadoop fs.s3a.endpoint=http://minio:9000
     """
     with interrupt_ends_at_once():
-        found = targets(storage(checkpoint, hadoop), Selection(operator, partition, store))
+        found = logged_stores(storage(checkpoint, hadoop), StoreSelection(operator, partition, store))
         with progress_bar("checking", in_bytes=True) as progress:
-            checks = _checked(found, contents=not quick, progress=progress)
-    problems = {id(target): _problems(target, check) for target, check in zip(found.stores, checks, strict=True)}
+            checks = check_stores(found, contents=not quick, progress=progress)
     if as_json:
-        json.dump(_to_json(found, checks, problems), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(_to_json(found.url, checks), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        show(Console(highlight=False), _parts(found, checks, problems, quick=quick))
-    if any(problems.values()):
+        show(Console(highlight=False), _parts(checks, quick=quick))
+    if any(check.problems for check in checks):
         raise typer.Exit(1)
 
 
-def _checked(found: Targets, *, contents: bool, progress: Callable[[int, int], None]) -> list[StoreCheck]:
-    lock = threading.Lock()
-    done = total = 0
-
-    def read(count: int) -> None:
-        nonlocal done
-        with lock:
-            done += count
-            progress(done, total)
-
-    def plan(count: int) -> None:
-        nonlocal total
-        with lock:
-            total += count
-            progress(done, total)
-
-    def one(target: Target) -> StoreCheck:
-        checker = StoreChecker(
-            found.state,
-            target.identity,
-            target.named,
-            still_named=found.named_now,
-            clock=SystemClock(),
-            read=read,
-            plan=plan,
-            contents=contents,
-        )
-        return checker.check()
-
-    with ThreadPoolExecutor(_CONCURRENT_STORES) as pool:
-        return list(pool.map(one, found.stores))
-
-
-def _problems(target: Target, check: StoreCheck) -> list[Problem]:
-    return [*(Problem("file.damaged", (), text) for text in target.problems), *check.problems]
-
-
-def _parts(
-    found: Targets, checks: Sequence[StoreCheck], problems: dict[int, list[Problem]], *, quick: bool
-) -> list[RenderableType]:
+def _parts(checks: Sequence[StoreCheck], *, quick: bool) -> list[RenderableType]:
     table = plain_table("store", ">versions", ">damaged", ">files", ">size", ">rows", ">not needed", "")
     parts: list[RenderableType] = [table]
-    for target, check in zip(found.stores, checks, strict=True):
+    for check in checks:
         orphans = sum(count for count, _ in check.orphans.values())
         table.add_row(
             store_name(check.identity),
@@ -119,12 +76,12 @@ def _parts(
             size_text(check.bytes),
             "" if check.rows is None else number_text(check.rows),
             f"{number_text(orphans)} ({size_text(sum(size for _, size in check.orphans.values()))})" if orphans else "",
-            Text("✗", style="red") if problems[id(target)] else Text("✓", style="green"),
+            Text("✗", style="red") if check.problems else Text("✓", style="green"),
         )
-    for target, check in zip(found.stores, checks, strict=True):
-        for problem in problems[id(target)]:
+    for check in checks:
+        for problem in check.problems:
             parts.append(Text(f"{store_name(check.identity)}  {_about(problem)}", style="red"))
-    parts.append(_verdict(checks, problems, quick=quick))
+    parts.append(_verdict(checks, quick=quick))
     return parts
 
 
@@ -133,13 +90,13 @@ def _about(problem: Problem) -> str:
     return f"[{problem.kind}] {problem.message}{versions}"
 
 
-def _verdict(checks: Sequence[StoreCheck], problems: dict[int, list[Problem]], *, quick: bool) -> Text:
+def _verdict(checks: Sequence[StoreCheck], *, quick: bool) -> Text:
     files, size = sum(check.files for check in checks), sum(check.bytes for check in checks)
     what = f"{number_text(len(checks))} stores, {number_text(files)} files, {size_text(size)}"
-    if not any(problems.values()):
+    damaged = sum(bool(check.problems) for check in checks)
+    if not damaged:
         how = "looked at" if quick else "verified"
         return Text(f"{what} {how}: every retained version is whole.", style="green")
-    damaged = sum(bool(found) for found in problems.values())
     return Text(
         f"{what} checked: {damaged} of the stores {'is' if damaged == 1 else 'are'} damaged. Put the named files back "
         "from a copy, or restart the query from a batch whose versions are whole in all stores (docs: operations).",
@@ -158,10 +115,10 @@ def _ranges(versions: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def _to_json(found: Targets, checks: Sequence[StoreCheck], problems: dict[int, list[Problem]]) -> dict[str, Any]:
+def _to_json(url: str, checks: Sequence[StoreCheck]) -> dict[str, Any]:
     return {
-        "checkpoint": found.url,
-        "damaged": any(problems.values()),
+        "checkpoint": url,
+        "damaged": any(check.problems for check in checks),
         "stores": [
             {
                 "operator": check.identity.operator,
@@ -178,9 +135,9 @@ def _to_json(found: Targets, checks: Sequence[StoreCheck], problems: dict[int, l
                 },
                 "problems": [
                     {"kind": problem.kind, "versions": list(problem.versions), "message": problem.message}
-                    for problem in problems[id(target)]
+                    for problem in check.problems
                 ],
             }
-            for target, check in zip(found.stores, checks, strict=True)
+            for check in checks
         ],
     }

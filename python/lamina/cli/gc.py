@@ -4,45 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from lamina.checkpoint import read_claims
+from lamina.checkpoint import StoreSelection, logged_stores
 from lamina.cli.access import HadoopKeys, storage
-from lamina.cli.inspect_survey import Selection
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
-from lamina.cli.targets import Target, Targets, targets
 from lamina.cli.wording import duration_text, number_text, plain_table, short_name, show, size_text, store_name
-from lamina.components import SystemClock
-from lamina.errors import LaminaError
-from lamina.store.collection.collector import Collector
-from lamina.store.collection.retention import Retention
-from lamina.store.files.store_files import StoreFiles
-from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
-from lamina.store.versions.checkpoint_state import Standing
-from lamina.store.versions.resolution import Versions, is_empty
+from lamina.store.admin.collect import CollectedStore, collect_stores
+from lamina.store.model import DELETE, KEEP, WAIT, Verdict
 
-_CONCURRENT_STORES = 8
 _MANY = 60
 """More files than this are cut; `--json` has them all."""
 
 _STYLES = {DELETE: "red", WAIT: "yellow", KEEP: "green"}
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What became of one store; `problem` where its files could not be judged, and so none was deleted."""
-
-    target: Target
-    version: int | None
-    collected: Collected | None
-    problem: str | None = None
 
 
 def gc(
@@ -77,11 +56,11 @@ def gc(
       lamina gc s3a://bucket/flights --dry-run --hadoop fs.s3a.endpoint=http://minio:9000
     """
     with interrupt_ends_at_once():
-        found = targets(storage(checkpoint, hadoop), Selection(operator, partition, store))
+        found = logged_stores(storage(checkpoint, hadoop), StoreSelection(operator, partition, store))
         with progress_bar("collecting") as progress:
-            outcomes = _collected(found, dry_run, progress)
+            outcomes = collect_stores(found, dry_run=dry_run, progress=progress)
     if as_json:
-        json.dump(_to_json(found, outcomes, dry_run), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(_to_json(found.url, outcomes, dry_run), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
         show(Console(highlight=False), _parts(outcomes, details=details, dry_run=dry_run))
@@ -89,38 +68,7 @@ def gc(
         raise typer.Exit(1)
 
 
-def _collected(found: Targets, dry_run: bool, progress: Callable[[int, int], None]) -> list[_Outcome]:
-    progress(0, len(found.stores))
-    with ThreadPoolExecutor(_CONCURRENT_STORES) as pool:
-        futures = [pool.submit(_collect, found, target, dry_run) for target in found.stores]
-        for done, _ in enumerate(as_completed(futures), start=1):
-            progress(done, len(futures))
-        return [future.result() for future in futures]
-
-
-def _collect(found: Targets, target: Target, dry_run: bool) -> _Outcome:
-    version = max(target.named, default=None)
-    if version is None:
-        return _Outcome(target, None, Collected((), dry_run, "Spark has committed no batch yet"))
-    files = StoreFiles(found.state, target.identity)
-    versions = Versions(files)
-    try:
-        attempt = versions.locate(Version(version, target.named[version]))
-        if attempt is None or is_empty(attempt):
-            return _Outcome(target, version, Collected((), dry_run, "the store is empty"))
-        newest = versions.open(attempt, Version(version, attempt)).manifest
-        # what Spark can go back to stays, whatever the query was last run with
-        retention = Retention.recorded(newest).at_least(version - min(target.named))
-        # a run that started since the log was read may stand on an older batch
-        standing = Standing.of(found.runs[-1].id, {*read_claims(found.state), *found.runs}) if found.runs else None
-        collector = Collector(files, versions, retention, SystemClock())
-        collected = collector.collect(Version(version, attempt), standing, dry_run=dry_run or standing is None)
-        return _Outcome(target, version, collected)
-    except LaminaError as error:
-        return _Outcome(target, version, None, error.message)
-
-
-def _parts(outcomes: Sequence[_Outcome], *, details: bool, dry_run: bool) -> list[RenderableType]:
+def _parts(outcomes: Sequence[CollectedStore], *, details: bool, dry_run: bool) -> list[RenderableType]:
     table = plain_table(
         "store", ">version", ">kept", ">", ">waiting", ">", ">to delete" if dry_run else ">deleted", ">"
     )
@@ -128,7 +76,7 @@ def _parts(outcomes: Sequence[_Outcome], *, details: bool, dry_run: bool) -> lis
     verdicts: list[tuple[str, Verdict]] = []
     notes: list[Text] = []
     for outcome in outcomes:
-        name = store_name(outcome.target.identity)
+        name = store_name(outcome.identity)
         collected = outcome.collected
         counts = collected.metrics() if collected else {}
         cells = []
@@ -161,7 +109,7 @@ def _why(verdict: Verdict) -> str:
     return f"{short_name(name)}{found}{rest}" if found else verdict.reason
 
 
-def _summary(outcomes: Sequence[_Outcome], *, dry_run: bool) -> Text:
+def _summary(outcomes: Sequence[CollectedStore], *, dry_run: bool) -> Text:
     gone = [verdict for outcome in outcomes if outcome.collected for verdict in outcome.collected.deleted]
     size = size_text(sum(verdict.size for verdict in gone))
     files = f"{number_text(len(gone))} file{'' if len(gone) == 1 else 's'}, {size},"
@@ -170,15 +118,15 @@ def _summary(outcomes: Sequence[_Outcome], *, dry_run: bool) -> Text:
     return Text(f"{files} {'was' if len(gone) == 1 else 'were'} deleted.")
 
 
-def _to_json(found: Targets, outcomes: Sequence[_Outcome], dry_run: bool) -> dict[str, Any]:
+def _to_json(url: str, outcomes: Sequence[CollectedStore], dry_run: bool) -> dict[str, Any]:
     return {
-        "checkpoint": found.url,
+        "checkpoint": url,
         "dry_run": dry_run,
         "stores": [
             {
-                "operator": outcome.target.identity.operator,
-                "partition": outcome.target.identity.partition,
-                "name": outcome.target.identity.name,
+                "operator": outcome.identity.operator,
+                "partition": outcome.identity.partition,
+                "name": outcome.identity.name,
                 "version": outcome.version,
                 "problem": outcome.problem,
                 "stopped": outcome.collected.stopped if outcome.collected else None,

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lamina.checkpoint import StoreSelection
 from lamina.cli.access import HadoopKeys, storage
 from lamina.cli.inspect_json import to_json
-from lamina.cli.inspect_survey import CheckpointSurvey, Selection, survey
 from lamina.cli.inspect_tables import tables
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.wording import show
 from lamina.storage import Storage
+from lamina.store.admin.survey import CheckpointSurvey, survey
 
 _WIDE = 120
 """Columns of a terminal from which on tables have all their columns."""
@@ -47,7 +48,7 @@ def inspect(
       lamina inspect /data/checkpoints/flights --json | jq '.stores[].rows'
       lamina inspect s3a://bucket/flights --hadoop fs.s3a.endpoint=http://minio:9000
     """
-    selection = Selection(operator, partition, store)
+    selection = StoreSelection(operator, partition, store)
     with interrupt_ends_at_once():
         opened = storage(checkpoint, hadoop)
         found = _with_progress(opened, selection, details=details)
@@ -63,7 +64,7 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _with_progress(opened: Storage, selection: Selection, *, details: bool) -> CheckpointSurvey:
+def _with_progress(opened: Storage, selection: StoreSelection, *, details: bool) -> CheckpointSurvey:
     """The survey, with a bar on a terminal; the bar goes to standard error, so that output can be piped."""
     with progress_bar("reading stores") as progress:
         return survey(opened, selection, details=details, progress=progress)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lamina.checkpoint import ColumnFamilyMeaning
-from lamina.cli.inspect_store import StoreSurvey, VersionDetails, VersionSurvey
-from lamina.cli.inspect_survey import CheckpointSurvey, OperatorSurvey
+from lamina.checkpoint import ColumnFamilyMeaning, OperatorSurvey
+from lamina.store.admin.store_survey import StoreSurvey, VersionDetails, VersionSurvey
+from lamina.store.admin.survey import CheckpointSurvey
 
 
 def to_json(found: CheckpointSurvey) -> dict[str, Any]:

@@ -9,11 +9,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lamina.checkpoint import ColumnFamilyMeaning
-from lamina.cli.inspect_store import COMMITTED, SUPERSEDED, UNCOMMITTED, StoreSurvey, VersionDetails, VersionSurvey
-from lamina.cli.inspect_survey import CheckpointSurvey, OperatorSurvey
+from lamina.checkpoint import ColumnFamilyMeaning, OperatorSurvey
 from lamina.cli.wording import number_text, plain_table, short_name, size_text, store_name, time_text
 from lamina.format.manifest import Reference
+from lamina.store.admin.store_survey import (
+    COMMITTED,
+    SUPERSEDED,
+    UNCOMMITTED,
+    StoreSurvey,
+    VersionDetails,
+    VersionSurvey,
+)
+from lamina.store.admin.survey import CheckpointSurvey
 
 _STATUS_STYLES = {COMMITTED: "green", UNCOMMITTED: "yellow", SUPERSEDED: "dim"}
 _UNCOMMITTED, _SUPERSEDED = ">[yellow]uncom-\nmitted", ">[dim]super-\nseded"

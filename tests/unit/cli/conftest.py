@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from lamina.cli.main import run
-from lamina.cli.targets import Targets
-from lamina.storage import Listed, Storage
-from lamina.testing import FaultyBackend
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 
@@ -40,26 +36,6 @@ def lamina(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         return Outcome(code, captured.out, captured.err)
 
     return call
-
-
-class Both(FaultyBackend):
-    """Lists a store only when another one is listed at the same time."""
-
-    def __init__(self, state: Storage) -> None:
-        super().__init__(state._backend)
-        self._barrier = threading.Barrier(2)
-        self._listed: set[str] = set()
-
-    def list(self, directory: str) -> Sequence[Listed]:
-        if directory in ("0/0", "0/1") and directory not in self._listed:
-            self._listed.add(directory)
-            self._barrier.wait(timeout=10)
-        return super().list(directory)
-
-
-def needing_both(found: Targets) -> Targets:
-    """The same stores, of which one alone cannot be worked on."""
-    return replace(found, state=Storage(found.state.url, backend=Both(found.state)))
 
 
 @pytest.fixture(params=[1, 2], ids=["format v1", "format v2"])

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from lamina.cli.fsck import _checked
-from lamina.cli.inspect_survey import Selection
-from lamina.cli.targets import targets
 from lamina.components import SystemClock
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Backend, Storage
 from lamina.store.check.checker import StoreCheck, StoreChecker
 from lamina.testing import Fault, FaultyBackend
-from tests.unit.cli.conftest import Lamina, needing_both
+from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 
@@ -223,31 +220,6 @@ def test_a_file_that_is_collected_between_listing_and_reading_is_no_damage(tmp_p
     assert found.collected == (1, 2, 3, 4)
     # while Spark's log still names the versions, the same is damage
     assert check(Storage(state.url, backend=backend), query).damaged == (1, 2, 3, 4)
-
-
-def test_a_query_that_leaves_all_of_a_listing_of_its_log_behind_is_listed_again(query: QueryOnDisk) -> None:
-    query.run(2)
-
-    class GoingOn(FaultyBackend):
-        """The query goes on as soon as its log was listed."""
-
-        def list(self, directory: str) -> Any:
-            found = super().list(directory)
-            if directory == "commits" and query.version == 2:
-                query.run(4)
-                query.forget(3)
-            return found
-
-    checkpoint = Storage(str(query.directory))
-    found = targets(Storage(checkpoint.url, backend=GoingOn(checkpoint._backend)), Selection())
-    assert [sorted(target.named) for target in found.stores] == [[4, 5, 6], [4, 5, 6]]
-
-
-def test_stores_are_checked_at_the_same_time(query: QueryOnDisk) -> None:
-    query.run(2)
-    found = needing_both(targets(Storage(str(query.directory)), Selection()))
-    checks = _checked(found, contents=True, progress=lambda done, total: None)
-    assert [check.whole for check in checks] == [(1, 2), (1, 2)]
 
 
 @pytest.mark.parametrize("command", ["fsck", "gc"])

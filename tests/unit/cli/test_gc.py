@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from lamina.cli.gc import _collect, _collected
-from lamina.cli.inspect_survey import Selection
-from lamina.cli.targets import targets
-from lamina.storage import Storage
-from tests.unit.cli.conftest import Lamina, needing_both
+from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 HOUR_S = 3600
@@ -165,27 +161,6 @@ def test_before_the_first_commit_nothing_goes(lamina: Lamina, query: QueryOnDisk
     assert outcome.code == 0
     assert "committed no batch yet" in outcome.out
     assert set(files(query)) == before
-
-
-def test_a_run_that_starts_meanwhile_stops_it(lost: tuple[QueryOnDisk, str]) -> None:
-    query, name = lost
-    query.age(HOUR_S)
-    found = targets(Storage(str(query.directory)), Selection(partition=0))
-    query.restart("run-2")
-    outcome = _collect(found, found.stores[0], dry_run=False)
-    assert outcome.collected is not None
-    assert "newer run" in str(outcome.collected.stopped)
-    assert name in files(query)
-
-
-def test_stores_are_collected_at_the_same_time(lost: tuple[QueryOnDisk, str]) -> None:
-    query, name = lost
-    query.age(HOUR_S)
-    found = needing_both(targets(Storage(str(query.directory)), Selection()))
-    outcomes = _collected(found, False, lambda done, total: None)
-    assert [outcome.problem for outcome in outcomes] == [None, None]
-    assert [len(outcome.collected.deleted) for outcome in outcomes if outcome.collected] == [1, 1]
-    assert name not in files(query)
 
 
 def test_a_store_whose_lineage_is_damaged_is_left_alone_and_named(

@@ -1,4 +1,4 @@
-"""What `lamina inspect` finds out about one store: its versions and which of them count, its files, its chain."""
+"""What is in one store: its versions and which of them count, its files, its chain."""
 
 from __future__ import annotations
 

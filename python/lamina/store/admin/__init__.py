@@ -1,0 +1,1 @@
+"""What tools do to all stores of a checkpoint beside its query: survey, check, collect."""

@@ -1,0 +1,65 @@
+"""Collects stores of a checkpoint beside its query, several at once.
+
+Retained is what the query was last run with, and every version that Spark's log names: Spark can go back to it. Once a
+newer run of the query has started, nothing is deleted in the stores that come then: it may stand on an older batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.checkpoint import LoggedStore, LoggedStores, read_claims
+from lamina.components import SystemClock
+from lamina.errors import LaminaError
+from lamina.format.manifest import StoreIdentity
+from lamina.store.admin.side_by_side import Progress, side_by_side
+from lamina.store.collection.collector import Collector
+from lamina.store.collection.retention import Retention
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.model import Collected, Version
+from lamina.store.versions.checkpoint_state import Standing
+from lamina.store.versions.resolution import Versions, is_empty
+
+
+@dataclass(frozen=True)
+class CollectedStore:
+    """What became of one store.
+
+    Args:
+        version: the newest that Spark committed; None before the first commit.
+        problem: why its files could not be judged, so that none was deleted.
+    """
+
+    identity: StoreIdentity
+    version: int | None
+    collected: Collected | None
+    problem: str | None = None
+
+
+def collect_stores(found: LoggedStores, *, dry_run: bool, progress: Progress) -> list[CollectedStore]:
+    """Deletes what no retained version needs; with `dry_run` only says what it would. `progress` counts stores."""
+    return side_by_side(lambda store: collect_store(found, store, dry_run=dry_run), found.stores, progress)
+
+
+def collect_store(found: LoggedStores, store: LoggedStore, *, dry_run: bool) -> CollectedStore:
+    """The same with one of the stores."""
+    identity = store.identity
+    version = max(store.named, default=None)
+    if version is None:
+        return CollectedStore(identity, None, Collected((), dry_run, "Spark has committed no batch yet"))
+    files = StoreFiles(found.state, identity)
+    versions = Versions(files)
+    try:
+        attempt = versions.locate(Version(version, store.named[version]))
+        if attempt is None or is_empty(attempt):
+            return CollectedStore(identity, version, Collected((), dry_run, "the store is empty"))
+        newest = versions.open(attempt, Version(version, attempt)).manifest
+        # what Spark can go back to stays, whatever the query was last run with
+        retention = Retention.recorded(newest).at_least(version - min(store.named))
+        # a run that started since the log was read may stand on an older batch
+        standing = Standing.of(found.runs[-1].id, {*read_claims(found.state), *found.runs}) if found.runs else None
+        collector = Collector(files, versions, retention, SystemClock())
+        collected = collector.collect(Version(version, attempt), standing, dry_run=dry_run or standing is None)
+        return CollectedStore(identity, version, collected)
+    except LaminaError as error:
+        return CollectedStore(identity, version, None, error.message)

@@ -1,0 +1,103 @@
+"""What is in a checkpoint: logs, operators, stores, versions, files. Reads only.
+
+A store costs one listing and the manifest of its newest committed version; `details` reads every manifest.
+Whatever is wrong with one file becomes a problem of its store, and the survey goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lamina.checkpoint import (
+    CheckpointIdentity,
+    LoggedStore,
+    OperatorSurvey,
+    QueryRun,
+    StoreSelection,
+    query_logs,
+    read_identity,
+    read_runs,
+    selected_stores,
+    stores_in_log,
+    survey_operators,
+)
+from lamina.storage import Storage
+from lamina.store.admin.side_by_side import Progress, side_by_side
+from lamina.store.admin.store_survey import StoreSurvey, survey_store
+
+PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+
+
+@dataclass(frozen=True)
+class CheckpointSurvey:
+    """One checkpoint.
+
+    Args:
+        provider: class of the state store provider that the offset log pins; None before the first batch.
+        format_version: 2 where the commit log names attempts, 1 where it has numbers, None before the first commit.
+        identity: None where lamina never wrote to this checkpoint.
+        stores: the selected stores; empty where another provider keeps the state.
+    """
+
+    url: str
+    query: str
+    planned: Sequence[int]
+    committed: Sequence[int]
+    watermark_ms: int | None
+    provider: str | None
+    format_version: int | None
+    identity: CheckpointIdentity | None
+    runs: Sequence[QueryRun]
+    operators: Sequence[OperatorSurvey]
+    stores: Sequence[StoreSurvey]
+
+    @property
+    def is_lamina(self) -> bool:
+        return self.provider == PROVIDER_CLASS or self.identity is not None
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for store in self.stores for problem in store.problems]
+
+
+def survey(storage: Storage, selection: StoreSelection, *, details: bool, progress: Progress) -> CheckpointSurvey:
+    """Looks at the checkpoint whose directory is the root of `storage`.
+
+    Args:
+        details: whether every manifest of the selected stores is read.
+        progress: called with the stores that are done and their number.
+    Raises:
+        LaminaError: `file.*` about Spark's logs, `state.not-retained` where the selection takes nothing, `storage.*`.
+    """
+    logs = query_logs(storage)
+    state = storage.at(f"{storage.url}/state")
+    planned, committed = logs.planned_batches(), logs.committed_batches()
+    offsets = logs.offsets(planned[-1]) if planned else None
+    entries = logs.commits(committed)
+    newest = entries[-1] if entries else None
+    identity = read_identity(state)
+    result = CheckpointSurvey(
+        url=storage.url,
+        query=logs.query_id(),
+        planned=planned,
+        committed=committed,
+        watermark_ms=newest.next_watermark_ms if newest else None,
+        provider=offsets.conf.get(_PROVIDER_KEY) if offsets else None,
+        format_version=(1 if newest.state_ids is None else 2) if newest else None,
+        identity=identity,
+        runs=read_runs(state),
+        operators=survey_operators(logs, newest),
+        stores=(),
+    )
+    selected = selected_stores(result.operators, identity.uuid if identity else "", selection)
+    if not result.is_lamina:
+        return result
+
+    def one(store: LoggedStore) -> StoreSurvey:
+        found = survey_store(state, store.identity, store.named, details=details)
+        return replace(found, problems=(*store.problems, *found.problems))
+
+    stores = stores_in_log(logs, result.operators, selected, entries)
+    return replace(result, stores=side_by_side(one, stores, progress))
