@@ -79,6 +79,18 @@ def test_what_the_log_says_wrongly_is_a_problem_of_the_store(tmp_path: Path) -> 
     assert second.problems == ()
 
 
+def test_versions_that_leave_the_log_before_they_are_checked_are_no_damage(tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", min_versions=1)
+    query.run(4)
+    found = stores(query)
+    query.run(2)
+    query.forget(2)
+    for partition, attempt in enumerate(query.attempts[0]):
+        query.file(attempt, partition).unlink()
+    checks = check_stores(found, contents=True, progress=lambda done, total: None)
+    assert [(check.problems, check.collected) for check in checks] == [((), (1, 2, 3, 4))] * 2
+
+
 def test_stores_are_collected_at_the_same_time(lost: tuple[QueryOnDisk, Path]) -> None:
     query, file = lost
     outcomes = collect_stores(needing_both(stores(query)), dry_run=False, progress=lambda done, total: None)
