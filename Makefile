@@ -119,6 +119,7 @@ test-long: $(VENV)/.dev  ## PySpark tests that take minutes each: clusters, Spar
 test-pyspark-4.2: $(VENV)/.dev $(PYSPARK_42)/pyspark  ## The operators in PySpark 4.2, beside the built-in providers (nightly)
 	$(PY) hatch_build.py
 	PYTHONPATH=$(PYSPARK_42) $(PYTEST_APART) tests/spark/test_operators.py tests/spark/test_transform_with_state.py \
+		tests/spark/test_written_logs.py \
 		--junitxml=build/test-reports/pyspark-4.2.xml
 
 test-suites: $(VENV)/.dev $(SBT_JAR)  ## Spark's own test suites on lamina, with Spark 4.2
