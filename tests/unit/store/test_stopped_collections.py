@@ -241,7 +241,7 @@ def test_a_newer_commit_that_cannot_be_read_stops_the_collection(
     def unreadable(files: object, attempt: str) -> list[str]:
         raise LaminaError.from_kind(kind, attempt)
 
-    monkeypatch.setattr("lamina.store.collection.collector.footprint", unreadable)
+    monkeypatch.setattr("lamina.store.collection.footprints.footprint", unreadable)
     with fails_with(kind):
         collector.collect(versions[-1], dry_run=False)
     assert names(query.storage) == before

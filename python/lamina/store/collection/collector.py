@@ -25,6 +25,7 @@ that time: the lineage is followed down to the first version that left longer ag
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from lamina.components import Clock
@@ -33,14 +34,15 @@ from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName, parse_name
 from lamina.storage import Listed
 from lamina.store.collection.classes import COMMIT, FOREIGN, TEMPORARY, StoreFile
+from lamina.store.collection.footprints import footprints
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries
 from lamina.store.collection.lineage import RetainedLineage
-from lamina.store.collection.registry import Entry, Progressed, Registry, footprint
+from lamina.store.collection.registry import Entry, Progressed, Registry
 from lamina.store.collection.retention import Retention
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.versions.checkpoint_state import Standing
-from lamina.store.versions.resolution import Versions, is_empty
+from lamina.store.versions.resolution import Versions, file_name, is_empty
 
 
 class Collector:
@@ -88,7 +90,9 @@ class Collector:
             if epoch > standing.run.epoch:
                 reason = f"a newer run of the query has written to the store, with epoch {epoch}"
                 return Collected((), dry_run, reason)
-        newest = self._versions.open_present(confirmed.attempt, confirmed).manifest
+        newest = self._versions.open(confirmed.attempt, confirmed).manifest
+        if file_name(confirmed.attempt) not in listing:
+            raise self._versions.absent(confirmed, file_name(confirmed.attempt))
         lineage = self._followed(newest, confirmed.version, listing, now, progressed)
         if lineage is None:
             return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
@@ -147,14 +151,18 @@ class Collector:
             if verdict.action == DELETE and name in waiting:
                 verdict = replace(verdict, action=WAIT, reason="the next commit is to refer to it")
             verdicts[name] = verdict
-        for name, verdict in list(verdicts.items()):
-            # of the lineage's own versions the registry knows what they need, and until when
-            if verdict.kind == COMMIT and verdict.action != DELETE and name not in self._registry.last_used:
-                needed = self._needed_by(name)
-                progressed()
-                for other in needed:
-                    if other != name and other in verdicts and verdicts[other].action != KEEP:
-                        verdicts[other] = _because(verdicts[other], verdict, name)
+        # of the lineage's own versions the registry knows what they need, and until when
+        known = self._registry.last_used.keys()
+        kept = [
+            (name, verdict)
+            for name, verdict in verdicts.items()
+            if verdict.kind == COMMIT and verdict.action != DELETE and name not in known
+        ]
+        self._learn_others([name for name, _ in kept if name not in self._others], progressed)
+        for name, verdict in kept:
+            for other in self._others.get(name, ()):
+                if other != name and other in verdicts and verdicts[other].action != KEEP:
+                    verdicts[other] = _because(verdicts[other], verdict, name)
         return list(verdicts.values())
 
     def _verdict(self, file: StoreFile, lineage: RetainedLineage, confirmed: int, now: int) -> Verdict:
@@ -181,19 +189,19 @@ class Collector:
         young = age < self._retention.min_age_ms or file.entry.modified_ms <= 0
         return verdict(WAIT if young else DELETE, age, reason)
 
-    def _needed_by(self, name: str) -> list[str]:
-        """What a commit off the lineage, which itself is kept or waits, refers to."""
-        if name not in self._others:
-            parsed = parse_name(name)
-            assert isinstance(parsed, CommitName)
-            try:
-                self._others[name] = footprint(self._files, str(parsed.attempt))
-            except LaminaError as error:
-                # whoever opened it before it broke may read anything that it referred to
-                if error.kind != "file.missing":
-                    raise
-                return []
-        return self._others[name]
+    def _learn_others(self, names: Sequence[str], progressed: Progressed) -> None:
+        """Learns what commits off the lineage, which themselves are kept or wait, refer to."""
+        attempts = [str(parsed.attempt) for parsed in map(parse_name, names) if isinstance(parsed, CommitName)]
+        with closing(footprints(self._files, attempts)) as reads:
+            for name, read in zip(names, reads, strict=True):
+                try:
+                    self._others[name] = read()
+                except LaminaError as error:
+                    # whoever opened it before it broke may read anything that it referred to
+                    if error.kind != "file.missing":
+                        raise
+                finally:
+                    progressed()
 
 
 def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:

@@ -11,10 +11,12 @@ not a continuation of the one followed before (the query was rewound) is followe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest
+from lamina.store.collection.footprints import footprints
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.versions.resolution import Versions, file_name
 
@@ -77,23 +79,24 @@ class Registry:
         last_used = dict(self._last_used) if continued is not None else {}
         collected: dict[str, LaminaError] = {}
         older_is_there = continued is not None
-        for index in reversed(range(len(entries) if continued is None else continued)):
-            attempt, version = entries[index]
-            try:
-                names = footprint(self._files, attempt)
-            except LaminaError as error:
-                if error.kind != "file.missing":
-                    raise
-                if index < retained:
-                    if index == 0 or older_is_there or file_name(attempt) in present:
+        unread = list(enumerate(entries if continued is None else entries[:continued]))[::-1]
+        with closing(footprints(self._files, [attempt for _, (attempt, _) in unread])) as reads:
+            for (index, (attempt, version)), read in zip(unread, reads, strict=True):
+                try:
+                    names = read()
+                except LaminaError as error:
+                    if error.kind != "file.missing":
                         raise
-                    collected[file_name(attempt)] = error
-                continue  # what has left retention is the first to go
-            finally:
-                progressed()
-            older_is_there = True
-            for name in names:
-                last_used[name] = version
+                    if index < retained:
+                        if index == 0 or older_is_there or file_name(attempt) in present:
+                            raise
+                        collected[file_name(attempt)] = error
+                    continue  # what has left retention is the first to go
+                finally:
+                    progressed()
+                older_is_there = True
+                for name in names:
+                    last_used[name] = version
         for name in collected.keys() & last_used.keys():
             raise collected[name]
         self._entries, self._last_used = list(entries), last_used
@@ -102,12 +105,3 @@ class Registry:
         """Forgets files that are not there any more, and the lineage behind its first `entries` versions."""
         self._last_used = {name: version for name, version in self._last_used.items() if name in present}
         self._entries = self._entries[:entries]
-
-
-def footprint(files: StoreFiles, attempt: str) -> list[str]:
-    """The files in the store's directory that the version of an attempt needs, its own first.
-
-    Raises:
-        LaminaError: `file.*`.
-    """
-    return files.open_commit(attempt).footprint()
