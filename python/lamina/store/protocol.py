@@ -8,7 +8,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from lamina.format.manifest import CommitManifest, StoreIdentity
-from lamina.store.materialization.materializer import Compacted
+from lamina.store.collection.collector import Judged
+from lamina.store.collection.known_runs import KnownRuns
+from lamina.store.materialization.materializer import Compacted, Merge
 from lamina.store.memory.budget import Share
 from lamina.store.model import Begin, Collected, CommitRequest, Committed, Feed, Load, StoreId, Version, VersionInfo
 from lamina.store.versions.chain import Segment
@@ -99,6 +101,9 @@ class Store(Protocol):
             progress: called with the rows read so far and the rows to read.
         """
 
+    def plan_compaction(self) -> Merge | None:
+        """The merge that `compact` would do, or None: for callers to whom it matters how long it takes."""
+
     def adopt(self, segment: Segment) -> None:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""
 
@@ -126,6 +131,15 @@ class Store(Protocol):
         Args:
             progressed: called after each manifest that was read, since a first collection reads very many.
         """
+
+    def judge(self, confirmed: Version, runs: KnownRuns, progressed: Callable[[], None] = lambda: None) -> Judged:
+        """What `collect` would do, by a look at the runs that stores of the checkpoint share and that may be old.
+
+        Whoever deletes the files looks at the runs again before, and says afterwards that it has.
+        """
+
+    def is_settled(self, confirmed: Version) -> bool:
+        """Whether a collection would do what the last one by `judge` did, so that it need not be asked for."""
 
     def rest(self) -> None:
         """Gives the memory of manifests back; what is small is kept for the next use."""

@@ -16,11 +16,12 @@ from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.store import feed
-from lamina.store.collection.collector import Collector
+from lamina.store.collection.collector import Collector, Judged
+from lamina.store.collection.known_runs import KnownRuns
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Materializer
+from lamina.store.materialization.materializer import Compacted, Materializer, Merge
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.model import (
@@ -152,6 +153,10 @@ class VersionedStore:
     # Maintenance
 
     def compact(self, progress: Callable[[int, int], None] | None = None) -> Compacted | None:
+        merge = self.plan_compaction()
+        return None if merge is None else merge.run(progress, unbounded())
+
+    def plan_compaction(self) -> Merge | None:
         with self._lock:
             confirmed = self._confirmed
         if not self._background or confirmed is None or is_empty(confirmed.attempt):
@@ -160,18 +165,31 @@ class VersionedStore:
         with self._lock:
             if self._compacted == confirmed.attempt:
                 return None  # its segment waits for the next commit
-        opened = self._versions.open_present(confirmed.attempt, confirmed)
+        opened = self._versions.open(confirmed.attempt, confirmed)
         self._segments.keep(self._files.exists)
         references = self._segments.expected(opened)
-        try:
-            compacted = self._materializer.run(opened.manifest, references, progress)
-        except LaminaError as error:
-            if error.kind not in ("file.damaged", "file.missing", "file.identity"):
-                raise
-            compacted = self._materializer.rebuilt(references, self._loader.entries(opened), progress)
+        merge = self._materializer.plan(opened.manifest, references)
+        if merge is None:
+            self._looked_at(confirmed)
+            return None
+        self._versions.open_present(confirmed.attempt, confirmed)
+
+        def run(progress: Callable[[int, int], None] | None, share: Share) -> Compacted:
+            self._collector.unsettle()
+            try:
+                compacted = merge.run(progress, share)
+            except LaminaError as error:
+                if error.kind not in ("file.damaged", "file.missing", "file.identity"):
+                    raise
+                compacted = self._materializer.rebuilt(references, self._loader.entries(opened), progress)
+            self._looked_at(confirmed)
+            return compacted
+
+        return Merge(merge.bytes, run)
+
+    def _looked_at(self, confirmed: Version) -> None:
         with self._lock:
             self._compacted = confirmed.attempt
-        return compacted
 
     def adopt(self, segment: Segment) -> None:
         self._segments.add(segment)
@@ -187,6 +205,7 @@ class VersionedStore:
         for segment in self._segments.all():
             stamped = self._materializer.stamped(segment, self._min_age_ms, worked)
             if stamped is not segment:
+                self._collector.unsettle()
                 self.replace_segment(str(segment.name), stamped)
                 changed.append((str(segment.name), stamped))
         return changed
@@ -201,10 +220,28 @@ class VersionedStore:
         self._segments.set(segments)
 
     def collect(self, confirmed: Version, *, dry_run: bool, progressed: Callable[[], None] = lambda: None) -> Collected:
-        newest = Version(confirmed.version, self._versions.locate(confirmed))
         return self._collector.collect(
-            newest, self._checkpoint.standing(), dry_run=dry_run, waiting=self._segments.names(), progressed=progressed
+            self._located(confirmed),
+            self._checkpoint.standing(),
+            dry_run=dry_run,
+            waiting=self._segments.names(),
+            progressed=progressed,
         )
+
+    def judge(self, confirmed: Version, runs: KnownRuns, progressed: Callable[[], None] = lambda: None) -> Judged:
+        return self._collector.judge(
+            self._located(confirmed),
+            runs.recently,
+            again=runs.now,
+            waiting=self._segments.names(),
+            progressed=progressed,
+        )
+
+    def is_settled(self, confirmed: Version) -> bool:
+        return self._collector.is_settled(confirmed)
+
+    def _located(self, version: Version) -> Version:
+        return Version(version.version, self._versions.locate(version))
 
     def rest(self) -> None:
         self._versions.forget_all()

@@ -25,9 +25,13 @@ class StoreFile:
 
     @classmethod
     def of(cls, entry: Listed) -> StoreFile:
-        parsed = parse_name(entry.name)
-        number = parsed.version if isinstance(parsed, CommitName) else parsed.end if parsed else 0
-        return cls(entry, kind_of(entry.name), number)
+        return cls(entry, kind_of(entry.name), number_of(entry.name))
+
+
+def number_of(name: str) -> int:
+    """The version that a file leads to, by its name; 0 where it names none."""
+    parsed = parse_name(name)
+    return parsed.version if isinstance(parsed, CommitName) else parsed.end if parsed else 0
 
 
 def kind_of(name: str) -> str:

@@ -6,7 +6,8 @@ Rules (DESIGN section 8):
    newest one within the last `min_version_age_ms`, along the lineage of N. Of each retained version the newest file at
    or below it is kept, with all that its manifest refers to.
 2. Nothing numbered above N is deleted: what this process knows may be old news.
-3. Nothing is deleted where a newer run of the query is known, or where the lineage cannot be followed.
+3. Nothing is deleted where a newer run of the query is known, or where the lineage cannot be followed. Whoever judges
+   by an older look at the runs looks again before it deletes.
 4. A file that was referred to goes when the first manifest without it that makes it unneeded has been there for the
    minimum age; a file that never was, when it has itself been there that long. Ages come from the storage's own
    times.
@@ -24,25 +25,49 @@ that time: the lineage is followed down to the first version that left longer ag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest
-from lamina.format.paths import CommitName, parse_name
-from lamina.storage import Listed
+from lamina.format.paths import CommitName, join, parse_name
+from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import COMMIT, FOREIGN, TEMPORARY, StoreFile
 from lamina.store.collection.footprints import footprints
+from lamina.store.collection.known_runs import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries
 from lamina.store.collection.lineage import RetainedLineage
 from lamina.store.collection.registry import Entry, Progressed, Registry
 from lamina.store.collection.retention import Retention
+from lamina.store.collection.settled import Settled
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.versions.checkpoint_state import Standing
 from lamina.store.versions.resolution import Versions, file_name, is_empty
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a collection would do with each file of a store, before it does it.
+
+    Args:
+        collected: as a dry run says it.
+        storage: of the checkpoint.
+        paths: of the files to delete, below the directory `state`.
+        deleted: to be called when they were deleted, or where there are none; gives what the collection did.
+    """
+
+    collected: Collected
+    storage: Storage
+    paths: Sequence[str]
+    deleted: Callable[[], Collected]
+
+    @classmethod
+    def stopped(cls, storage: Storage, reason: str) -> Judged:
+        """That of a collection that looks at no file."""
+        return cls(Collected((), True, reason), storage, (), lambda: Collected((), False, reason))
 
 
 class Collector:
@@ -56,6 +81,7 @@ class Collector:
         self._registry = Registry(files, versions)
         self._others: dict[str, list[str]] = {}
         self._first_unneeded: dict[str, int] = {}
+        self._settled: Settled | None = None
 
     def collect(
         self,
@@ -68,46 +94,87 @@ class Collector:
     ) -> Collected:
         """Deletes what nothing needs any more; with `dry_run` only says what it would.
 
-        Args:
-            confirmed: the newest version that a streaming open built on, with its attempt.
-            standing: of this run among the others; None for readers.
-            waiting: names of finished segments that the next commit is to refer to.
-            progressed: called after each version of the lineage that was followed, and each manifest that was read.
-        Raises:
-            LaminaError: `store.state` for readers, `file.*` where a retained version cannot be read, `storage.*`.
+        Args and errors: as `judge`, and `store.state` for readers that want to delete.
         """
         if standing is None and not dry_run:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
+        judged = self.judge(confirmed, lambda: standing, waiting=waiting, progressed=progressed)
+        if dry_run:
+            return judged.collected
+        # a deletion that fails is repeated by the next collection
+        judged.storage.delete_many(judged.paths)
+        return judged.deleted()
+
+    def judge(
+        self,
+        confirmed: Version,
+        standing: Callable[[], Standing | None],
+        *,
+        again: Callable[[], Standing | None] | None = None,
+        waiting: Collection[str] = (),
+        progressed: Progressed = lambda: None,
+    ) -> Judged:
+        """What a collection would do with each file.
+
+        Args:
+            confirmed: the newest version that a streaming open built on, with its attempt.
+            standing: tells how this run stands among the others, perhaps as it was a while ago; None for readers.
+            again: tells it as it is now.
+            waiting: names of finished segments that the next commit is to refer to.
+            progressed: called after each version of the lineage that was followed, and each manifest that was read.
+        Raises:
+            LaminaError: `file.*` where a retained version cannot be read, `storage.*`.
+        """
+        self._settled = None
+        storage = self._files.storage
         if confirmed.attempt is None or is_empty(confirmed.attempt):
-            return Collected((), dry_run, "the store is empty")
-        if standing is not None and standing.newer is not None:
-            return Collected((), dry_run, f"a newer run of the query is known: {standing.newer}")
+            return Judged.stopped(storage, "the store is empty")
+        known = standing()
+        if known is not None and known.newer is not None:
+            return Judged.stopped(storage, newer_run(known.newer))
         # before the listing: what is published or adopted while this goes on must not look older than it is
         now = self._clock.now_ms()
         listing = {entry.name: entry for entry in self._files.list()}
-        if standing is not None:
-            epoch = max(_epochs(listing) - standing.epochs, default=0)
-            if epoch > standing.run.epoch:
-                reason = f"a newer run of the query has written to the store, with epoch {epoch}"
-                return Collected((), dry_run, reason)
+        if known is not None:
+            written = _epochs(listing)
+            if again is not None and max(written - known.epochs, default=0) > known.run.epoch:
+                # this run may have claimed another epoch since
+                known = again() or known
+            epoch = max(written - known.epochs, default=0)
+            if epoch > known.run.epoch:
+                return Judged.stopped(storage, f"a newer run of the query has written to the store, with epoch {epoch}")
         newest = self._versions.open(confirmed.attempt, confirmed).manifest
         if file_name(confirmed.attempt) not in listing:
             raise self._versions.absent(confirmed, file_name(confirmed.attempt))
         lineage = self._followed(newest, confirmed.version, listing, now, progressed)
         if lineage is None:
-            return Collected((), dry_run, "the lineage of the retained versions cannot be followed")
+            return Judged.stopped(storage, "the lineage of the retained versions cannot be followed")
         verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
-        storage, shares = self._files.storage, collects_shared(self._files.identity)
+        self._registry.keep(listing, len(lineage.entries))
+        self._others = {name: names for name, names in self._others.items() if name in listing}
+        shares = collects_shared(self._files.identity)
         shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
-        if not dry_run:
-            # a deletion that fails is repeated by the next collection
-            self._files.delete([verdict.path for verdict in verdicts if verdict.action == DELETE])
-            storage.delete_many([verdict.path for verdict in shared if verdict.action == DELETE])
-        gone = {verdict.path for verdict in verdicts if verdict.action == DELETE and not dry_run}
-        present = {name: entry for name, entry in listing.items() if name not in gone}
-        self._registry.keep(present, len(lineage.entries))
-        self._others = {name: names for name, names in self._others.items() if name in present}
-        return Collected((*verdicts, *shared), dry_run)
+        collected = Collected((*verdicts, *shared), True)
+        settled = Settled.of(confirmed, lineage, collected, self._retention, now)
+        gone = {verdict.path for verdict in verdicts if verdict.action == DELETE}
+
+        def deleted() -> Collected:
+            self._registry.forget(gone)
+            self._others = {name: names for name, names in self._others.items() if name not in gone}
+            self._settled = settled
+            return replace(collected, dry_run=False)
+
+        paths = [join(self._files.directory, name) for name in sorted(gone)]
+        paths += [verdict.path for verdict in shared if verdict.action == DELETE]
+        return Judged(collected, storage, paths, deleted)
+
+    def is_settled(self, confirmed: Version) -> bool:
+        """Whether a collection by this collector would do what the last one did, as far as one knows without a look."""
+        return self._settled is not None and self._settled.holds(confirmed, self._clock.now_ms())
+
+    def unsettle(self) -> None:
+        """Says that this process is about to write to the store."""
+        self._settled = None
 
     def _followed(
         self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int, progressed: Progressed

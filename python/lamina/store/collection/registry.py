@@ -105,3 +105,7 @@ class Registry:
         """Forgets files that are not there any more, and the lineage behind its first `entries` versions."""
         self._last_used = {name: version for name, version in self._last_used.items() if name in present}
         self._entries = self._entries[:entries]
+
+    def forget(self, gone: Collection[str]) -> None:
+        """Forgets files that were deleted."""
+        self._last_used = {name: version for name, version in self._last_used.items() if name not in gone}

@@ -21,13 +21,20 @@ from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, RUN, CommitManifest, Reference, Section, SegmentManifest
 from lamina.format.paths import SegmentName
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Progress
+from lamina.store.materialization.materializer import Compacted, Merge, Progress
 from lamina.store.materialization.merging import Merger
 from lamina.store.materialization.tiers import live_rows, pick
+from lamina.store.memory.budget import Share
 from lamina.store.versions.chain import Segment
 
 WORKING_PREFIX = "lamina-compaction-"
 """Names of the local directories that a compaction works in begin so."""
+
+MERGE_BYTES = 96 << 20
+"""What a merge has in memory at most, whatever its inputs: batches of all sources, a step, and what is made of it."""
+
+_COPIES = 4
+"""How often a small merge has its inputs in memory: as read, sorted, folded and written."""
 
 _LEAST_WAITING_MS = 20_000
 
@@ -41,20 +48,19 @@ class Compaction:
         self._clock = clock
         self._ids = ids
 
-    def run(
-        self, manifest: CommitManifest, references: Sequence[Reference], progress: Progress | None
-    ) -> Compacted | None:
-        """Merges what is worth it of `references`, which make the version of `manifest`; None where nothing is.
-
-        Raises:
-            LaminaError: `file.*` naming a damaged or missing file, `storage.*`.
-        """
+    def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
+        """The merge that is worth it of `references`, which make the version of `manifest`; None where none is."""
         inputs = pick(references, live_rows(manifest))
         if not inputs:
             return None
         if any(reference.kind == REWRITE for reference in inputs):
             # a chain that ends at rewrites needs all of them, unless one run takes the place of the whole
             inputs = references
+        return Merge(
+            sum(reference.length for reference in inputs), lambda progress, share: self._run(inputs, progress, share)
+        )
+
+    def _run(self, inputs: Sequence[Reference], progress: Progress | None, share: Share) -> Compacted:
         total = sum(reference.rows for reference in inputs)
         done = 0
 
@@ -67,13 +73,16 @@ class Compaction:
             if progress is not None:
                 progress(done, total)
 
-        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
-            merged = Merger(directory, worked).merged(
-                ((reference.kind == RUN, self._files.entries(reference)) for reference in inputs),
-                whole=inputs[-1].start == 0,
-                read=read,
-            )
-            segment = self._publish(inputs[-1].start, inputs[0].end, tuple(inputs), merged)
+        try:
+            with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
+                merged = Merger(directory, worked).merged(
+                    ((reference.kind == RUN, _taken(self._files.entries(reference), share)) for reference in inputs),
+                    whole=inputs[-1].start == 0,
+                    read=read,
+                )
+                segment = self._publish(inputs[-1].start, inputs[0].end, tuple(inputs), merged)
+        finally:
+            share.close()
         pa.default_memory_pool().release_unused()
         return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
 
@@ -167,6 +176,15 @@ class Compaction:
 def _waiting_ms(min_age_ms: int) -> int:
     """The minimum age by which a segment's age is judged: so short a one as some tests set protects nothing anyhow."""
     return max(min_age_ms, _LEAST_WAITING_MS)
+
+
+def _taken(batches: Iterator[pa.RecordBatch], share: Share) -> Iterator[pa.RecordBatch]:
+    """`batches`, and room for what a merge makes of them, up to what it has in memory at most."""
+    for batch in batches:
+        room = min(_COPIES * int(batch.nbytes), MERGE_BYTES - share.held)
+        if room > 0:
+            share.take(room)
+        yield batch
 
 
 def _reported(batches: Iterator[pa.RecordBatch], worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lamina.format.manifest import CommitManifest, Reference
+from lamina.store.memory.budget import Share
 from lamina.store.versions.chain import Segment
 
 Progress = Callable[[int, int], None]
@@ -25,15 +26,26 @@ class Compacted:
     rows_written: int
 
 
+@dataclass(frozen=True)
+class Merge:
+    """A merge that is worth it.
+
+    Args:
+        bytes: of what it reads, as it is stored.
+        run: does it; what it has in memory is taken from the share.
+    """
+
+    bytes: int
+    run: Callable[[Progress | None, Share], Compacted]
+
+
 class Materializer(Protocol):
     """Makes files that take the place of references of a confirmed version. Nothing that was published changes."""
 
-    def run(
-        self, manifest: CommitManifest, references: Sequence[Reference], progress: Progress | None
-    ) -> Compacted | None:
-        """Materializes what is worth it of `references`, which make the version of `manifest`; None where nothing is.
+    def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
+        """What is worth materializing of `references`, which make the version of `manifest`; None where nothing is.
 
-        Raises:
+        Raises (the run of it):
             LaminaError: `file.*` naming a damaged or missing file, `storage.*`.
         """
 
