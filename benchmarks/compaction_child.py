@@ -22,7 +22,8 @@ from benchmarks.machine import peak_resident_bytes
 from benchmarks.rounds import print_result
 from benchmarks.settings import NO_COMPACTION
 from lamina.components import RandomIds, SystemClock
-from lamina.engine.maintenance_queue import Job, MaintenanceQueue
+from lamina.engine.maintenance_queue import MaintenanceQueue
+from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import segment_from_json, waiting_to_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
@@ -75,7 +76,7 @@ class Life:
         self.parts: list[dict[bytes, bytes]] = [{} for _ in range(PARTS)] if mode == "rolling" else []
         self.version = Version(0)
         self.segments: list[Any] = []
-        self.queue = MaintenanceQueue(SystemClock(), directory, silence_s=600)
+        self.queue = MaintenanceQueue(SystemClock(), directory, silence_s=600, workers=1)
         self.idle = threading.Event()
         self.idle.set()
         if self.background:

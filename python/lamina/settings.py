@@ -317,6 +317,16 @@ class Settings:
         "Larger lets more restores and large commits go on at once; it has to fit beside the tables in the container.",
         process_wide=True,
     )
+    engine_maintenance_workers: int = _key(
+        "engine.maintenanceWorkers",
+        _integer(1, 64, "stores"),
+        8,
+        "How many stores an executor's maintenance process compacts and collects at once. Merges of more than 8 MiB go "
+        "one after the other beside them.",
+        "Most of the time of a small job on an object store is waiting, so more keep up with more stores there; each "
+        "costs a thread, and up to 32 for the first collection of a store. On local disks more gain nothing.",
+        process_wide=True,
+    )
 
     @staticmethod
     def parse(conf: Mapping[str, str]) -> Settings:

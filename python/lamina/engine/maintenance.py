@@ -1,9 +1,10 @@
 """`python -m lamina.engine.maintenance`: the second process, which compacts and collects at low priority.
 
-One JSON object per line: on standard input comes first where the JVM's Hadoop files are, then jobs, one at a time; each
-is answered on standard output, after any number of lines `{"progress": n}` that say that it is going on, with the rows
-that were merged or the manifests that were read so far. The end of standard input ends the process at once, in the
-middle of a job too: files are published whole or not at all.
+One JSON object per line. On standard input comes first how many workers there are and where the JVM's Hadoop files
+are, then numbered jobs. On standard output lines with a job's number say what becomes of it: `progress` that it goes
+on, with the rows that were merged or the manifests that were read so far; `waits` that it waits for other jobs, and
+needs no worker until its next `progress`; `report`, the last one, what it did. The end of standard input ends the
+process at once, in the middle of jobs too: files are published whole or not at all.
 """
 
 from __future__ import annotations
@@ -19,22 +20,26 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.engine.imports import without_pandas
+from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn, delete
 from lamina.engine.reports import segment_from_json, segment_to_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
-from lamina.store import Store, StoreId, Version
+from lamina.store import CheckpointState, Collected, Store, StoreId, Version
+from lamina.store.collection.known_runs import KnownRuns
 from lamina.store.materialization.compaction import WORKING_PREFIX
+from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.versions.resolution import is_empty
 
 log = logging.getLogger(__name__)
@@ -42,20 +47,28 @@ log = logging.getLogger(__name__)
 _IDLE_S = 3600.0
 """A store that had no job for this long is forgotten: it was closed, or its query rests."""
 
+_IDLE_LOOK_S = 60.0
+
 _NICE = 19
-_PROGRESS_S = 1.0
 _SWEEP_S = 5.0
 
-Progress = Callable[[int, int], None]
+LONG_BYTES = 8 << 20
+"""A merge of more takes its turn among such merges, one after the other, and none of the workers."""
+
+SHORT_MERGES_BYTES = 96 << 20
+"""What the other merges have in memory together: as much as a long one."""
 
 
 @dataclass
 class _Kept:
-    """A store that had a job: how it was opened, when it was last used, and why its collections were stopped."""
+    """A store that had a job: how it was opened, what is known of its runs, when it was last used, and why its
+    collections were stopped."""
 
     argument: OpenArgument
     store: Store
+    runs: KnownRuns
     used: float
+    in_work: bool = True
     stops: set[str] = field(default_factory=set)
 
     def warn_once(self, stop: str) -> None:
@@ -67,7 +80,7 @@ class _Kept:
 
 
 class Maintainer:
-    """Works on one job after the other.
+    """Works on jobs, on several at once but never on two of one store. Thread-safe.
 
     A store is kept from one job to the next, since what its collector knows (the registry of its files, and when
     versions without a file of their own left retention) takes a manifest a version to learn, or cannot be learned
@@ -78,63 +91,120 @@ class Maintainer:
     def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
         self._clock = clock
         self._stores = StoreOpener(Settings.parse, clock, ids, jvm)
+        self._lock = threading.Lock()
         self._kept: dict[StoreId, _Kept] = {}
+        self._runs: WeakValueDictionary[CheckpointState, KnownRuns] = WeakValueDictionary()
+        self._looked_for_idle = clock.monotonic()
+        self._memory = MemoryBudget(SHORT_MERGES_BYTES)
 
     def work(self, job: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
-        """Compacts the store of `job` if it is worth it, and collects if asked; what was done, and the error if any."""
+        """Does a job alone, as `steps` says."""
+        steps = self.steps(job, progress)
+        while True:
+            try:
+                wait = next(steps)
+            except StopIteration as end:
+                report: dict[str, Any] = end.value
+                return report
+            if isinstance(wait, Deletion):
+                delete([wait])
+
+    def steps(self, job: Mapping[str, Any], progress: Progress | None = None) -> Steps:
+        """Compacts the store of `job` if it is worth it, and collects if asked; what was done, and the error if any.
+
+        Each step may be done by another thread. Between them the job waits for what is given.
+        """
         report: dict[str, Any] = {"ok": True, "segment": None, "collected": {}}
         try:
-            self._work(job, progress, report)
+            yield from self._steps(job, progress, report)
         except Exception as error:
             ours = LaminaError.from_exception(error)
             log.warning("the maintenance of a store failed: %s", ours, exc_info=ours is not error)
             report |= {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
         return report
 
-    def _work(self, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]) -> None:
+    def _steps(
+        self, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
+    ) -> Generator[Turn | Deletion, None, None]:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
         kept = self._kept_for(OpenArgument.from_json(job["open"]))
-        store = kept.store
+        try:
+            confirmed = kept.store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
+            # the engine knows best which wait: this process may be new, or have made some that it never heard of
+            kept.store.set_waiting_segments([segment_from_json(segment) for segment in job["waiting"]])
+            report["stamped"] = [
+                {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
+                for name, stamped in kept.store.stamp_segments(progress)
+            ]
+            yield from self._compaction(kept.store, job["collect"], progress, report)
+            if job["collect"] and not kept.store.is_settled(confirmed):
+                yield from self._collection(kept, confirmed, progress, report)
+        finally:
+            kept.store.rest()
+            kept.in_work = False
+
+    def _compaction(
+        self, store: Store, goes_on: bool, progress: Progress | None, report: dict[str, Any]
+    ) -> Generator[Turn | Deletion, None, None]:
+        merge = store.plan_compaction()
+        if merge is None:
+            return
+        long = merge.bytes > LONG_BYTES
+        if long:
+            yield Turn.LONG_MERGE
+        compacted = merge.run(progress, unbounded() if long else self._memory.share())
+        # until a commit refers to it, the next compaction must not merge the same files again
+        store.adopt(compacted.segment)
+        # whatever becomes of the collection: this process believes in the segment, so the engine has to
+        report["segment"] = segment_to_json(compacted.segment)
+        if long and goes_on:
+            yield Turn.WORKER
+
+    def _collection(
+        self, kept: _Kept, confirmed: Version, progress: Progress | None, report: dict[str, Any]
+    ) -> Generator[Turn | Deletion, None, None]:
         manifests = itertools.count(1)
 
         def progressed() -> None:
             if progress is not None:
                 progress(next(manifests), 0)
 
-        try:
-            confirmed = store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
-            # the engine knows best which wait: this process may be new, or have made some that it never heard of
-            store.set_waiting_segments([segment_from_json(segment) for segment in job["waiting"]])
-            report["stamped"] = [
-                {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
-                for name, stamped in store.stamp_segments(progress)
-            ]
-            compacted = store.compact(progress)
-            if compacted is not None:
-                # until a commit refers to it, the next compaction must not merge the same files again
-                store.adopt(compacted.segment)
-                # whatever becomes of the collection: this process believes in the segment, so the engine has to
-                report["segment"] = segment_to_json(compacted.segment)
-            if job["collect"]:
-                collected = store.collect(confirmed, dry_run=False, progressed=progressed)
-                report |= {"collected": collected.metrics(), "stopped": collected.stopped}
-                if collected.stopped is not None and not is_empty(confirmed.attempt):
-                    kept.warn_once(collected.stopped)
-        finally:
-            store.rest()
+        judged = kept.store.judge(confirmed, kept.runs, progressed)
+        if judged.paths:
+            deletion = Deletion(kept.runs, judged.storage, judged.paths)
+            yield deletion
+            stopped = deletion.outcome()
+            collected = judged.deleted() if stopped is None else Collected((), False, stopped)
+        else:
+            collected = judged.deleted()
+        report |= {"collected": collected.metrics(), "stopped": collected.stopped}
+        if collected.stopped is not None and not is_empty(confirmed.attempt):
+            kept.warn_once(collected.stopped)
 
     def _kept_for(self, argument: OpenArgument) -> _Kept:
         now = self._clock.monotonic()
-        for store_id, old in list(self._kept.items()):
-            replaced = store_id == argument.store and old.argument != argument
-            if replaced or now - old.used > _IDLE_S:
-                del self._kept[store_id]
-                self._stores.close(old.argument)
-        kept = self._kept.get(argument.store)
-        if kept is None:
-            kept = self._kept[argument.store] = _Kept(argument, self._stores.open(argument)[0], now)
-        kept.used = now
-        return kept
+        with self._lock:
+            kept = self._kept.get(argument.store)
+            closed = []
+            if kept is not None and kept.argument != argument:
+                closed.append(self._kept.pop(argument.store))
+                kept = None
+            if now - self._looked_for_idle > _IDLE_LOOK_S:
+                self._looked_for_idle = now
+                idle = [one for one in self._kept.values() if not one.in_work and now - one.used > _IDLE_S]
+                closed += [self._kept.pop(one.argument.store) for one in idle]
+                kept = self._kept.get(argument.store)
+            if kept is not None:
+                kept.used, kept.in_work = now, True
+        for old in closed:
+            self._stores.close(old.argument)
+        if kept is not None:
+            return kept
+        store, checkpoint, _ = self._stores.open(argument)
+        with self._lock:
+            runs = self._runs.setdefault(checkpoint, KnownRuns(checkpoint, self._clock))
+            opened = self._kept[argument.store] = _Kept(argument, store, runs, now)
+        return opened
 
 
 class Sweeper:
@@ -166,7 +236,7 @@ class Sweeper:
         self._worked = False
 
 
-def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any]]) -> None:
+def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(json.loads(line))
     os._exit(0)
@@ -192,24 +262,21 @@ def main() -> None:
     pa.set_io_thread_count(1)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     answers, sys.stdout = sys.stdout, sys.stderr
-    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    # None: a job has ended
+    jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), name="lamina-jobs", daemon=True).start()
     clock = SystemClock()
-    jvm = jobs.get()["jvm"]
-    maintainer = Maintainer(clock, RandomIds(), None if jvm is None else Jvm(**jvm))
-    sent = clock.monotonic()
+    start = jobs.get()
+    assert start is not None
+    maintainer = Maintainer(clock, RandomIds(), None if start["jvm"] is None else Jvm(**start["jvm"]))
+    sending = threading.Lock()
 
-    def send(report: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(report) + "\n")
-        answers.flush()
+    def send(told: Mapping[str, Any]) -> None:
+        with sending:
+            answers.write(json.dumps(told) + "\n")
+            answers.flush()
 
-    def progress(done: int, _: int) -> None:
-        nonlocal sent
-        now = clock.monotonic()
-        if now - sent >= _PROGRESS_S:
-            sent = now
-            send({"progress": done})
-
+    pool = MaintenancePool(maintainer.steps, start["workers"], send, lambda: jobs.put(None), clock)
     # what was imported is there to stay: no sweep need look at it
     gc.freeze()
     sweeper = Sweeper(clock)
@@ -219,8 +286,10 @@ def main() -> None:
         except queue.Empty:
             sweeper.sweep()
             continue
-        send(maintainer.work(job, progress))
-        sweeper.after_job()
+        if job is None:
+            sweeper.after_job()
+        else:
+            pool.begin(job)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
-"""The engine's side of maintenance: a queue with one job per store, and the low-priority process that does them."""
+"""The engine's side of maintenance: feeds the low-priority process with jobs, and hears what becomes of them."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lamina.components import Clock
+from lamina.engine.maintenance_figures import MaintenanceFigures
+from lamina.engine.maintenance_turns import Job, Report, Turns
+from lamina.engine.storage_calls import storage_of
 from lamina.storage import Jvm
 
 log = logging.getLogger(__name__)
@@ -25,69 +29,65 @@ _SHORTEST_LIFE_S = 2.0
 _END_S = 5.0
 """How long the end of the engine waits for that of its maintenance process."""
 
-_LEFT_S = 300.0
-"""How long the job of a store that was closed waits for its turn: the store may be closed and opened for each batch."""
-
-_MOST_UNREPORTED = 10_000
-"""Stores of which is remembered what nobody asked for yet; those of queries that have ended are forgotten first."""
-
-FIGURES = ("segments", "deleted_files", "deleted_bytes")
-
-Report = Callable[[dict[str, Any]], None]
+_SLOW_S = 10.0
+"""A job that has said nothing for so long waits for its storage, perhaps for ever."""
 
 
 @dataclass
-class Job:
-    """Maintenance of one store: what the process is told, and who hears what it reports.
+class _Work:
+    """A job that the process has.
 
-    `waiting` gives, as JSON, the finished segments that the store's next commit is to refer to. It is asked when the
-    job is sent: then the reports of all jobs before it were heard. `left` is when the store was closed, in seconds of
-    the clock.
+    Args:
+        heard: when it last said that it goes on; None while it waits there for other jobs.
+        hangs: it said nothing for too long, and its store has heard that it failed.
     """
 
-    argument: dict[str, Any]
-    report: Report
-    waiting: Callable[[], list[dict[str, Any]]]
-    left: float | None = None
+    store: Hashable
+    job: Job
+    began: float
+    heard: float | None
+    hangs: bool = False
+
+    @property
+    def url(self) -> str:
+        return str(self.job.argument["open"]["url"])
 
 
 class MaintenanceQueue:
-    """Feeds the maintenance process, one job at a time, in the order in which stores asked.
+    """Feeds the maintenance process with the jobs of stores, several at once.
 
-    1. A store has at most one job waiting and one in work; asking again replaces the waiting one. A store that is
-       closed meanwhile keeps them for a while, since it may be open again for its next commit.
-    2. The process is started with the engine and started again when it dies. The job that it died in is reported as
-       failed and not repeated: the store asks again soon, and a job that kills the process must not do so for ever.
-    3. The process ends with the engine, since its standard input is a pipe that only the engine holds.
-    4. A job that says nothing for `silence_s` seconds hangs, in a storage that does not answer: its process is killed.
-       A long merge says that it goes on.
-    5. A process that cannot be started is tried again; jobs wait meanwhile.
+    1. A store has at most one job in work; which store is next is for `Turns` to say. A store that is closed meanwhile
+       keeps its jobs for a while, since it may be open again for its next commit.
+    2. The process works on `workers` jobs at once. One that waits there, with long merges or for a deletion, takes no
+       place among them.
+    3. The process is started with the engine and started again when it dies. The jobs that it died in are reported as
+       failed and not repeated: the stores ask again soon, and a job that kills the process must not do so for ever.
+    4. The process ends with the engine, since its standard input is a pipe that only the engine holds.
+    5. A job that says nothing for `silence_s` seconds hangs, in a storage that does not answer: it is reported as
+       failed. Its place is lost until its process ends: that is killed once no other job is in work. After as much time
+       again no new ones are begun until then. Those that only wait there begin anew. A long merge says that it goes on.
+    6. A storage in which half of the workers wait for an answer for a while gets no more of them.
+    7. A process that cannot be started is tried again; jobs wait meanwhile.
     """
 
-    def __init__(self, clock: Clock, directory: str, silence_s: float, jvm: Jvm | None = None) -> None:
+    def __init__(self, clock: Clock, directory: str, silence_s: float, workers: int, jvm: Jvm | None = None) -> None:
         self._clock = clock
         self._silence_s = silence_s
+        self._workers = workers
         self._jvm = jvm
         self._directory = directory
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[Hashable, Job] = OrderedDict()
-        self._current: tuple[Hashable, Job] | None = None
+        self._turns = Turns()
+        self._work: dict[int, _Work] = {}
+        self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._alive = False
         self._closed = False
         self._starts = 0
-        self._done = 0
-        self._failed = 0
-        self._segments = 0
-        self._collected: Counter[str] = Counter()
-        self._unreported: OrderedDict[Hashable, Counter[str]] = OrderedDict()
+        self._figures = MaintenanceFigures()
         self._later: dict[Hashable, tuple[float, Callable[[], None]]] = {}
-        self._heard = 0.0
-        self._silent = False
+        self._killed = False
         self._started = 0.0
-        self._last_error: dict[str, str] | None = None
-        self._stopped: str | None = None
-        self._busy_s = 0.0
 
     def start(self) -> None:
         """Starts the process and the thread that feeds it."""
@@ -104,11 +104,7 @@ class MaintenanceQueue:
     def submit(self, store: Hashable, job: Job) -> bool:
         """Queues `job` for the store; False where it took the place of one that was waiting."""
         with self._changed:
-            replaced = self._waiting.get(store)
-            new = replaced is None
-            if replaced is not None and replaced.argument.get("collect"):
-                job = replace(job, argument={**job.argument, "collect": True})
-            self._waiting[store] = job
+            new = self._turns.add(store, job, self._clock.monotonic())
             self._changed.notify_all()
             return new
 
@@ -119,40 +115,27 @@ class MaintenanceQueue:
             self._changed.notify_all()
 
     def leave(self, store: Hashable, report: Report) -> None:
-        """Says that the handle that hears `report` was closed: its waiting job is dropped if its turn does not come
+        """Says that the handle that hears `report` was closed: its waiting jobs are dropped if their turn does not come
         soon."""
         with self._changed:
-            job = self._waiting.get(store)
-            if job is not None and job.report == report:
-                job.left = self._clock.monotonic()
+            self._turns.leave(store, report, self._clock.monotonic())
 
     def pop_figures(self, store: Hashable) -> dict[str, int]:
         """What became of the store's files since the last call: segments written, files and bytes deleted."""
         with self._changed:
-            found = self._unreported.pop(store, Counter())
-        return {name: found[name] for name in FIGURES}
+            return self._figures.pop(store)
 
     def stats(self) -> dict[str, Any]:
-        """The process, its starts, jobs waiting, in work, done and failed, the time spent, and what became of files.
-
-        `collected` adds up all collections: files and bytes that were deleted, or looked at and kept, by class.
-        """
+        """The process, its starts, jobs that wait, are in work and hang, and the figures of those that ended."""
         with self._changed:
             return {
                 "pid": self.pid,
                 "alive": self._alive,
                 "starts": self._starts,
-                "waiting": len(self._waiting),
-                "working_on": self._current[1].argument["open"]["store"] if self._current else None,
-                "done": self._done,
-                "failed": self._failed,
-                "segments": self._segments,
-                "deleted_files": self._collected["delete_files"],
-                "deleted_bytes": self._collected["delete_bytes"],
-                "collected": dict(sorted(self._collected.items())),
-                "collection_stopped": self._stopped,
-                "last_error": self._last_error,
-                "busy_ms": round(self._busy_s * 1000),
+                "waiting": len(self._turns),
+                "working_on": [work.job.argument["open"]["store"] for work in self._work.values() if not work.hangs],
+                "hanging": sum(work.hangs for work in self._work.values()),
+                **self._figures.stats(),
             }
 
     def close(self) -> None:
@@ -180,12 +163,14 @@ class MaintenanceQueue:
         except OSError as error:
             # no memory, no processes, no file handles: the queries go on without maintenance until there are some again
             log.warning("the maintenance process cannot be started (%s); it is tried again", error)
-            message = f"the maintenance process cannot be started: {error}"
-            self._last_error = {"kind": "engine.start", "message": message}
+            self._figures.fail_start(f"the maintenance process cannot be started: {error}")
             return
         self._alive = True
         self._starts += 1
-        start = {"jvm": None if self._jvm is None else {"socket": self._jvm.socket, "token": self._jvm.token}}
+        start = {
+            "workers": self._workers,
+            "jvm": None if self._jvm is None else {"socket": self._jvm.socket, "token": self._jvm.token},
+        }
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it died; `_hear` sees that too
             self._process.stdin.write(json.dumps(start).encode() + b"\n")
@@ -197,34 +182,68 @@ class MaintenanceQueue:
     def _feed(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and self._alive and (self._current or not self._waiting):
-                    if not self._call_due():
-                        self._changed.wait(self._next_look())
-                        self._end_if_silent()
                 if self._closed:
                     return
                 if not self._alive:
                     rest = self._started + _SHORTEST_LIFE_S - self._clock.monotonic()
                     if rest > 0:
                         self._changed.wait(rest)
-                        continue
-                    self._started = self._clock.monotonic()
-                    self._spawn()
+                    else:
+                        self._started = self._clock.monotonic()
+                        self._spawn()
                     continue
-                store, job = self._waiting.popitem(last=False)
-                if job.left is not None and self._clock.monotonic() - job.left > _LEFT_S:
+                if self._call_due():
                     continue
-                assert self._process is not None
-                assert self._process.stdin is not None
-                self._current = store, job
-                self._work_began = self._heard = self._clock.monotonic()
-                pipe = self._process.stdin
-            line = json.dumps({**job.argument, "waiting": job.waiting()})
-            try:
-                pipe.write(line.encode() + b"\n")
-                pipe.flush()
-            except OSError:
-                pass  # it died; `_hear` sees that too
+                hanging = self._newly_hanging()
+                begun = None if hanging else self._begun()
+                if not hanging and begun is None:
+                    self._end_if_only_hanging()
+                    self._changed.wait(self._next_look())
+                    continue
+                process = self._process
+            for work in hanging:
+                self._report(work, {"ok": False, "error": self._silent()})
+            if begun is not None and process is not None:
+                self._send(process, *begun)
+
+    def _begun(self) -> tuple[int, _Work] | None:
+        """The job whose turn it is, in work from now on; None where none is to begin now."""
+        now = self._clock.monotonic()
+        # what waits in the process takes none of its workers; what hangs has one for good
+        if sum(work.heard is not None for work in self._work.values()) >= self._workers or self._is_draining(now):
+            return None
+        found = self._turns.next(now, self._may_go(now))
+        if found is None:
+            return None
+        number, work = next(self._numbers), _Work(*found, began=now, heard=now)
+        self._work[number] = work
+        return number, work
+
+    def _may_go(self, now: float) -> Callable[[Hashable, Job], bool]:
+        """Whether a job of a store may begin: the store has none in work, and its storage answers."""
+        in_work = {work.store for work in self._work.values()}
+        slow = Counter(
+            storage_of(work.url)
+            for work in self._work.values()
+            if work.heard is not None and work.heard + _SLOW_S <= now
+        )
+        most = max(1, self._workers // 2)
+        full = {storage for storage, count in slow.items() if count >= most}
+
+        def may_go(store: Hashable, job: Job) -> bool:
+            return store not in in_work and (not full or storage_of(str(job.argument["open"]["url"])) not in full)
+
+        return may_go
+
+    @staticmethod
+    def _send(process: subprocess.Popen[bytes], number: int, work: _Work) -> None:
+        line = json.dumps({**work.job.argument, "number": number, "waiting": work.job.waiting()})
+        assert process.stdin is not None
+        try:
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+        except OSError:
+            pass  # it died; `_hear` sees that too
 
     def _call_due(self) -> bool:
         """Calls what is due; whether anything was."""
@@ -239,80 +258,109 @@ class MaintenanceQueue:
         return bool(due)
 
     def _next_look(self) -> float | None:
-        """Seconds until something is due, or the job in work counts as hanging; None where neither will be."""
-        times = [max(0.0, at - self._clock.monotonic()) for at, _ in self._later.values()]
-        rest = self._rest()
-        return min(times if rest is None else [*times, rest], default=None)
+        """Seconds until something is due, or a job in work counts as slow or hanging; None where neither will be."""
+        now = self._clock.monotonic()
+        times = [at for at, _ in self._later.values()]
+        for work in self._work.values():
+            if work.heard is not None:
+                limits = (2 * self._silence_s,) if work.hangs else (_SLOW_S, self._silence_s)
+                times += [work.heard + limit for limit in limits if work.heard + limit > now]
+        return max(0.0, min(times) - now) if times else None
 
-    def _rest(self) -> float | None:
-        """Seconds until the job in work counts as hanging; None where there is none, or one that is ended already."""
-        if self._current is None or self._silent:
-            return None
-        return max(0.0, self._heard + self._silence_s - self._clock.monotonic())
+    def _newly_hanging(self) -> list[_Work]:
+        """The jobs that have been silent for too long, which count as hanging from now on."""
+        now = self._clock.monotonic()
+        found = [
+            work
+            for work in self._work.values()
+            if not work.hangs and work.heard is not None and work.heard + self._silence_s <= now
+        ]
+        for work in found:
+            work.hangs = True
+            log.warning("the maintenance of a store of %s has said nothing for %.0f s", work.url, self._silence_s)
+        return found
 
-    def _end_if_silent(self) -> None:
-        if self._current is not None and self._rest() == 0 and self._process is not None and not self._silent:
-            self._silent = True
-            log.warning(
-                "the maintenance process %d has said nothing for %.0f s; it is killed", self.pid, self._silence_s
-            )
+    def _is_draining(self, now: float) -> bool:
+        """Whether no more jobs are begun, so that the process can be ended without harm to any."""
+        return self._killed or any(
+            work.hangs and (work.heard or 0.0) + 2 * self._silence_s <= now for work in self._work.values()
+        )
+
+    def _end_if_only_hanging(self) -> None:
+        """Kills the process where nobody works there whom that would harm."""
+        working = [work for work in self._work.values() if work.heard is not None]
+        if working and all(work.hangs for work in working) and self._process is not None and not self._killed:
+            self._killed = True
+            log.warning("the maintenance process %d hangs; it is killed", self.pid)
             self._process.kill()
+
+    def _silent(self) -> dict[str, str]:
+        return {
+            "kind": "engine.deadline",
+            "message": f"a maintenance job said nothing for {self._silence_s:.0f} s, so the storage does not answer; "
+            "its process is started anew, and the store asks again. Raise engine.requestTimeoutMs if the storage is "
+            "that slow",
+        }
 
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             try:
-                report = json.loads(line)
+                told = json.loads(line)
             except ValueError:
                 break  # it died in the middle of a report
-            if "progress" in report:
-                with self._changed:
-                    self._heard = self._clock.monotonic()
+            if "report" in told:
+                self._finish(told["number"], told["report"])
             else:
-                self._finish(report)
+                self._note(told)
         code = process.wait()
         if not self._closed:
             log.warning("the maintenance process %d ended with exit code %d; it is started again", process.pid, code)
-        with self._changed:
-            silent, self._silent = self._silent, False
-        kind, message = "engine.lost", f"the maintenance process ended with exit code {code}"
-        if silent:
-            kind = "engine.deadline"
-            message = (
-                f"the maintenance process was killed: its job said nothing for {self._silence_s:.0f} s, so the storage "
-                "does not answer; the store asks again. Raise engine.requestTimeoutMs if the storage is that slow"
-            )
-        self._finish({"ok": False, "error": {"kind": kind, "message": message}}, died=True)
+        self._lost(code)
 
-    def _add_figures(self, store: Hashable, report: Mapping[str, Any]) -> None:
-        collected = report.get("collected", {})
-        unreported = self._unreported.setdefault(store, Counter())
-        unreported["segments"] += report.get("segment") is not None
-        unreported["deleted_files"] += collected.get("delete_files", 0)
-        unreported["deleted_bytes"] += collected.get("delete_bytes", 0)
-        self._unreported.move_to_end(store)
-        while len(self._unreported) > _MOST_UNREPORTED:
-            self._unreported.popitem(last=False)
-
-    def _finish(self, report: dict[str, Any], died: bool = False) -> None:
+    def _note(self, told: Mapping[str, Any]) -> None:
+        """A job goes on, or waits in the process."""
         with self._changed:
-            finished = self._current
-            if finished is not None:
-                self._done += report["ok"]
-                self._failed += not report["ok"]
-                self._segments += report.get("segment") is not None
-                self._collected.update(report.get("collected", {}))
-                self._add_figures(finished[0], report)
-                self._last_error = report.get("error", self._last_error)
-                self._stopped = report.get("stopped", self._stopped)
-                self._busy_s += self._clock.monotonic() - self._work_began
+            work = self._work.get(told["number"])
+            if work is not None and not work.hangs:
+                work.heard = None if told.get("waits") else self._clock.monotonic()
+                self._changed.notify_all()
+
+    def _lost(self, code: int) -> None:
+        """The process ended: jobs that it worked on have failed, unless they did already."""
+        with self._changed:
+            work, killed = list(self._work.values()), self._killed
+            for one in work if killed else ():
+                if one.heard is None:
+                    self._turns.put_back(one.store, one.job, self._clock.monotonic())
+        error = {"kind": "engine.lost", "message": f"the maintenance process ended with exit code {code}"}
+        for one in work:
+            if not one.hangs and not (killed and one.heard is None):
+                self._report(one, {"ok": False, "error": error})
+        with self._changed:
+            # only now may others begin, in a new process
+            self._work.clear()
+            self._alive = self._killed = False
+            self._changed.notify_all()
+
+    def _finish(self, number: int, report: dict[str, Any]) -> None:
+        with self._changed:
+            work = self._work.get(number)
+            unheard = work is not None and not work.hangs
+            if work is not None:
+                work.heard = None  # it is done, and hangs no more
+        if work is not None and unheard:
+            self._report(work, report)
+        with self._changed:
+            # only now may the store's next job begin
+            self._work.pop(number, None)
+            self._changed.notify_all()
+
+    def _report(self, work: _Work, report: dict[str, Any]) -> None:
+        """Tells a store what became of its job."""
+        with self._changed:
+            self._figures.add(work.store, report, self._clock.monotonic() - work.began)
         try:
-            if finished is not None:
-                finished[1].report(report)
+            work.job.report(report)
         except Exception:
             log.exception("a report of the maintenance process was not taken")
-        with self._changed:
-            # Only now may the next job begin, in a new process if this one died.
-            self._current = None
-            self._alive = self._alive and not died
-            self._changed.notify_all()

@@ -61,7 +61,7 @@ class EngineProcess:
         try:
             self._requests = Requests(clock.monotonic)
             silence_s = settings.engine_request_timeout_ms / 1000
-            self._maintenance = MaintenanceQueue(clock, directory, silence_s, jvm)
+            self._maintenance = MaintenanceQueue(clock, directory, silence_s, settings.engine_maintenance_workers, jvm)
             self._sessions = Sessions(settings, self._maintenance, clock, ids, jvm)
             self._memory = Memory(settings.engine_memory_bytes or default_bytes())
             self._data = DataServer(

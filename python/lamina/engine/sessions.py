@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.components import Clock, Ids
-from lamina.engine.maintenance_queue import Job, MaintenanceQueue
+from lamina.engine.maintenance_queue import MaintenanceQueue
+from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import segment_from_json, waiting_to_json
 from lamina.engine.storage_calls import StorageCalls
 from lamina.engine.store_opener import OpenArgument, StoreOpener

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from lamina.components import RandomIds, SystemClock
-from lamina.engine import maintenance_queue, sessions
+from lamina.engine import maintenance_turns, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
-from lamina.engine.maintenance_queue import Job, MaintenanceQueue
+from lamina.engine.maintenance_queue import MaintenanceQueue
+from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import segment_from_json, segment_to_json, waiting_to_json
 from lamina.engine.sessions import Sessions
 from lamina.engine.store_opener import OpenArgument
@@ -210,24 +211,24 @@ def test_a_collection_that_a_newer_run_stops_says_so_once_and_names_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(Storage(str(tmp_path)))
-    versions = [query.run_batches(query.open(partition), EMPTY, 1)[-1] for partition in range(2)]
-    maintainer = Maintainer(SystemClock(), RandomIds())
+    versions = [query.run_batches(query.open(partition), EMPTY, 5) for partition in range(2)]
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer = Maintainer(clock, RandomIds())
 
-    def warnings_of_a_round() -> list[str]:
+    def warnings_of_a_round(number: int) -> list[str]:
         caplog.clear()
-        for partition, version in enumerate(versions):
-            assert maintainer.work(job(tmp_path, partition, version))["ok"]
+        clock.advance(60_000)  # what is known of the runs is old news
+        for partition in range(2):
+            assert maintainer.work(job(tmp_path, partition, versions[partition][number]))["ok"]
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
-    assert warnings_of_a_round() == []
+    assert warnings_of_a_round(2) == []
     Query(query.storage, run="second").open()
-    told = warnings_of_a_round()
+    told = warnings_of_a_round(3)
     assert len(told) == 2
     assert all("second (epoch 2)" in message for message in told)
     assert [str(job(tmp_path, 0, EMPTY)["open"]["url"]) in message for message in told] == [True, True]
-    assert warnings_of_a_round() == []
-    Query(query.storage, run="third").open()
-    assert ["third (epoch 3)" in message for message in warnings_of_a_round()] == [True, True]
+    assert warnings_of_a_round(4) == []
 
 
 def test_a_collection_of_an_empty_store_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -254,16 +255,17 @@ class Reports:
             assert self._changed.wait_for(lambda: len(self.all) >= count, timeout=60)
 
 
-NewQueue = Callable[[Path, float], MaintenanceQueue]
-"""Makes a queue whose process works in a directory and may be silent for some seconds; the test's end closes it."""
+NewQueue = Callable[..., MaintenanceQueue]
+"""Makes a queue whose process works in a directory and may be silent for some seconds, with a number of workers; the
+test's end closes it."""
 
 
 @pytest.fixture
 def new_queue() -> Iterator[NewQueue]:
     made: list[MaintenanceQueue] = []
 
-    def new(directory: Path, silence_s: float) -> MaintenanceQueue:
-        made.append(MaintenanceQueue(SystemClock(), str(directory), silence_s))
+    def new(directory: Path, silence_s: float, workers: int = 1) -> MaintenanceQueue:
+        made.append(MaintenanceQueue(SystemClock(), str(directory), silence_s, workers))
         return made[-1]
 
     yield new
@@ -271,7 +273,11 @@ def new_queue() -> Iterator[NewQueue]:
         queue.close()
 
 
-def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(tmp_path: Path, new_queue: NewQueue) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_that_hangs_in_storage_ends_and_the_other_one_is_done(
+    tmp_path: Path, new_queue: NewQueue, workers: int
+) -> None:
+    """With one worker the other one is done by the next process, with two beside it."""
     query = Query(Storage(str(tmp_path)))
     versions = [query.run_batches(query.open(partition), EMPTY, 6)[-1] for partition in range(2)]
     assert versions[0].attempt is not None
@@ -279,17 +285,25 @@ def test_a_job_that_hangs_in_storage_ends_and_the_next_one_is_done(tmp_path: Pat
     path = tmp_path / "0" / "0" / file_name(versions[0].attempt)
     path.unlink()
     os.mkfifo(path)
-    queue = new_queue(tmp_path, 8)
+    queue = new_queue(tmp_path, 120, workers)
     queue.start()
-    reports = Reports()
-    for partition, version in enumerate(versions):
-        queue.submit(partition, Job(job(tmp_path, partition, version), reports, list))
-    reports.wait_for(1)
+    hanging, other = Reports(), Reports()
+    for partition, reports in enumerate((hanging, other)):
+        queue.submit(partition, Job(job(tmp_path, partition, versions[partition]), reports, list))
+    if workers > 1:
+        other.wait_for(1)
+    with queue._changed:
+        queue._silence_s = 1.0
+        queue._changed.notify_all()
+    hanging.wait_for(1)
+    assert len(other.all) == workers - 1
     queue._silence_s = 120  # the next process may start slowly
-    reports.wait_for(2)
-    assert reports.all[0]["error"]["kind"] == "engine.deadline"
-    assert reports.all[1]["ok"]
-    assert queue.stats()["starts"] == 2
+    other.wait_for(1)
+    assert hanging.all[0]["error"]["kind"] == "engine.deadline"
+    assert other.all[0]["ok"]
+    while queue.stats()["starts"] < 2:
+        time.sleep(0)
+    assert queue.stats()["hanging"] == 0
 
 
 def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_path: Path, new_queue: NewQueue) -> None:
@@ -328,21 +342,10 @@ def test_what_a_killed_process_left_of_a_compaction_goes_when_the_next_one_start
     assert os.listdir(directory) == ["data.sock"]
 
 
-def test_a_job_that_takes_the_place_of_a_waiting_one_still_collects(tmp_path: Path) -> None:
-    query = Query(Storage(str(tmp_path)))
-    version = query.run_batches(query.open(), EMPTY, 1)[-1]
-    queue = MaintenanceQueue(SystemClock(), str(tmp_path), silence_s=60)
-    assert queue.submit(1, Job(job(tmp_path, 0, version, collect=True), Reports(), list))
-    assert not queue.submit(1, Job(job(tmp_path, 0, version, collect=False), Reports(), list))
-    assert queue._waiting[1].argument["collect"] is True
-    assert queue.submit(2, Job(job(tmp_path, 0, version, collect=False), Reports(), list))
-    assert queue._waiting[2].argument["collect"] is False
-
-
 def test_the_job_of_a_closed_store_keeps_its_turn_for_a_while(
     tmp_path: Path, new_queue: NewQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance_queue, "_LEFT_S", 0.0)
+    monkeypatch.setattr(maintenance_turns, "LEFT_S", 0.0)
     query = Query(Storage(str(tmp_path)))
     versions = [query.run_batches(query.open(partition), EMPTY, 1)[-1] for partition in range(3)]
     queue = new_queue(tmp_path, 60)
@@ -372,10 +375,14 @@ def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path:
             store.adopt(segment_from_json(report["segment"]))
         reports(report)
 
-    for handle, version in enumerate(versions[-2:]):
-        # two handles of one store: neither job takes the place of the other
-        argument = job(tmp_path, 0, version, collect=False)
-        queue.submit(handle, Job(argument, adopted, lambda: waiting_to_json(store)))
+    second = Job(job(tmp_path, 0, versions[-1], collect=False), adopted, lambda: waiting_to_json(store))
+
+    def ask_again() -> list[dict[str, Any]]:
+        # the first job is in work by now
+        assert queue.submit(0, second)
+        return waiting_to_json(store)
+
+    queue.submit(0, Job(job(tmp_path, 0, versions[-2], collect=False), adopted, ask_again))
     queue.start()
     reports.wait_for(2)
     assert [report["segment"] is not None for report in reports.all] == [True, False]
@@ -424,7 +431,7 @@ def test_the_segments_of_a_closed_store_are_stamped_for_an_hour(
     query = Query(Storage(str(tmp_path)))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
     clock = ManualClock(SystemClock().now_ms())
-    queue = MaintenanceQueue(clock, str(tmp_path), 60)
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=1)
     asked: list[float] = []
     monkeypatch.setattr(queue, "call_later", lambda store, delay_s, submit: asked.append(delay_s))
     opened = Sessions(Settings(), queue, clock, RandomIds())
@@ -445,7 +452,7 @@ def test_a_store_whose_segment_waits_is_asked_for_again_although_nobody_maintain
     monkeypatch.setattr(sessions, "_SHORTEST_STAMP_S", 0.0)
     query = Query(Storage(str(tmp_path)))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
-    queue = MaintenanceQueue(SystemClock(), str(tmp_path), 60)
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), 60, workers=1)
     submitted = threading.Semaphore(0)
     handed: list[Job] = []
     monkeypatch.setattr(queue, "submit", lambda store, one: (handed.append(one), submitted.release()))

@@ -163,7 +163,7 @@ def test_the_maintenance_process_merges_increments_and_later_versions_refer_to_t
     assert engine.call("maintain", store.handle, {})["ok"]
     while not list(store.directory.glob("*.seg")):
         assert engine.call("stats")["maintenance"]["failed"] == 0
-    while engine.call("stats")["maintenance"]["working_on"] is not None:
+    while engine.call("stats")["maintenance"]["working_on"]:
         pass
     for version in range(25, 27):
         attempt = store.commit(data, version, attempt, entries([put(b"k%d" % version, b"v")]))

@@ -1,0 +1,70 @@
+"""What became of maintenance jobs, in figures: for an engine's statistics, and for the next commit of each store."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+_MOST_UNREPORTED = 10_000
+"""Stores of which is remembered what nobody asked for yet; those of queries that have ended are forgotten first."""
+
+FIGURES = ("segments", "deleted_files", "deleted_bytes")
+
+
+class MaintenanceFigures:
+    """Adds up the reports of jobs. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._failed = 0
+        self._segments = 0
+        self._collected: Counter[str] = Counter()
+        self._last_error: dict[str, str] | None = None
+        self._stopped: str | None = None
+        self._busy_s = 0.0
+        self._unreported: OrderedDict[Hashable, Counter[str]] = OrderedDict()
+
+    def add(self, store: Hashable, report: Mapping[str, Any], seconds: float) -> None:
+        """Counts what a job of a store reported that took so long."""
+        collected = report.get("collected", {})
+        self._done += report["ok"]
+        self._failed += not report["ok"]
+        self._segments += report.get("segment") is not None
+        self._collected.update(collected)
+        self._last_error = report.get("error", self._last_error)
+        self._stopped = report.get("stopped", self._stopped)
+        self._busy_s += seconds
+        unreported = self._unreported.setdefault(store, Counter())
+        unreported["segments"] += report.get("segment") is not None
+        unreported["deleted_files"] += collected.get("delete_files", 0)
+        unreported["deleted_bytes"] += collected.get("delete_bytes", 0)
+        self._unreported.move_to_end(store)
+        while len(self._unreported) > _MOST_UNREPORTED:
+            self._unreported.popitem(last=False)
+
+    def fail_start(self, message: str) -> None:
+        """Notes that the process could not be started."""
+        self._last_error = {"kind": "engine.start", "message": message}
+
+    def pop(self, store: Hashable) -> dict[str, int]:
+        """What became of the store's files since the last call: segments written, files and bytes deleted."""
+        found = self._unreported.pop(store, Counter())
+        return {name: found[name] for name in FIGURES}
+
+    def stats(self) -> dict[str, Any]:
+        """Jobs done and failed, the time of all together, and what became of files.
+
+        `collected` adds up all collections: files and bytes that were deleted, or looked at and kept, by class.
+        """
+        return {
+            "done": self._done,
+            "failed": self._failed,
+            "segments": self._segments,
+            "deleted_files": self._collected["delete_files"],
+            "deleted_bytes": self._collected["delete_bytes"],
+            "collected": dict(sorted(self._collected.items())),
+            "collection_stopped": self._stopped,
+            "last_error": self._last_error,
+            "busy_ms": round(self._busy_s * 1000),
+        }

@@ -1,0 +1,174 @@
+"""Several maintenance jobs at once: workers, a turn for long merges, and deletions of many stores in one request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lamina.components import Clock
+from lamina.storage import Storage
+from lamina.store.collection.known_runs import KnownRuns, newer_run
+
+_PROGRESS_S = 1.0
+
+Progress = Callable[[int, int], None]
+
+
+class Turn(Enum):
+    """What a job may have to wait for before it goes on."""
+
+    LONG_MERGE = "long merge"
+    WORKER = "worker"
+
+
+class Deletion:
+    """Files that the collection of one store is to delete.
+
+    Args:
+        runs: of the checkpoint.
+        storage: of the checkpoint.
+        paths: of the files.
+    """
+
+    def __init__(self, runs: KnownRuns, storage: Storage, paths: Sequence[str]) -> None:
+        self.runs = runs
+        self.storage = storage
+        self.paths = paths
+        self.stopped: str | None = None
+        self.error: Exception | None = None
+
+    def outcome(self) -> str | None:
+        """Why nothing was deleted, or None where it was; raises what the storage raised."""
+        if self.error is not None:
+            raise self.error
+        return self.stopped
+
+
+def delete(deletions: Sequence[Deletion]) -> None:
+    """Deletes files of stores of one checkpoint, unless a newer run of the query is there by now."""
+    first = deletions[0]
+    try:
+        # what was known when the files were looked at may be old news
+        standing = first.runs.now()
+        if standing is not None and standing.newer is not None:
+            for deletion in deletions:
+                deletion.stopped = newer_run(standing.newer)
+        else:
+            first.storage.delete_many([path for deletion in deletions for path in deletion.paths])
+    except Exception as error:
+        # all of them ask again
+        for deletion in deletions:
+            deletion.error = error
+
+
+Steps = Generator[Turn | Deletion, None, dict[str, Any]]
+"""A job: where it yields something it goes on when its turn has come or the deletion is made; gives its report."""
+
+
+@dataclass
+class _Running:
+    """A job in work."""
+
+    number: int
+    steps: Steps
+
+
+class MaintenancePool:
+    """Works on several jobs at once.
+
+    1. At most `workers` threads work on jobs. A job that waits for others has none of them.
+    2. Long merges are made one after the other, in a thread of their own: short jobs always get through, and what
+       merges have in memory is bounded.
+    3. Collections that want to delete while files of their checkpoint are being deleted wait, and are next, all
+       together: one look at the runs and one request for many stores.
+
+    Args:
+        steps: begins a job, given what it hears progress by.
+        send: takes what is to be told of a job.
+        ended: called after each job.
+    """
+
+    def __init__(
+        self,
+        steps: Callable[[Mapping[str, Any], Progress], Steps],
+        workers: int,
+        send: Callable[[Mapping[str, Any]], None],
+        ended: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._steps = steps
+        self._send = send
+        self._ended = ended
+        self._clock = clock
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="lamina-maintenance")
+        self._long_merges = ThreadPoolExecutor(1, thread_name_prefix="lamina-long-merge")
+        self._lock = threading.Lock()
+        self._gathered: dict[KnownRuns, list[tuple[_Running, Deletion]]] = {}
+
+    def begin(self, job: Mapping[str, Any]) -> None:
+        """Works on a job as soon as a worker is free."""
+        number = int(job["number"])
+        sent = self._clock.monotonic()
+
+        def progress(done: int, _: int) -> None:
+            nonlocal sent
+            now = self._clock.monotonic()
+            if now - sent >= _PROGRESS_S:
+                sent = now
+                self._goes_on(number, done)
+
+        self._workers.submit(self._advance, _Running(number, self._steps(job, progress)))
+
+    def _advance(self, running: _Running) -> None:
+        try:
+            wait = next(running.steps)
+        except StopIteration as end:
+            self._send({"number": running.number, "report": end.value})
+            self._ended()
+            return
+        if isinstance(wait, Deletion):
+            self._delete(running, wait)
+            return
+        self._waits(running)
+        self._pool_of(wait).submit(self._resume, running)
+
+    def _pool_of(self, turn: Turn) -> ThreadPoolExecutor:
+        return self._long_merges if turn is Turn.LONG_MERGE else self._workers
+
+    def _resume(self, running: _Running) -> None:
+        self._goes_on(running.number, 0)
+        self._advance(running)
+
+    def _delete(self, running: _Running, deletion: Deletion) -> None:
+        with self._lock:
+            gathered = self._gathered.get(deletion.runs)
+            if gathered is not None:
+                # before whoever deletes now can say that it goes on
+                self._waits(running)
+                gathered.append((running, deletion))
+                return
+            self._gathered[deletion.runs] = []
+        self._delete_together(deletion.runs, [(running, deletion)])
+
+    def _delete_together(self, runs: KnownRuns, jobs: Sequence[tuple[_Running, Deletion]]) -> None:
+        for running, _ in jobs:
+            self._goes_on(running.number, 0)
+        delete([deletion for _, deletion in jobs])
+        with self._lock:
+            gathered = self._gathered.pop(runs)
+            if gathered:
+                self._gathered[runs] = []
+        if gathered:
+            self._workers.submit(self._delete_together, runs, gathered)
+        for running, _ in jobs:
+            self._workers.submit(self._advance, running)
+
+    def _goes_on(self, number: int, done: int) -> None:
+        self._send({"number": number, "progress": done})
+
+    def _waits(self, running: _Running) -> None:
+        self._send({"number": running.number, "waits": True})

@@ -1,0 +1,116 @@
+"""Whose turn it is: the jobs of stores that wait for the maintenance process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+COLLECTION_WAITS_S = 60.0
+"""A collection counts as asked for so much later: compactions go first, and no collection waits for ever."""
+
+LEFT_S = 300.0
+"""How long the job of a store that was closed waits for its turn: the store may be closed and opened for each batch."""
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Job:
+    """Maintenance of one store: what the process is told, and who hears what it reports.
+
+    `waiting` gives, as JSON, the finished segments that the store's next commit is to refer to. It is asked when the
+    job is sent: then the reports of all jobs before it were heard. `left` is when the store was closed, in seconds of
+    the clock.
+    """
+
+    argument: dict[str, Any]
+    report: Report
+    waiting: Callable[[], list[dict[str, Any]]]
+    left: float | None = None
+
+    @property
+    def collects(self) -> bool:
+        """Whether it collects after it has compacted."""
+        return bool(self.argument["collect"])
+
+
+@dataclass
+class _Waiting:
+    job: Job
+    asked: float
+
+
+class Turns:
+    """The jobs that wait. Not thread-safe.
+
+    1. A store has at most one compaction and one collection waiting. Asking again replaces them, and they keep their
+       turns. So stores take turns, however often one of them asks.
+    2. Who asked first goes first. A collection counts as asked for a minute later, so that compactions go before it,
+       but not for ever.
+    3. A collection compacts, too: it takes the store's waiting compaction with it.
+    """
+
+    def __init__(self) -> None:
+        self._compactions: OrderedDict[Hashable, _Waiting] = OrderedDict()
+        self._collections: OrderedDict[Hashable, _Waiting] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._compactions) + len(self._collections)
+
+    def add(self, store: Hashable, job: Job, now: float) -> bool:
+        """Lets a job wait; False where it took the place of one that was waiting."""
+        for waiting, collects in ((self._compactions, False), (self._collections, True)):
+            if store in waiting:
+                waiting[store].job = replace(job, argument={**job.argument, "collect": collects})
+        waiting = self._collections if job.collects else self._compactions
+        if store in waiting:
+            return False
+        waiting[store] = _Waiting(job, now)
+        return True
+
+    def put_back(self, store: Hashable, job: Job, now: float) -> None:
+        """Lets a job that was begun in vain wait before all others, unless the store has asked again."""
+        waiting = self._collections if job.collects else self._compactions
+        if store not in waiting:
+            waiting[store] = _Waiting(job, now)
+        waiting.move_to_end(store, last=False)
+
+    def leave(self, store: Hashable, report: Report, now: float) -> None:
+        """Says that the handle that hears `report` was closed: its jobs are dropped if their turn does not come
+        soon."""
+        for waiting in (self._compactions, self._collections):
+            found = waiting.get(store)
+            if found is not None and found.job.report == report:
+                found.job = replace(found.job, left=now)
+
+    def next(self, now: float, may_go: Callable[[Hashable, Job], bool]) -> tuple[Hashable, Job] | None:
+        """The job whose turn it is, which waits no longer; None where there is none.
+
+        Args:
+            may_go: whether a job of that store may be begun now.
+        """
+        compaction = self._first(self._compactions, now, may_go)
+        collection = self._first(self._collections, now, may_go)
+        if compaction is not None and (
+            collection is None
+            or self._compactions[compaction].asked <= self._collections[collection].asked + COLLECTION_WAITS_S
+        ):
+            return compaction, self._compactions.pop(compaction).job
+        if collection is None:
+            return None
+        self._compactions.pop(collection, None)
+        return collection, self._collections.pop(collection).job
+
+    @staticmethod
+    def _first(
+        waiting: OrderedDict[Hashable, _Waiting], now: float, may_go: Callable[[Hashable, Job], bool]
+    ) -> Hashable | None:
+        for store, found in list(waiting.items()):
+            left = found.job.left
+            if left is not None and now - left > LEFT_S:
+                del waiting[store]
+            elif may_go(store, found.job):
+                return store
+        return None

@@ -1,0 +1,192 @@
+"""Several maintenance jobs at once in one process: workers, long merges, and deletions of many stores together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from lamina.components import SystemClock
+from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn
+from lamina.storage import Storage
+from lamina.store import CheckpointState
+from lamina.store.collection.known_runs import KnownRuns
+from lamina.testing import Fault, FaultyBackend, ManualClock, SequenceIds
+
+PATIENCE_S = 60
+"""How long a test waits for what must come."""
+
+
+class Told:
+    """What a pool tells of its jobs."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._all: list[Mapping[str, Any]] = []
+
+    def __call__(self, told: Mapping[str, Any]) -> None:
+        with self._changed:
+            self._all.append(told)
+            self._changed.notify_all()
+
+    def wait_for(self, kind: str, *numbers: int) -> None:
+        """Waits until that was told of these jobs."""
+
+        def is_told() -> bool:
+            return {told["number"] for told in self._all if kind in told} >= set(numbers)
+
+        with self._changed:
+            assert self._changed.wait_for(is_told, PATIENCE_S), self._all
+
+    def reports(self) -> dict[int, Any]:
+        return {told["number"]: told["report"] for told in self._all if "report" in told}
+
+
+def pool_of(steps: Callable[[int], Steps], workers: int) -> tuple[MaintenancePool, Told]:
+    told = Told()
+
+    def begun(job: Mapping[str, Any], progress: Progress) -> Steps:
+        return steps(job["number"])
+
+    return MaintenancePool(begun, workers, told, lambda: None, SystemClock()), told
+
+
+def test_as_many_jobs_are_in_work_at_once_as_there_are_workers() -> None:
+    together = threading.Barrier(4)
+
+    def steps(number: int) -> Steps:
+        together.wait(PATIENCE_S)
+        return {"ok": True}
+        yield Turn.WORKER
+
+    pool, told = pool_of(steps, workers=4)
+    for number in range(8):
+        pool.begin({"number": number})
+    told.wait_for("report", *range(8))
+
+
+def test_long_merges_go_one_after_the_other_and_short_jobs_get_through() -> None:
+    free, merging = threading.Event(), threading.Semaphore(0)
+    at_once: list[int] = []
+
+    def steps(number: int) -> Steps:
+        if number < 4:
+            yield Turn.LONG_MERGE
+            at_once.append(number)
+            merging.release()
+            assert free.wait(PATIENCE_S)
+            yield Turn.WORKER
+        return {"ok": True}
+
+    pool, told = pool_of(steps, workers=2)
+    for number in range(8):
+        pool.begin({"number": number})
+    told.wait_for("waits", 0, 1, 2, 3)
+    told.wait_for("report", 4, 5, 6, 7)
+    assert merging.acquire(timeout=PATIENCE_S)
+    assert len(at_once) == 1
+    free.set()
+    told.wait_for("report", *range(4))
+    assert sorted(at_once) == [0, 1, 2, 3]
+
+
+class Gathering(FaultyBackend):
+    """A storage whose first deletion takes until it is told to go on."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.deleting, self.goes_on = threading.Event(), threading.Event()
+
+    def delete_many(self, paths: Any) -> None:
+        self.deleting.set()
+        assert self.goes_on.wait(PATIENCE_S)
+        super().delete_many(paths)
+
+
+class Checkpoint:
+    """A checkpoint with some files, and the run that maintains it."""
+
+    def __init__(self, name: str) -> None:
+        inner = Storage(f"memory://maintenance-pool/{name}")
+        self.backend = Gathering(inner._backend)
+        self.storage = Storage(inner.url, backend=self.backend)
+        self.state = self.opened("run")
+        self.runs = KnownRuns(self.state, SystemClock())
+        for number in range(6):
+            self.storage.publish(f"0/{number}/file", b"x")
+
+    def opened(self, run: str) -> CheckpointState:
+        return CheckpointState.open(self.storage, run_id=run, read_only=False, clock=SystemClock(), ids=SequenceIds())
+
+    def steps(self, number: int) -> Steps:
+        deletion = Deletion(self.runs, self.storage, [f"0/{number}/file"])
+        yield deletion
+        try:
+            return {"stopped": deletion.outcome()}
+        except Exception as error:
+            return {"error": str(error)}
+
+    def left(self) -> int:
+        return sum(self.storage.exists(f"0/{number}/file") for number in range(6))
+
+    def requests(self) -> list[str]:
+        return [operation for operation, _ in self.backend.calls]
+
+
+@pytest.fixture
+def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
+    return Checkpoint(request.node.name)
+
+
+def gather(checkpoint: Checkpoint, meanwhile: Callable[[], object] = lambda: None) -> dict[int, Any]:
+    """Six collections that delete, of which five come while the first one does; what they report."""
+    pool, told = pool_of(checkpoint.steps, workers=2)
+    checkpoint.backend.calls.clear()
+    pool.begin({"number": 0})
+    assert checkpoint.backend.deleting.wait(PATIENCE_S)
+    for number in range(1, 6):
+        pool.begin({"number": number})
+    told.wait_for("waits", *range(1, 6))
+    meanwhile()
+    checkpoint.backend.goes_on.set()
+    told.wait_for("report", *range(6))
+    return told.reports()
+
+
+def test_deletions_that_come_while_one_is_made_take_one_look_and_one_request_together(checkpoint: Checkpoint) -> None:
+    assert gather(checkpoint) == {number: {"stopped": None} for number in range(6)}
+    assert checkpoint.requests() == ["list", "delete_many", "list", "delete_many"]
+    assert checkpoint.left() == 0
+
+
+def test_a_newer_run_that_starts_before_a_deletion_is_made_stops_it(checkpoint: Checkpoint) -> None:
+    checkpoint.runs.recently()
+    reports = gather(checkpoint, lambda: checkpoint.opened("newer"))
+    assert reports[0] == {"stopped": None}
+    assert all("newer" in reports[number]["stopped"] for number in range(1, 6))
+    assert checkpoint.left() == 5
+
+
+def test_a_deletion_that_fails_fails_for_each_store_that_it_was_made_for(checkpoint: Checkpoint) -> None:
+    reports = gather(checkpoint, lambda: checkpoint.backend.inject(Fault("delete_many", "0/1", times=2)))
+    assert all("could not delete" in reports[number]["error"] for number in range(1, 6))
+    assert checkpoint.left() == 5
+
+
+def test_the_newest_run_is_looked_for_once_a_minute_and_not_after_a_newer_one_was_seen(checkpoint: Checkpoint) -> None:
+    clock = ManualClock(0)
+    runs = KnownRuns(checkpoint.state, clock)
+    checkpoint.backend.calls.clear()
+    for _ in range(3):
+        standing = runs.recently()
+        assert standing is not None and standing.newer is None
+    assert checkpoint.requests() == ["list"]
+    checkpoint.opened("newer")
+    checkpoint.backend.calls.clear()
+    clock.advance(60_000)
+    for look in (runs.recently, runs.now, runs.recently):
+        standing = look()
+        assert standing is not None and standing.newer is not None
+    assert checkpoint.requests() == ["list"]

@@ -1,0 +1,158 @@
+"""What maintenance of many stores on a remote storage costs in requests, counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.components import RandomIds, SystemClock
+from lamina.engine.maintenance import Maintainer
+from lamina.engine.maintenance_pool import MaintenancePool
+from lamina.engine.store_opener import OpenArgument
+from lamina.format import paths
+from lamina.settings import PREFIX
+from lamina.storage import Listed, LocalCache, Storage
+from lamina.store import StoreId, Version
+from lamina.store.versioned_store import VersionedStore
+from lamina.testing import FaultyBackend, ManualClock
+from tests.unit.store.aging import snapshots
+from tests.unit.store.writing import Query
+
+EMPTY = Version(0)
+STORES = 100
+PATIENCE_S = 120
+
+
+class Counting(FaultyBackend):
+    """A remote storage; its first deletion of a round is made once all stores were listed, as if it took so long."""
+
+    remote = True
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._changed = threading.Condition()
+        self._unlisted = 0
+
+    def begin_round(self, stores: int) -> None:
+        with self._changed:
+            self.calls.clear()
+            self._unlisted = stores
+
+    def counts(self) -> Counter[str]:
+        return Counter(operation for operation, _ in self.calls)
+
+    def list(self, directory: str) -> Sequence[Listed]:
+        found = super().list(directory)
+        with self._changed:
+            self._unlisted -= directory.startswith("0/")
+            self._changed.notify_all()
+        return found
+
+    def delete_many(self, names: Sequence[str]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._unlisted <= 0, PATIENCE_S)
+        super().delete_many(names)
+
+
+class Executor:
+    """Many stores of one query on a remote storage, and the maintenance process beside them."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.backend = Counting(Storage(str(directory / "bucket"))._backend)
+        monkeypatch.setattr("lamina.storage.storage.open_backend", lambda *_: self.backend)
+        copies = directory / "copies"
+        cache = LocalCache(str(copies), 1 << 30, paths.is_immutable)
+        self.settings = {"retention.minAgeMs": "0", "storage.cache.directory": str(copies)}
+        self.clock = ManualClock(SystemClock().now_ms() + 1000)
+        self.query = Query(
+            Storage("s3a://bucket/state", cache=cache), min_versions=3, clock=self.clock, retention__minAgeMs=0
+        )
+        self.stores: list[VersionedStore] = []
+        self.newest: list[Version] = []
+        self.maintainer = Maintainer(self.clock, RandomIds())
+
+    def open(self, stores: int, versions: int) -> None:
+        self.stores = [self.query.open(partition) for partition in range(stores)]
+        self.newest = [snapshots(self.query, store, versions)[-1] for store in self.stores]
+
+    def commit(self, stores: int) -> None:
+        for number in range(stores):
+            self.newest[number] = snapshots(self.query, self.stores[number], 1, self.newest[number])[-1]
+
+    def round(self, workers: int = 4) -> list[dict[str, Any]]:
+        """Collects all stores once."""
+        reports: list[dict[str, Any]] = []
+        done = threading.Semaphore(0)
+
+        def send(told: Any) -> None:
+            if "report" in told:
+                reports.append(told["report"])
+
+        pool = MaintenancePool(self.maintainer.steps, workers, send, done.release, self.clock)
+        for number, version in enumerate(self.newest):
+            argument = OpenArgument(
+                StoreId("s3a://bucket/state", 0, number, "default"),
+                {PREFIX + key: value for key, value in self.settings.items()},
+                {},
+                "run",
+                False,
+                2,
+                "4.3.0",
+                3,
+                (self.stores[0].identity.checkpoint, 1),
+            )
+            confirmed = {"version": version.version, "attempt": version.attempt}
+            pool.begin(
+                {"number": number, "open": argument.to_json(), "confirmed": confirmed, "collect": True, "waiting": []}
+            )
+        for _ in self.newest:
+            assert done.acquire(timeout=PATIENCE_S)
+        assert all(report["ok"] for report in reports), reports
+        return reports
+
+
+@pytest.fixture
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
+    return Executor(tmp_path, monkeypatch)
+
+
+def deleted(reports: Sequence[dict[str, Any]]) -> int:
+    return sum(report["collected"].get("delete_commit_files", 0) for report in reports)
+
+
+def test_a_store_that_changed_costs_little_more_than_its_listing(executor: Executor) -> None:
+    executor.open(STORES, versions=6)
+    executor.backend.begin_round(STORES)
+    assert deleted(executor.round()) == 2 * STORES
+    executor.commit(STORES)
+    executor.backend.begin_round(STORES)
+    assert deleted(executor.round()) == STORES
+    counts = executor.backend.counts()
+    assert counts.keys() == {"list", "delete_many"}
+    assert counts.total() <= 1.1 * STORES
+
+
+def test_a_store_that_rests_costs_nothing(executor: Executor) -> None:
+    executor.open(10, versions=6)
+    executor.backend.begin_round(10)
+    executor.round()
+    executor.backend.begin_round(0)
+    reports = executor.round()
+    assert executor.backend.calls == []
+    assert deleted(reports) == 0
+    executor.commit(2)
+    executor.backend.begin_round(2)
+    assert deleted(executor.round()) == 2
+    assert sum(path.startswith("0/") for operation, path in executor.backend.calls if operation == "list") == 2
+
+
+def test_the_runs_are_looked_at_once_for_all_stores_where_nothing_is_deleted(executor: Executor) -> None:
+    executor.open(10, versions=2)
+    executor.backend.begin_round(10)
+    assert deleted(executor.round()) == 0
+    assert executor.backend.calls.count(("list", paths.RUNS)) == 2  # and once for what was cut off there

@@ -1,0 +1,172 @@
+"""Whose job is next: stores take turns, compactions go first, and no store has two jobs in work."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.components import SystemClock
+from lamina.engine.maintenance_queue import MaintenanceQueue
+from lamina.engine.maintenance_turns import COLLECTION_WAITS_S, LEFT_S, Job, Turns
+from lamina.testing import ManualClock
+
+
+def ignore(report: dict[str, Any]) -> None:
+    """Nobody waits for the report."""
+
+
+def asked(collect: bool = False, url: str = "memory://a", confirmed: int = 1) -> Job:
+    return Job({"collect": collect, "open": {"url": url, "store": {}}, "confirmed": confirmed}, ignore, list)
+
+
+def order(turns: Turns, now: float = 0.0) -> list[tuple[Hashable, bool]]:
+    """The stores in their turn, and whether each one's job collects."""
+    found = []
+    while (following := turns.next(now, lambda store, job: True)) is not None:
+        found.append((following[0], following[1].collects))
+    return found
+
+
+def test_a_store_that_asks_often_gets_no_more_turns_than_others() -> None:
+    turns = Turns()
+    for now in range(10):
+        turns.add("often", asked(confirmed=now), now)
+    turns.add("once", asked(), 10)
+    turns.add("often", asked(confirmed=10), 11)
+    store, job = turns.next(12, lambda *_: True) or ("none", asked())
+    assert (store, job.argument["confirmed"]) == ("often", 10)
+    turns.add("often", asked(), 12)
+    assert order(turns) == [("once", False), ("often", False)]
+
+
+def test_compactions_go_before_collections_that_were_asked_for_a_minute_before_and_no_longer() -> None:
+    turns = Turns()
+    turns.add("collected", asked(collect=True), 0)
+    turns.add("compacted", asked(), COLLECTION_WAITS_S)
+    turns.add("late", asked(), COLLECTION_WAITS_S + 1)
+    assert order(turns) == [("compacted", False), ("collected", True), ("late", False)]
+
+
+def test_a_collection_takes_the_compaction_of_its_store_with_it_and_both_know_the_newest_version() -> None:
+    turns = Turns()
+    assert turns.add("store", asked(collect=True, confirmed=1), 0)
+    assert turns.add("store", asked(confirmed=2), COLLECTION_WAITS_S + 1)
+    assert not turns.add("store", asked(confirmed=3), COLLECTION_WAITS_S + 2)
+    store, job = turns.next(0, lambda *_: True) or ("none", asked())
+    assert (store, job.collects, job.argument["confirmed"]) == ("store", True, 3)
+    assert len(turns) == 0
+
+
+def test_a_compaction_that_was_asked_for_after_a_collection_leaves_it_its_turn() -> None:
+    turns = Turns()
+    turns.add("store", asked(collect=True), 0)
+    turns.add("store", asked(), 1)
+    assert order(turns) == [("store", False), ("store", True)]
+
+
+def test_a_store_whose_job_may_not_go_holds_up_no_other() -> None:
+    turns = Turns()
+    for store in ("first", "second"):
+        turns.add(store, asked(), 0)
+    following = turns.next(0, lambda store, job: store != "first")
+    assert following is not None and following[0] == "second"
+    assert order(turns) == [("first", False)]
+
+
+def test_a_job_that_was_begun_in_vain_is_the_next_one() -> None:
+    turns = Turns()
+    turns.add("other", asked(), 0)
+    turns.put_back("store", asked(), 1)
+    assert order(turns) == [("store", False), ("other", False)]
+
+
+def test_a_job_of_a_closed_store_waits_for_a_while_only() -> None:
+    turns = Turns()
+    turns.add("closed", asked(), 0)
+    turns.leave("closed", ignore, 0)
+    assert order(turns, LEFT_S + 1) == []
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(SystemClock().now_ms())
+
+
+def begin_all(queue: MaintenanceQueue) -> list[Hashable]:
+    """The stores whose jobs the process is to get now."""
+    begun = []
+    while (found := queue._begun()) is not None:
+        begun.append(found[1].store)
+    return begun
+
+
+def test_no_two_jobs_of_a_store_are_in_work_and_no_more_than_there_are_workers(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=3)
+    queue.submit("a", asked())
+    assert begin_all(queue) == ["a"]
+    for store in ("a", "b", "c", "d"):
+        queue.submit(store, asked())
+    assert begin_all(queue) == ["b", "c"]
+    queue._finish(2, {"ok": True})
+    assert begin_all(queue) == ["d"]
+    queue._finish(1, {"ok": True})
+    assert begin_all(queue) == ["a"]
+
+
+def test_a_job_that_waits_in_the_process_takes_no_worker_and_its_store_has_no_other(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=1)
+    for store in ("long", "short", "third"):
+        queue.submit(store, asked())
+    assert begin_all(queue) == ["long"]
+    queue._note({"number": 1, "waits": True})
+    queue.submit("long", asked())
+    assert begin_all(queue) == ["short"]
+    clock.advance(1_000_000)
+    queue._finish(2, {"ok": True})
+    assert queue._newly_hanging() == []
+    queue._note({"number": 1, "progress": 0})
+    assert begin_all(queue) == []
+
+
+def test_a_storage_in_which_half_of_the_workers_wait_for_an_answer_gets_no_more_of_them(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 600, workers=4)
+    for store in range(2):
+        queue.submit(store, asked(url="s3a://slow/a"))
+    assert begin_all(queue) == [0, 1]
+    clock.advance(20_000)
+    for store in range(2, 4):
+        queue.submit(store, asked(url="s3a://slow/b"))
+    for store in range(4, 6):
+        queue.submit(store, asked(url="s3a://other/a"))
+    assert begin_all(queue) == [4, 5]
+    queue._finish(1, {"ok": True})
+    assert begin_all(queue) == [2]
+
+
+def test_a_job_that_hangs_fails_alone_and_its_process_is_ended_when_nobody_else_works_there(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=4)
+    for store in ("hangs", "works"):
+        queue.submit(store, asked(url=f"memory://{store}"))
+    begin_all(queue)
+    clock.advance(60_000)
+    queue._note({"number": 2, "progress": 1})
+    assert [work.store for work in queue._newly_hanging()] == ["hangs"]
+    assert not queue._is_draining(clock.monotonic())
+    clock.advance(60_000)
+    queue._note({"number": 2, "progress": 2})
+    assert queue._newly_hanging() == []
+    # too long for what else there is to do
+    assert queue._is_draining(clock.monotonic())
+    queue.submit("new", asked())
+    assert begin_all(queue) == []
