@@ -88,6 +88,7 @@ class MaintenanceQueue:
         self._later: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._killed = False
         self._started = 0.0
+        self._looks_at = 0.0
 
     def start(self) -> None:
         """Starts the process and the thread that feeds it."""
@@ -105,14 +106,18 @@ class MaintenanceQueue:
         """Queues `job` for the store; False where it took the place of one that was waiting."""
         with self._changed:
             new = self._turns.add(store, job, self._clock.monotonic())
-            self._changed.notify_all()
+            # a commit that asks wakes nobody while all workers are busy: the end of a job looks for the next
+            if self._busy() < self._workers:
+                self._changed.notify_all()
             return new
 
     def call_later(self, store: Hashable, delay_s: float, submit: Callable[[], None]) -> None:
         """Calls `submit`, which may queue a job for the store, after `delay_s`, in place of an earlier call."""
         with self._changed:
-            self._later[store] = self._clock.monotonic() + delay_s, submit
-            self._changed.notify_all()
+            at = self._clock.monotonic() + delay_s
+            self._later[store] = at, submit
+            if at < self._looks_at:
+                self._changed.notify_all()
 
     def leave(self, store: Hashable, report: Report) -> None:
         """Says that the handle that hears `report` was closed: its waiting jobs are dropped if their turn does not come
@@ -198,7 +203,9 @@ class MaintenanceQueue:
                 begun = None if hanging else self._begun()
                 if not hanging and begun is None:
                     self._end_if_only_hanging()
-                    self._changed.wait(self._next_look())
+                    seconds = self._next_look()
+                    self._looks_at = float("inf") if seconds is None else self._clock.monotonic() + seconds
+                    self._changed.wait(seconds)
                     continue
                 process = self._process
             for work in hanging:
@@ -206,11 +213,15 @@ class MaintenanceQueue:
             if begun is not None and process is not None:
                 self._send(process, *begun)
 
+    def _busy(self) -> int:
+        """How many workers have a job."""
+        return sum(work.heard is not None for work in self._work.values())
+
     def _begun(self) -> tuple[int, _Work] | None:
         """The job whose turn it is, in work from now on; None where none is to begin now."""
         now = self._clock.monotonic()
         # what waits in the process takes none of its workers; what hangs has one for good
-        if sum(work.heard is not None for work in self._work.values()) >= self._workers or self._is_draining(now):
+        if self._busy() >= self._workers or self._is_draining(now):
             return None
         found = self._turns.next(now, self._may_go(now))
         if found is None:
