@@ -37,7 +37,7 @@ from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
 from lamina.store import CheckpointState, Collected, Store, StoreId, Version
-from lamina.store.collection.known_runs import KnownRuns
+from lamina.store.collection.known_others import KnownOthers
 from lamina.store.materialization.compaction import WORKING_PREFIX
 from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.versions.resolution import is_empty
@@ -66,7 +66,7 @@ class _Kept:
 
     argument: OpenArgument
     store: Store
-    runs: KnownRuns
+    runs: KnownOthers
     used: float
     in_work: bool = True
     stops: set[str] = field(default_factory=set)
@@ -93,7 +93,7 @@ class Maintainer:
         self._stores = StoreOpener(Settings.parse, clock, ids, jvm)
         self._lock = threading.Lock()
         self._kept: dict[StoreId, _Kept] = {}
-        self._runs: WeakValueDictionary[CheckpointState, KnownRuns] = WeakValueDictionary()
+        self._runs: WeakValueDictionary[CheckpointState, KnownOthers] = WeakValueDictionary()
         self._looked_for_idle = clock.monotonic()
         self._memory = MemoryBudget(SHORT_MERGES_BYTES)
 
@@ -202,7 +202,7 @@ class Maintainer:
             return kept
         store, checkpoint, _ = self._stores.open(argument)
         with self._lock:
-            runs = self._runs.setdefault(checkpoint, KnownRuns(checkpoint, self._clock))
+            runs = self._runs.setdefault(checkpoint, KnownOthers(checkpoint, self._clock))
             opened = self._kept[argument.store] = _Kept(argument, store, runs, now)
         return opened
 

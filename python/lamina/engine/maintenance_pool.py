@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.components import Clock
 from lamina.storage import Storage
-from lamina.store.collection.known_runs import KnownRuns, newer_run
+from lamina.store.collection.known_others import KnownOthers, newer_run
 
 _PROGRESS_S = 1.0
 
@@ -34,7 +34,7 @@ class Deletion:
         paths: of the files.
     """
 
-    def __init__(self, runs: KnownRuns, storage: Storage, paths: Sequence[str]) -> None:
+    def __init__(self, runs: KnownOthers, storage: Storage, paths: Sequence[str]) -> None:
         self.runs = runs
         self.storage = storage
         self.paths = paths
@@ -107,7 +107,7 @@ class MaintenancePool:
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="lamina-maintenance")
         self._long_merges = ThreadPoolExecutor(1, thread_name_prefix="lamina-long-merge")
         self._lock = threading.Lock()
-        self._gathered: dict[KnownRuns, list[tuple[_Running, Deletion]]] = {}
+        self._gathered: dict[KnownOthers, list[tuple[_Running, Deletion]]] = {}
 
     def begin(self, job: Mapping[str, Any]) -> None:
         """Works on a job as soon as a worker is free."""
@@ -154,7 +154,7 @@ class MaintenancePool:
             self._gathered[deletion.runs] = []
         self._delete_together(deletion.runs, [(running, deletion)])
 
-    def _delete_together(self, runs: KnownRuns, jobs: Sequence[tuple[_Running, Deletion]]) -> None:
+    def _delete_together(self, runs: KnownOthers, jobs: Sequence[tuple[_Running, Deletion]]) -> None:
         for running, _ in jobs:
             self._goes_on(running.number, 0)
         delete([deletion for _, deletion in jobs])

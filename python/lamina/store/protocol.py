@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.store.collection.collector import Judged
-from lamina.store.collection.known_runs import KnownRuns
+from lamina.store.collection.known_others import KnownOthers
 from lamina.store.materialization.materializer import Compacted, Merge
 from lamina.store.memory.budget import Share
 from lamina.store.model import Begin, Collected, CommitRequest, Committed, Feed, Load, StoreId, Version, VersionInfo
@@ -132,7 +132,7 @@ class Store(Protocol):
             progressed: called after each manifest that was read, since a first collection reads very many.
         """
 
-    def judge(self, confirmed: Version, runs: KnownRuns, progressed: Callable[[], None] = lambda: None) -> Judged:
+    def judge(self, confirmed: Version, runs: KnownOthers, progressed: Callable[[], None] = lambda: None) -> Judged:
         """What `collect` would do, by a look at the runs that stores of the checkpoint share and that may be old.
 
         Whoever deletes the files looks at the runs again before, and says afterwards that it has.

@@ -17,7 +17,7 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.store import feed
 from lamina.store.collection.collector import Collector, Judged
-from lamina.store.collection.known_runs import KnownRuns
+from lamina.store.collection.known_others import KnownOthers
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
 from lamina.store.files.store_files import StoreFiles
@@ -228,11 +228,12 @@ class VersionedStore:
             progressed=progressed,
         )
 
-    def judge(self, confirmed: Version, runs: KnownRuns, progressed: Callable[[], None] = lambda: None) -> Judged:
+    def judge(self, confirmed: Version, runs: KnownOthers, progressed: Callable[[], None] = lambda: None) -> Judged:
         return self._collector.judge(
             self._located(confirmed),
             runs.recently,
             again=runs.now,
+            pins=runs.pins,
             waiting=self._segments.names(),
             progressed=progressed,
         )

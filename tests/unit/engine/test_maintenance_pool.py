@@ -12,7 +12,7 @@ from lamina.components import SystemClock
 from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn
 from lamina.storage import Storage
 from lamina.store import CheckpointState
-from lamina.store.collection.known_runs import KnownRuns
+from lamina.store.collection.known_others import KnownOthers
 from lamina.testing import Fault, FaultyBackend, ManualClock, SequenceIds
 
 PATIENCE_S = 60
@@ -113,7 +113,7 @@ class Checkpoint:
         self.backend = Gathering(inner._backend)
         self.storage = Storage(inner.url, backend=self.backend)
         self.state = self.opened("run")
-        self.runs = KnownRuns(self.state, SystemClock())
+        self.runs = KnownOthers(self.state, SystemClock())
         for number in range(6):
             self.storage.publish(f"0/{number}/file", b"x")
 
@@ -177,7 +177,7 @@ def test_a_deletion_that_fails_fails_for_each_store_that_it_was_made_for(checkpo
 
 def test_the_newest_run_is_looked_for_once_a_minute_and_not_after_a_newer_one_was_seen(checkpoint: Checkpoint) -> None:
     clock = ManualClock(0)
-    runs = KnownRuns(checkpoint.state, clock)
+    runs = KnownOthers(checkpoint.state, clock)
     checkpoint.backend.calls.clear()
     for _ in range(3):
         standing = runs.recently()

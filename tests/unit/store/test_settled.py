@@ -7,7 +7,7 @@ from pathlib import Path
 from lamina.format.entries import PUT
 from lamina.storage import Storage
 from lamina.store import Version
-from lamina.store.collection.known_runs import KnownRuns
+from lamina.store.collection.known_others import KnownOthers
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing import ManualClock
 from tests.unit.store.aging import (
@@ -27,7 +27,7 @@ from tests.unit.store.writing import Query
 
 def collect(query: Query, store: VersionedStore, confirmed: Version) -> set[str]:
     """A collection as the maintenance process makes it; what it deleted."""
-    judged = store.judge(confirmed, KnownRuns(store._checkpoint, query.clock))
+    judged = store.judge(confirmed, KnownOthers(store._checkpoint, query.clock))
     judged.storage.delete_many(judged.paths)
     return deleted(judged.deleted())
 
@@ -98,7 +98,7 @@ def test_a_store_with_a_commit_that_nobody_built_on_is_settled_until_its_number_
 def test_a_store_whose_deletion_failed_is_not_settled(query: Query) -> None:
     store = query.open()
     _, won = lost_and_won(query, store)
-    judged = store.judge(won, KnownRuns(store._checkpoint, query.clock))
+    judged = store.judge(won, KnownOthers(store._checkpoint, query.clock))
     assert judged.paths
     assert not store.is_settled(won)
     judged.deleted()

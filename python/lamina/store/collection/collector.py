@@ -16,6 +16,8 @@ Rules (DESIGN section 8):
 6. What a commit refers to stays as long as the commit stays by rule 2 or by its age: a version may be committed in
    Spark's log long before anybody builds on it, and a reader may have opened it. Where such a commit cannot be read,
    nothing is deleted.
+7. What an attempt refers to that a pin names stays: another checkpoint needs it. Where a pin cannot be read, nothing is
+   deleted.
 
 Rule 4 in detail: the version made by a lineage's manifest M leaves the retained set when the manifest of version n +
 min_versions is published, n being the version after M's in the lineage, and not before n has been there for
@@ -29,6 +31,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest
@@ -36,7 +39,7 @@ from lamina.format.paths import CommitName, join, parse_name
 from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import COMMIT, FOREIGN, TEMPORARY, StoreFile
 from lamina.store.collection.footprints import footprints
-from lamina.store.collection.known_runs import newer_run
+from lamina.store.collection.known_others import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries
 from lamina.store.collection.lineage import RetainedLineage
 from lamina.store.collection.registry import Entry, Progressed, Registry
@@ -111,6 +114,7 @@ class Collector:
         standing: Callable[[], Standing | None],
         *,
         again: Callable[[], Standing | None] | None = None,
+        pins: Callable[[int], Sequence[Pin]] | None = None,
         waiting: Collection[str] = (),
         progressed: Progressed = lambda: None,
     ) -> Judged:
@@ -120,6 +124,7 @@ class Collector:
             confirmed: the newest version that a streaming open built on, with its attempt.
             standing: tells how this run stands among the others, perhaps as it was a while ago; None for readers.
             again: tells it as it is now.
+            pins: gives the checkpoint's pins, for this minimum age; by default they are read.
             waiting: names of finished segments that the next commit is to refer to.
             progressed: called after each version of the lineage that was followed, and each manifest that was read.
         Raises:
@@ -149,7 +154,9 @@ class Collector:
         lineage = self._followed(newest, confirmed.version, listing, now, progressed)
         if lineage is None:
             return Judged.stopped(storage, "the lineage of the retained versions cannot be followed")
+        found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
+        verdicts = self._without_pinned(verdicts, found, progressed)
         self._registry.keep(listing, len(lineage.entries))
         self._others = {name: names for name, names in self._others.items() if name in listing}
         shares = collects_shared(self._files.identity)
@@ -255,6 +262,21 @@ class Collector:
         # a storage that tells no times (0) gives no reason to think that anything is old
         young = age < self._retention.min_age_ms or file.entry.modified_ms <= 0
         return verdict(WAIT if young else DELETE, age, reason)
+
+    def _without_pinned(
+        self, verdicts: Sequence[Verdict], pins: Sequence[Pin], progressed: Progressed
+    ) -> list[Verdict]:
+        """`verdicts`, and what pinned attempts refer to is kept."""
+        there = {verdict.path for verdict in verdicts}
+        pinned = {file_name(attempt): pin.id for pin in pins for attempt in pin.of(self._files.identity)}
+        self._learn_others([name for name in pinned if name in there and name not in self._others], progressed)
+        needed = {name: pin for commit, pin in pinned.items() for name in (commit, *self._others.get(commit, ()))}
+        return [
+            replace(verdict, action=KEEP, reason=f"pin {needed[verdict.path]} needs it")
+            if verdict.path in needed and verdict.action != KEEP
+            else verdict
+            for verdict in verdicts
+        ]
 
     def _learn_others(self, names: Sequence[str], progressed: Progressed) -> None:
         """Learns what commits off the lineage, which themselves are kept or wait, refer to."""

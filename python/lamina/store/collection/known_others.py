@@ -1,22 +1,26 @@
-"""What is known of the runs of one checkpoint: one look at them is shared by its stores."""
+"""What is known of others of one checkpoint, runs and pins: one look at them is shared by its stores."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
-from lamina.checkpoint import QueryRun
+from lamina.checkpoint import Pin, QueryRun, read_pins
 from lamina.components import Clock
 from lamina.store.versions.checkpoint_state import CheckpointState, Standing
 
 RECENT_S = 60.0
 """How old a look may be that only saves work: as long as Spark's interval of maintenance is by default."""
 
+_LEAST_AGE_MS = 20_000
 
-class KnownRuns:
-    """How one run stands among the others of its checkpoint. Thread-safe.
 
-    A look of before spares collections of a run that is not the newest one any more. It never allows a deletion: a
-    newer run may have started since, and may have been rewound to what this one does not retain.
+class KnownOthers:
+    """How one run stands among the others of its checkpoint, and what other checkpoints need of it. Thread-safe.
+
+    A look at the runs from before spares collections of a run that is not the newest one any more. It never allows a
+    deletion: a newer run may have started since, and may have been rewound to what this one does not retain. Pins may
+    be known from before: they name what is retained when they are made, and that is not deleted for the minimum age.
     """
 
     def __init__(self, checkpoint: CheckpointState, clock: Clock) -> None:
@@ -25,6 +29,8 @@ class KnownRuns:
         self._looking = threading.Lock()
         self._known: Standing | None = None
         self._looked = 0.0
+        self._pins: Sequence[Pin] = ()
+        self._looked_at_pins: float | None = None
 
     def recently(self) -> Standing | None:
         """As it was a minute ago at most; None for readers. Whoever comes while somebody looks waits for that look.
@@ -46,12 +52,30 @@ class KnownRuns:
         with self._looking:
             return self._look()
 
+    def pins(self, min_age_ms: int) -> Sequence[Pin]:
+        """The pins, as they were a minute ago at most, or half the minimum age, if that is shorter.
+
+        Raises:
+            LaminaError: `file.damaged`, `file.version`, `storage.*`.
+        """
+        with self._looking:
+            began = self._clock.monotonic()
+            if self._looked_at_pins is None or began - self._looked_at_pins >= _pins_last_s(min_age_ms):
+                self._pins = read_pins(self._checkpoint.storage)
+                self._looked_at_pins = began
+            return self._pins
+
     def _look(self) -> Standing | None:
         if self._known is None or self._known.newer is None:
             began = self._clock.monotonic()
             self._known = self._checkpoint.standing()
             self._looked = began
         return self._known
+
+
+def _pins_last_s(min_age_ms: int) -> float:
+    """How old a look at the pins may be: so short a minimum age as some tests set protects nothing anyhow."""
+    return min(RECENT_S, max(min_age_ms, _LEAST_AGE_MS) / 2000)
 
 
 def newer_run(run: QueryRun) -> str:
