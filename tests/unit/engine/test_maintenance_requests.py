@@ -134,7 +134,8 @@ def test_a_store_that_changed_costs_little_more_than_its_listing(executor: Execu
     assert deleted(executor.round()) == STORES
     counts = executor.backend.counts()
     assert counts.keys() == {"list", "delete_many"}
-    assert counts.total() <= 1.1 * STORES
+    # besides: looks at runs, pins and leftovers, and a few deletions, which do not grow with the stores
+    assert counts.total() <= STORES + 20
 
 
 def test_a_store_that_rests_costs_nothing(executor: Executor) -> None:
