@@ -125,7 +125,7 @@ final class LiveTable(
   /** Whether the rows are those of `attempt`, or of one with the same base and the same changes. */
   def holdsRowsOf(attempt: Option[String]): Boolean = {
     val wanted = Attempts.content(attempt)
-    position.content == wanted || (!isBusy && sibling(wanted).exists(isTwin))
+    position.content == wanted || sibling(wanted).exists(isTwin)
   }
 
   private def sibling(content: String): Option[Sibling] =
