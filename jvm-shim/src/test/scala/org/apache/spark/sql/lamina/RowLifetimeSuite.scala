@@ -231,6 +231,8 @@ class RowLifetimeSuite extends ProviderFixture {
     val second = commit(provider, 1, base)(put(_, rows.map { case (at, _) => at -> -1 }: _*))
     commit(provider, 2, second)(put(_, rows.map { case (at, _) => at -> -2 }: _*))
     def dead: Long = live.synchronized(live.table.memory.deadBytes)
+    // on this thread, since the reclaimer may not have come to it yet
+    while (live.synchronized(live.reclaim(1))) ()
     assert(dead == 0, "a reader is there")
     task.markTaskCompleted(None)
     eventually(timeout(60.seconds))(assert(dead > 0))
