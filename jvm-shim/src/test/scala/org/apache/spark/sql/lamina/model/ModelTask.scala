@@ -189,11 +189,13 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
   /** As PySpark calls stores: its task waits, unless it is killed, and then ends before the call does. */
   private def onOtherThread(call: => Unit): Unit = {
     val outcome = new AtomicReference[Option[Throwable]]
+    model.atWork.incrementAndGet()
     threads.start(s"Python's thread of task $number") {
       TaskContext.setTaskContext(context)
       val failure =
         try { call; None }
         catch { case error: Throwable => Some(error) }
+        finally { model.atWork.decrementAndGet(); () }
       outcome.set(failure)
       if (context.isCompleted()) failure.foreach(checkReason)
     }
