@@ -27,6 +27,12 @@ RUNNING = "a table of a query that runs is not evicted"
 NO_WAIT = "nobody waits for ever"
 OTHER_TABLE = "values of a key that a reader has open are refused when its upgrade has gone on with another table"
 
+THREADS_THAT_STAY = (
+    "after all of its listeners",
+    "although the user's function has renamed it",
+    "however deep its stack is",
+)
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -62,7 +68,8 @@ MUTANTS = [
         "Opens.scala",
         "if (taskThread == null) action() else",
         "if (taskThread == null || taskThread.isAlive) action() else",
-        (KEEPS_BYTES,),
+        tuple(f"rows that a task has read stay until its thread has left it, {how}" for how in THREADS_THAT_STAY),
+        "RowLifetimeSuite.scala",
     ),
     Mutant(
         "space_of_rows_is_used_again_at_once",
