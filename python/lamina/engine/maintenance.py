@@ -55,8 +55,8 @@ _SWEEP_S = 5.0
 LONG_BYTES = 8 << 20
 """A merge of more takes its turn among such merges, one after the other, and none of the workers."""
 
-SHORT_MERGES_BYTES = 96 << 20
-"""What the other merges have in memory together: as much as a long one."""
+SHORT_MERGES_BYTES = 64 << 20
+"""What the other merges have in memory together; where all of them would wait for more, one goes beyond it."""
 
 
 @dataclass

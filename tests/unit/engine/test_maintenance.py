@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from lamina.components import RandomIds, SystemClock
-from lamina.engine import maintenance_turns, sessions
+from lamina.engine import maintenance, maintenance_turns, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
+from lamina.engine.maintenance_pool import Deletion, Turn
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import segment_from_json, segment_to_json, waiting_to_json
@@ -160,6 +161,22 @@ def test_a_segment_that_no_commit_refers_to_yet_is_not_merged_again(tmp_path: Pa
     # the engine had not heard of it when the next version was committed, and asks again
     second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False, waiting=[first]))["segment"]
     assert second is None
+
+
+@pytest.mark.parametrize(("collect", "turns"), [(False, [Turn.LONG_MERGE]), (True, [Turn.LONG_MERGE, Turn.WORKER])])
+def test_a_merge_of_many_bytes_waits_for_its_turn_and_the_collection_after_it_for_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collect: bool, turns: list[Turn]
+) -> None:
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    size = sum(path.stat().st_size for path in (tmp_path / "0" / "0").iterdir())
+
+    def waits(long_bytes: int) -> list[Turn | Deletion]:
+        monkeypatch.setattr(maintenance, "LONG_BYTES", long_bytes)
+        return list(Maintainer(SystemClock(), RandomIds()).steps(job(tmp_path, 0, version, collect=collect)))
+
+    assert waits(100) == turns
+    assert waits(size) == []
 
 
 def test_a_segment_that_the_engine_does_not_wait_for_any_more_is_merged_anew(tmp_path: Path) -> None:

@@ -170,3 +170,31 @@ def test_a_job_that_hangs_fails_alone_and_its_process_is_ended_when_nobody_else_
     assert queue._is_draining(clock.monotonic())
     queue.submit("new", asked())
     assert begin_all(queue) == []
+
+
+@pytest.mark.parametrize("hung", [False, True], ids=["it died", "it was killed since a job hung"])
+def test_of_a_process_that_ended_only_jobs_that_cannot_have_been_the_reason_begin_anew(
+    tmp_path: Path, clock: ManualClock, hung: bool
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=4)
+    failed: list[tuple[str, str]] = []
+    for store in ("working", "waiting"):
+
+        def report(told: dict[str, Any], store: str = store) -> None:
+            failed.append((store, told["error"]["kind"]))
+
+        queue.submit(store, Job(asked().argument, report, list))
+    begin_all(queue)
+    queue._note({"number": 2, "waits": True})
+    if hung:
+        clock.advance(60_000)
+        for work in queue._newly_hanging():
+            queue._report(work, {"ok": False, "error": queue._silent()})
+        queue._killed = True
+    queue._lost(-9)
+    if hung:
+        assert failed == [("working", "engine.deadline")]
+        assert begin_all(queue) == ["waiting"]
+    else:
+        assert failed == [("working", "engine.lost"), ("waiting", "engine.lost")]
+        assert begin_all(queue) == []

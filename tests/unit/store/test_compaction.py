@@ -17,6 +17,7 @@ from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
 from lamina.store import Compacted, Segment, Version
 from lamina.store.materialization.tiers import pick
+from lamina.store.memory.budget import MemoryBudget
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions import chain
 from lamina.testing import Effect, Fault, FaultyBackend, ManualClock, MemoryBackend
@@ -467,3 +468,35 @@ def test_rows_are_the_same_whichever_way_a_version_was_built() -> None:
     store.adopt(compact(store, versions[-1]).segment)
     after = query.commit(store, versions[-1], {})
     assert rows_of(query.open().load(after, have=None, read_only=True)) == plain
+
+
+def test_a_merge_takes_room_for_what_it_reads_and_no_more_than_it_can_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query()
+    store = query.open()
+    version = query.run_batches(store, Version(0), 6)[-1]
+    peaks = []
+    for most in (1 << 20, 700):
+        monkeypatch.setattr("lamina.store.materialization.compaction.MERGE_BYTES", most)
+        budget = MemoryBudget()
+        again = query.open()
+        again.confirm(version)
+        merge = again.plan_compaction()
+        assert merge is not None and merge.bytes > 0
+        merge.run(None, budget.share())
+        peaks.append(budget.stats()["peak_bytes"])
+        assert budget.stats()["held_bytes"] == 0
+    assert peaks[0] > 700
+    assert peaks[1] == 700
+
+
+def test_a_merge_that_fails_gives_its_room_back() -> None:
+    query = Query()
+    store = query.open()
+    store.confirm(query.run_batches(store, Version(0), 6)[-1])
+    merge, budget = store.plan_compaction(), MemoryBudget()
+    assert merge is not None
+    query.faults.inject(Fault("publish"))
+    with fails_with("storage.failed"):
+        merge.run(None, budget.share())
+    assert budget.stats()["peak_bytes"] > 0
+    assert budget.stats()["held_bytes"] == 0
