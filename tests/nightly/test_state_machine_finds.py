@@ -14,11 +14,10 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from lamina.errors import LaminaError
 from lamina.storage import Storage
 from lamina.store import Version
-from lamina.store.collection import classes, collector, registry
+from lamina.store.collection import classes, footprints
 from lamina.store.collection.collector import Collector
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
-from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization import merging as merge
 from lamina.store.materialization.compaction import Compaction
 from lamina.store.versions import arbitration, chain
@@ -102,12 +101,11 @@ def a_collection_tells_the_time_when_it_has_looked(patch: pytest.MonkeyPatch) ->
 
 
 def collection_forgets_what_versions_refer_to(patch: pytest.MonkeyPatch) -> None:
-    for module in (registry, collector):
-        patch.setattr(module, "footprint", lambda files, attempt: [file_name(attempt)])
+    patch.setattr(footprints, "footprint", lambda files, attempt: [file_name(attempt)])
 
 
 def collection_forgets_what_commits_above_stand_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Collector, "_needed_by", lambda *_: [])
+    patch.setattr(Collector, "_learn_others", lambda *_: None)
 
 
 def an_executor_of_an_older_run_collects(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +119,7 @@ def an_executor_of_an_older_run_collects(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_ever_collected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StoreFiles, "delete", lambda *_: None)
+    patch.setattr(Storage, "delete_many", lambda *_: None)
 
 
 def collection_leaves_what_was_cut_off(patch: pytest.MonkeyPatch) -> None:

@@ -98,10 +98,6 @@ class StoreFiles:
         """Gives a file a new time of publication; False where the storage cannot."""
         return self.storage.stamp(self._path(name))
 
-    def delete(self, names: Sequence[str]) -> None:
-        """Deletes files."""
-        self.storage.delete_many([self._path(name) for name in names])
-
     def open_commit(self, attempt: str) -> Opened:
         """The manifest of an attempt that wrote a file of its own.
 
