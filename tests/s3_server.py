@@ -141,6 +141,7 @@ class FaultyProxy:
             self._answered.notify_all()
 
     def end(self) -> None:
+        """A request is about to be answered: its client may send the next one before the answer is written."""
         with self.lock:
             self.under_way -= 1
 
@@ -170,27 +171,23 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             pass
 
         def serve(self) -> None:
-            proxy.begin()
-            try:
-                self.carry_out()
-            finally:
-                proxy.end()
-
-        def carry_out(self) -> None:
             parts = urlsplit(self.path)
             headers = {name.lower(): value for name, value in self.headers.items()}
             request = Request(self.command, parts.path, parse_qs(parts.query, keep_blank_values=True), headers=headers)
             trouble = proxy.take(request) or Trouble("")
+            proxy.begin()
             length = int(self.headers.get("Content-Length") or 0)
             if trouble.cut:
                 self.rfile.read(length // 2)
                 self.record(request, 0)
+                proxy.end()
                 self.break_off()
                 return
             body = self._chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
             if trouble.status:
                 answer = _ERROR.format(code=trouble.code).encode()
                 self.record(request, 0)
+                proxy.end()
                 self.answer(trouble.status, [("Content-Type", "application/xml")], answer, trouble)
                 return
             if trouble.until:
@@ -207,6 +204,7 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             self.record(request, 0 if self.command == "HEAD" else len(answer))
             if trouble.delay:
                 proxy.wait(trouble.delay)
+            proxy.end()
             if trouble.lose:
                 self.break_off()
             else:

@@ -155,8 +155,10 @@ def test_parts_of_an_upload_are_sent_side_by_side_and_joined_in_order(server: S3
 
 def test_ranges_of_a_large_object_are_read_side_by_side_and_joined_in_order(server: S3Server, storage: Storage) -> None:
     storage.publish("f", blocks(20))
+    server.proxy.forget()
     server.proxy.inject(Trouble("GET", until=3))
     assert bytes(storage.read("f", 20 << 20)) == b"".join(blocks(20))
+    assert len(server.proxy.requests) == 5
 
 
 def test_no_more_connections_are_used_than_are_allowed(server: S3Server) -> None:
