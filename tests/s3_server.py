@@ -48,8 +48,8 @@ class Trouble:
 
     `status` and `code`: this error instead of an answer. `cut`: the connection ends in the middle of the request's
     body. `lose`: the request is carried out, and the connection ends without an answer. `cut_answer`: half of the
-    answer's body is sent. `delay`: seconds before the answer. `until`: the answer waits for the end of so many others
-    of its operation. `body`: this answer instead of the server's.
+    answer's body is sent. `delay`: seconds before the answer. `until`: the request is carried out once there were
+    so many others of its operation. `body`: this answer instead of the server's.
     """
 
     operation: str
@@ -149,11 +149,10 @@ class FaultyProxy:
         self._ended.wait(seconds)
 
     def wait_for(self, operation: str, times: int) -> None:
-        """Waits for the end of so many other requests of an operation; not for ever, so that the test fails."""
+        """Waits until there were so many requests of an operation; not for ever, so that the test fails."""
         with self.lock:
-            others = [request.operation for request in self.requests].count(operation)
             self._answered.wait_for(
-                lambda: [request.operation for request in self.requests].count(operation) >= others + times, 30
+                lambda: sum(request.operation == operation for request in self.requests) >= times, 30
             )
 
     def close(self) -> None:

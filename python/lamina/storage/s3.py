@@ -23,7 +23,7 @@ from lamina.storage.remote import FsspecBackend
 CONFLICTS = 10
 """Tries of a conditional write that the storage refuses since another one is in progress; each is a round trip."""
 
-_PART_BYTES = 16 << 20
+_PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
 """Of an upload in parts, 10,000 at most. With the part that is gathered they are what an upload may have in memory."""
 
