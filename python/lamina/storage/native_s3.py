@@ -31,8 +31,8 @@ _PUT_BYTES = 1 << 20
 _AT_ONCE = 8
 """Requests of one read that run side by side."""
 
-_OUT_OF_ORDER = re.compile(r"status code: 5\d\d|HTTP error")
-"""In what obstore says of a server or a connection that failed in all tries."""
+_OUT_OF_ORDER = re.compile(r"Error performing .*(status code: 5\d\d|HTTP error)")
+"""In what obstore says of a server or a connection that failed in all tries; a listing that breaks off has none."""
 
 _ELSEWHERE = re.compile(r"redirect|AuthorizationHeaderMalformed|PermanentRedirect")
 """In what obstore says of a bucket in another region."""

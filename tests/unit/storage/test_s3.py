@@ -128,6 +128,12 @@ def test_a_body_that_breaks_off_while_it_is_read_is_read_again(server: S3Server,
     assert bytes(storage.read_range("f", 5, 1000)) == b"\0" * 1000
 
 
+def test_a_listing_that_breaks_off_is_asked_for_again(server: S3Server, storage: Storage) -> None:
+    storage.publish("d/f", b"hello")
+    server.proxy.inject(Trouble("GET list-type", cut_answer=True))
+    assert [entry.name for entry in storage.list("d")] == ["f"]
+
+
 def test_a_publication_whose_answer_was_lost_is_there_once_and_whole(server: S3Server, storage: Storage) -> None:
     server.proxy.inject(Trouble("PUT", lose=True))
     storage.publish("f", b"hello")
