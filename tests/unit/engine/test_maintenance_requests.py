@@ -16,7 +16,7 @@ from lamina.engine.maintenance_pool import MaintenancePool
 from lamina.engine.store_opener import OpenArgument
 from lamina.format import paths
 from lamina.settings import PREFIX
-from lamina.storage import Listed, LocalCache, Storage
+from lamina.storage import LocalCache, Storage
 from lamina.store import StoreId, Version
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing import FaultyBackend, ManualClock
@@ -29,34 +29,32 @@ PATIENCE_S = 120
 
 
 class Counting(FaultyBackend):
-    """A remote storage; its first deletion of a round is made once all stores were listed, as if it took so long."""
+    """A remote storage; the first deletion of a round is made once so many others wait, as if it took so long."""
 
     remote = True
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self._changed = threading.Condition()
-        self._unlisted = 0
+        self._missing = 0
 
-    def begin_round(self, stores: int) -> None:
+    def begin_round(self, others: int) -> None:
         with self._changed:
             self.calls.clear()
-            self._unlisted = stores
+            self._missing = others
+
+    def one_waits(self) -> None:
+        with self._changed:
+            self._missing -= 1
+            self._changed.notify_all()
 
     def counts(self) -> Counter[str]:
         return Counter(operation for operation, _ in self.calls)
 
-    def list(self, directory: str) -> Sequence[Listed]:
-        found = super().list(directory)
+    def delete_many(self, paths: Sequence[str]) -> None:
         with self._changed:
-            self._unlisted -= directory.startswith("0/")
-            self._changed.notify_all()
-        return found
-
-    def delete_many(self, names: Sequence[str]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._unlisted <= 0, PATIENCE_S)
-        super().delete_many(names)
+            assert self._changed.wait_for(lambda: self._missing <= 0, PATIENCE_S)
+        super().delete_many(paths)
 
 
 class Executor:
@@ -84,16 +82,19 @@ class Executor:
         for number in range(stores):
             self.newest[number] = snapshots(self.query, self.stores[number], 1, self.newest[number])[-1]
 
-    def round(self, workers: int = 4) -> list[dict[str, Any]]:
-        """Collects all stores once."""
+    def round(self, deleting: int = 0) -> list[dict[str, Any]]:
+        """Collects all stores once, of which so many delete something, all but the first together."""
+        self.backend.begin_round(deleting - 1)
         reports: list[dict[str, Any]] = []
         done = threading.Semaphore(0)
 
         def send(told: Any) -> None:
-            if "report" in told:
+            if "waits" in told:
+                self.backend.one_waits()
+            elif "report" in told:
                 reports.append(told["report"])
 
-        pool = MaintenancePool(self.maintainer.steps, workers, send, done.release, self.clock)
+        pool = MaintenancePool(self.maintainer.steps, 4, send, done.release, self.clock)
         for number, version in enumerate(self.newest):
             argument = OpenArgument(
                 StoreId("s3a://bucket/state", 0, number, "default"),
@@ -127,11 +128,9 @@ def deleted(reports: Sequence[dict[str, Any]]) -> int:
 
 def test_a_store_that_changed_costs_little_more_than_its_listing(executor: Executor) -> None:
     executor.open(STORES, versions=6)
-    executor.backend.begin_round(STORES)
-    assert deleted(executor.round()) == 2 * STORES
+    assert deleted(executor.round(STORES)) == 2 * STORES
     executor.commit(STORES)
-    executor.backend.begin_round(STORES)
-    assert deleted(executor.round()) == STORES
+    assert deleted(executor.round(STORES)) == STORES
     counts = executor.backend.counts()
     assert counts.keys() == {"list", "delete_many"}
     # besides: looks at runs, pins and leftovers, and a few deletions, which do not grow with the stores
@@ -140,20 +139,16 @@ def test_a_store_that_changed_costs_little_more_than_its_listing(executor: Execu
 
 def test_a_store_that_rests_costs_nothing(executor: Executor) -> None:
     executor.open(10, versions=6)
-    executor.backend.begin_round(10)
-    executor.round()
-    executor.backend.begin_round(0)
+    executor.round(10)
     reports = executor.round()
     assert executor.backend.calls == []
     assert deleted(reports) == 0
     executor.commit(2)
-    executor.backend.begin_round(2)
-    assert deleted(executor.round()) == 2
+    assert deleted(executor.round(2)) == 2
     assert sum(path.startswith("0/") for operation, path in executor.backend.calls if operation == "list") == 2
 
 
 def test_the_runs_are_looked_at_once_for_all_stores_where_nothing_is_deleted(executor: Executor) -> None:
     executor.open(10, versions=2)
-    executor.backend.begin_round(10)
     assert deleted(executor.round()) == 0
     assert executor.backend.calls.count(("list", paths.RUNS)) == 2  # and once for what was cut off there
