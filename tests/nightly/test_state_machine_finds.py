@@ -212,7 +212,7 @@ FOUND_BY: dict[Break, tuple[str, ...]] = {
     collection_counts_the_largest_number_as_newest: (RESTORES,),
     collection_keeps_one_version_less: (RESTORES,),
     collection_forgets_what_versions_refer_to: (RESTORES,),
-    collection_looks_at_no_age: ("collect_slowly",),
+    collection_looks_at_no_age: ("collect_slowly", REFERENCES),
     a_collection_tells_the_time_when_it_has_looked: (REFERENCES,),
     collection_forgets_what_commits_above_stand_on: (REFERENCES,),
     an_executor_of_an_older_run_collects: ("collect_by_a_zombie",),

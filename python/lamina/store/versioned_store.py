@@ -181,7 +181,7 @@ class VersionedStore:
             except LaminaError as error:
                 if error.kind not in ("file.damaged", "file.missing", "file.identity"):
                     raise
-                compacted = self._materializer.rebuilt(references, self._loader.entries(opened), progress)
+                compacted = self._materializer.rebuilt(references, self._loader.entries(opened), progress, share)
             self._looked_at(confirmed)
             return compacted
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from lamina.errors import LaminaError
 from lamina.format.container import verify
 from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
 from lamina.store import Compacted, Segment, Version
+from lamina.store.materialization.compaction import Compaction
 from lamina.store.materialization.tiers import pick
 from lamina.store.memory.budget import MemoryBudget
 from lamina.store.versioned_store import VersionedStore
@@ -498,5 +500,21 @@ def test_a_merge_that_fails_gives_its_room_back() -> None:
     query.faults.inject(Fault("publish"))
     with fails_with("storage.failed"):
         merge.run(None, budget.share())
+    assert budget.stats()["peak_bytes"] > 0
+    assert budget.stats()["held_bytes"] == 0
+
+
+def test_a_version_that_is_built_around_a_broken_file_takes_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query()
+    store = query.open()
+    store.confirm(query.run_batches(store, Version(0), 6)[-1])
+    merge, budget = store.plan_compaction(), MemoryBudget()
+    assert merge is not None
+
+    def broken(*_: object) -> Compacted:
+        raise LaminaError.from_kind("file.damaged", "an increment")
+
+    monkeypatch.setattr(Compaction, "_run", broken)
+    assert merge.run(None, budget.share()).segment.manifest.start == 0
     assert budget.stats()["peak_bytes"] > 0
     assert budget.stats()["held_bytes"] == 0

@@ -87,7 +87,11 @@ class Compaction:
         return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
 
     def rebuilt(
-        self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch], progress: Progress | None = None
+        self,
+        references: Sequence[Reference],
+        batches: Iterator[pa.RecordBatch],
+        progress: Progress | None,
+        share: Share,
     ) -> Compacted:
         """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
         rows = sum(reference.rows for reference in references)
@@ -102,9 +106,12 @@ class Compaction:
             if progress is not None:
                 progress(done, rows)
 
-        with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
-            merged = Merger(directory, worked).merged([(False, batches)], whole=True, read=read)
-            segment = self._publish(0, references[0].end, tuple(references), merged)
+        try:
+            with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
+                merged = Merger(directory, worked).merged([(False, _taken(batches, share))], whole=True, read=read)
+                segment = self._publish(0, references[0].end, tuple(references), merged)
+        finally:
+            share.close()
         return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
 
     def is_young(self, segment: Segment, min_age_ms: int) -> bool:

@@ -50,9 +50,16 @@ class Materializer(Protocol):
         """
 
     def rebuilt(
-        self, references: Sequence[Reference], batches: Iterator[pa.RecordBatch], progress: Progress | None = None
+        self,
+        references: Sequence[Reference],
+        batches: Iterator[pa.RecordBatch],
+        progress: Progress | None,
+        share: Share,
     ) -> Compacted:
-        """What takes the place of all `references`; `batches` are the entries of their version, newest first."""
+        """What takes the place of all `references`; `batches` are the entries of their version, newest first.
+
+        What it has in memory is taken from the share.
+        """
 
     def is_young(self, segment: Segment, min_age_ms: int) -> bool:
         """Whether no collector can have the segment in its hands."""
