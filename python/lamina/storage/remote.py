@@ -11,6 +11,7 @@ import errno
 import itertools
 import posixpath
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -40,7 +41,7 @@ class FsspecBackend(Backend):
         return self._upload(self._path(path), chunks)
 
     def _upload(self, target: str, chunks: Iterable[Any]) -> int:
-        gathered: list[Any] = []
+        gathered: deque[Any] = deque()
         size = 0
         remaining = iter(chunks)
         for chunk in remaining:
@@ -53,7 +54,9 @@ class FsspecBackend(Backend):
             gathered.clear()
             self._pipe(target, data)
             return size
-        return self._upload_parts(target, itertools.chain(gathered, remaining))
+        # each is let go of when it was taken
+        taken = (gathered.popleft() for _ in range(len(gathered)))
+        return self._upload_parts(target, itertools.chain(taken, remaining))
 
     def _pipe(self, target: str, data: bytes) -> None:
         if self._in_process:

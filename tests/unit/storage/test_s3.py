@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,6 +158,27 @@ def test_parts_of_an_upload_are_sent_side_by_side_and_joined_in_order(server: S3
     numbers = [request.query["partNumber"] for request in server.proxy.requests if "partNumber" in request.query]
     assert numbers.index(["1"]) >= 3
     assert bytes(storage.read("large")) == b"".join(blocks(size))
+
+
+class Block(bytearray):
+    """A chunk of which one can see whether anybody still has it."""
+
+
+def test_an_upload_in_parts_lets_go_of_what_it_has_sent(storage: Storage) -> None:
+    made: list[weakref.ref[Block]] = []
+    held: list[int] = []
+
+    def chunks() -> Iterator[Block]:
+        for number in range(PART // (1 << 20) + 40):
+            block = Block(1 << 20)
+            made.append(weakref.ref(block))
+            yield block
+            del block
+            if number > PART // (1 << 20) + 1:
+                held.append(sum(reference() is not None for reference in made))
+
+    storage.publish("large", chunks())
+    assert max(held) <= 2
 
 
 def test_ranges_of_a_large_object_are_read_side_by_side_and_joined_in_order(server: S3Server, storage: Storage) -> None:
