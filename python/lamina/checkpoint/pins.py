@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,8 +52,10 @@ def write_pin(state: Storage, pin: Pin) -> None:
     Args:
         state: rooted at the directory `state` of the checkpoint that is referred to.
     Raises:
-        LaminaError: `store.state` where another pin has the id; `storage.*`.
+        LaminaError: `store.state` where another pin has the id; `attempt-id.unknown`; `storage.*`.
     """
+    for attempt in itertools.chain(*pin.attempts.values()):
+        AttemptId.parse(attempt)
     stores = [
         {"operator": operator, "partition": partition, "name": name, "attempts": sorted(attempts)}
         for (operator, partition, name), attempts in sorted(pin.attempts.items())
@@ -85,7 +88,7 @@ def read_pin(state: Storage, pin_id: str) -> Pin | None:
     """One pin; None where it was taken away.
 
     Raises:
-        LaminaError: `file.damaged`, `file.version`, `storage.*`.
+        LaminaError: `file.damaged`, `file.version`, `attempt-id.unknown`, `storage.*`.
     """
     path = f"{paths.PINS}/{pin_id}"
     where = state.location(path)
@@ -97,7 +100,7 @@ def read_pin(state: Storage, pin_id: str) -> Pin | None:
         member(where, values, "checkpoint", str),
         member(where, values, "url", str, ""),
         member(where, values, "created_ms", int, 0),
-        dict(_store(where, store) for store in member(where, values, "stores", list)),
+        _stores(where, member(where, values, "stores", list)),
     )
 
 
@@ -105,10 +108,17 @@ def read_pins(state: Storage) -> list[Pin]:
     """All pins. A file in their directory that is none is damaged: what it holds must not be taken for free.
 
     Raises:
-        LaminaError: `file.damaged`, `file.version`, `storage.*`.
+        LaminaError: `file.damaged`, `file.version`, `attempt-id.unknown`, `storage.*`.
     """
     found = (read_pin(state, name) for name in pin_names(state))
     return [pin for pin in found if pin is not None]
+
+
+def _stores(where: str, values: list[Any]) -> dict[tuple[int, int, str], tuple[str, ...]]:
+    stores = dict(_store(where, value) for value in values)
+    if len(stores) != len(values):
+        damaged(where, "has a store twice")
+    return stores
 
 
 def _store(where: str, value: Any) -> tuple[tuple[int, int, str], tuple[str, ...]]:

@@ -86,6 +86,7 @@ def test_every_change_of_a_pin_is_detected(state: Storage) -> None:
         ([{"operator": "0", "partition": 0, "name": "default", "attempts": []}], "file.damaged"),
         ([{"operator": 0, "partition": 0, "name": "default", "attempts": [7]}], "file.damaged"),
         ([{"operator": 0, "partition": 0, "name": "default", "attempts": ["L2.7"]}], "attempt-id.unknown"),
+        ([{"operator": 0, "partition": 0, "name": "default", "attempts": []}] * 2, "file.damaged"),
     ],
 )
 def test_a_pin_of_another_shape_is_refused(state: Storage, stores: object, kind: str) -> None:
@@ -93,3 +94,9 @@ def test_a_pin_of_another_shape_is_refused(state: Storage, stores: object, kind:
     state.publish("_lamina/pins/x", [sealed_bytes(values)])
     with fails_with(kind):
         read_pins(state)
+
+
+def test_a_pin_that_nobody_could_read_is_not_made(state: Storage) -> None:
+    with fails_with("attempt-id.unknown"):
+        write_pin(state, replace(PIN, attempts={(0, 0, "default"): ("L2.7",)}))
+    assert pin_names(state) == []

@@ -26,11 +26,9 @@ def query(tmp_path: Path) -> Query:
 
 def cut_off(tmp_path: Path, query: Query) -> set[str]:
     """Leaves what killed processes left of their publications, as old as the minimum age; gives the paths."""
-    identity, runs = paths.CHECKPOINT, paths.run_path(1, "run")
-    left = {
-        f"{directory}/.{name}.7-1.tmp"
-        for directory, name in (paths.directory_and_name(identity), paths.directory_and_name(runs))
-    }
+    published = (paths.CHECKPOINT, paths.run_path(1, "run"), f"{paths.PINS}/clone")
+    left = {f"{directory}/.{name}.7-1.tmp" for directory, name in map(paths.directory_and_name, published)}
+    (tmp_path / paths.PINS).mkdir()
     aged = query.clock.now_ms() - MIN_AGE_MS
     for path in left:
         (tmp_path / path).write_bytes(b"half")
@@ -54,7 +52,7 @@ def test_cut_off_publications_go_at_the_minimum_age_and_what_was_published_stays
         assert {path for path, verdict in found.items() if verdict.action == DELETE} == left
         assert found[f"{paths.RUNS}/{young.name}"].action == WAIT
         metrics = collected.metrics()
-        assert (metrics["delete_shared_temporary_files"], metrics["delete_shared_temporary_bytes"]) == (2, 8)
+        assert (metrics["delete_shared_temporary_files"], metrics["delete_shared_temporary_bytes"]) == (3, 12)
     assert names(query.storage, "_lamina") == {"checkpoint"}
     assert names(query.storage, paths.RUNS) == {"1_run", "notes.txt", young.name}
 

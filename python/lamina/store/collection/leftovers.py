@@ -1,4 +1,5 @@
-"""What publications into `_lamina` left that were cut off: temporary files beside the identity and the claims.
+"""What publications into `_lamina` left that were cut off: temporary files beside the identity, the claims and
+the pins.
 
 Nothing else is collected there. A claim stays for as long as the checkpoint: it alone tells a store which a late
 process opens that its run is an old one. Without it that run would claim an epoch anew, above all others, and what it
@@ -24,7 +25,7 @@ def collects_shared(identity: StoreIdentity) -> bool:
 def shared_temporaries(storage: Storage, min_age_ms: int, now_ms: int) -> list[Verdict]:
     """What becomes of each; their paths are relative to `storage`, whose root is the directory `state`."""
     verdicts = []
-    for directory in (paths.directory_and_name(paths.CHECKPOINT)[0], paths.RUNS):
+    for directory in (paths.directory_and_name(paths.CHECKPOINT)[0], paths.RUNS, paths.PINS):
         for entry in storage.list(directory):
             if is_temporary(entry.name):
                 age = now_ms - entry.modified_ms
