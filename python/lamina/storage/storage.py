@@ -257,7 +257,7 @@ def _open_s3(filesystem: Any, root: str) -> S3Backend:
     try:
         from lamina.storage.native_client import native_client
         from lamina.storage.native_s3 import NativeS3Backend
-    except ModuleNotFoundError:
+    except ImportError:
         return S3Backend(filesystem, root)
     client = native_client(filesystem, root)
     return S3Backend(filesystem, root) if client is None else NativeS3Backend(filesystem, root, client)

@@ -6,9 +6,11 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -122,6 +124,22 @@ def test_what_a_configuration_file_says_that_it_does_not_do_goes_through_s3fs(
     # other keys, so that s3fs makes a client that reads the file
     keys = {**AMAZON, "fs.s3a.access.key": lines.partition(" ")[0] + os.environ["AWS_CONFIG_FILE"]}
     assert client_of(Storage("s3a://bucket/q", keys)) == "S3Backend"
+
+
+@pytest.mark.parametrize("version", ["0.11.0", "0.13.0", "1.0.0"])
+def test_a_release_whose_errors_were_not_tested_is_not_used(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    import obstore
+
+    from lamina.storage import native_client
+
+    monkeypatch.setattr(native_client, "_clients", {})
+    monkeypatch.setattr(obstore, "__version__", version)
+    assert client_of(Storage("s3a://bucket/q", AMAZON)) == "S3Backend"
+
+
+def test_a_package_that_cannot_be_loaded_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lamina.storage.native_s3", ModuleType("lamina.storage.native_s3"))
+    assert client_of(Storage("s3a://bucket/q", AMAZON)) == "S3Backend"
 
 
 def protection(request: Request) -> dict[str, str]:
