@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -81,6 +82,20 @@ def test_a_base_that_was_lost_fails_the_commit_and_the_next_attempt_writes_every
     assert name in caught.error.message
     begun = query.begin(store, base)
     assert begun.lost and begun.snapshot
+    query.assert_restores(query.open(), query.commit(store, base, {b"b": (PUT, b"2")}, begun=begun, before=before))
+
+
+def test_a_snapshot_stands_on_nothing_and_so_on_no_base_that_was_lost() -> None:
+    query, clock = remote()
+    query.settings = replace(query.settings, compaction_mode="full", compaction_full_interval=1)
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    assert base.attempt is not None
+    query.storage.delete_many([f"0/0/{file_name(base.attempt)}"])
+    clock.advance(LOOK_EVERY_MS + 1)
+    begun = query.begin(store, base)
+    assert begun.snapshot
+    before = query.states[base.attempt]
     query.assert_restores(query.open(), query.commit(store, base, {b"b": (PUT, b"2")}, begun=begun, before=before))
 
 
