@@ -68,6 +68,26 @@ def test_an_attempt_begins_before_the_storage_has_said_that_its_base_is_there(mo
     query.assert_restores(query.open(), finished[0])
 
 
+def test_attempts_on_one_base_share_the_look_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, clock = remote()
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    clock.advance(LOOK_EVERY_MS + 1)
+    answered = threading.Event()
+    looks: list[str] = []
+
+    def late(name: str) -> bool:
+        looks.append(name)
+        return answered.wait(60)
+
+    monkeypatch.setattr(store._commits._looks, "_exists", late)
+    begun = [query.begin(store, base) for _ in range(5)][-1]
+    answered.set()
+    before = query.states[base.attempt]
+    query.commit(store, base, {b"a": (PUT, b"2")}, begun=begun, before=before)
+    assert len(looks) == 1
+
+
 def test_a_base_that_was_lost_fails_the_commit_and_the_next_attempt_writes_everything() -> None:
     query, clock = remote()
     store = query.open()

@@ -35,6 +35,11 @@ class BaseLook:
         except Exception as error:
             self._error = error
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the storage has not answered yet."""
+        return self._thread.is_alive()
+
     def found(self) -> bool:
         """Waits for the answer: whether the file is there.
 
@@ -55,6 +60,7 @@ class BaseLooks:
         self._clock = clock
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, float] = OrderedDict()
+        self._newest: tuple[str, BaseLook] | None = None
 
     def seen(self, name: str) -> None:
         """Tells that the file is there now."""
@@ -65,11 +71,15 @@ class BaseLooks:
                 self._seen.popitem(last=False)
 
     def begun(self, name: str) -> BaseLook | None:
-        """A look for the file; None where it was seen a short while ago."""
+        """A look for the file, or the one that is under way; None where it was seen a short while ago."""
         with self._lock:
             seen = self._seen.get(name)
+            newest = self._newest
         if seen is not None and (self._clock.monotonic() - seen) * 1000 <= LOOK_EVERY_MS:
             return None
+        if newest is not None and newest[0] == name and newest[1].under_way:
+            # a storage that hangs gets no thread more with each attempt
+            return newest[1]
 
         def exists() -> bool:
             found = self._exists(name)
@@ -77,4 +87,7 @@ class BaseLooks:
                 self.seen(name)
             return found
 
-        return BaseLook(exists)
+        look = BaseLook(exists)
+        with self._lock:
+            self._newest = name, look
+        return look
