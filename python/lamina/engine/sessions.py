@@ -93,6 +93,8 @@ class StoreHandle:
                 have=field(argument, "have", bool),
             )
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
+        if begun.compaction_due:
+            self._queue(collect=False)
         return {
             "attempt": begun.attempt,
             "base_attempt": begun.base_attempt,
@@ -110,8 +112,6 @@ class StoreHandle:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError("engine.protocol", f"a commit without a field, or with a wrong one: {error!r}") from None
         committed = self.store.commit(request, sections, share)
-        if committed.compaction_due:
-            self._queue(collect=False)
         return {
             "file": committed.file,
             "bytes": committed.bytes,

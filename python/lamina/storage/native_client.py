@@ -60,6 +60,9 @@ _PLAIN_VARIABLES = frozenset(
 )
 """Variables that may be set: botocore reads them, and what it made of them goes before what obstore reads itself."""
 
+_CERTIFICATES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE")
+"""Variables that name certificates to trust; obstore may trust those beside the ones that it is given."""
+
 _ENCRYPTION = {"ServerSideEncryption": "server_side_encryption", "SSEKMSKeyId": "sse_kms_key_id"}
 """Parameters of s3fs's requests, and obstore's names of them."""
 
@@ -167,7 +170,7 @@ def _is_plain(filesystem: Any, bucket: str) -> bool:
         and not config.proxies
         and set(urllib.request.getproxies_environment()) <= {"no"}
         and not (encrypted and filesystem.session.get_config_variable("ca_bundle"))
-        and not (encrypted and os.environ.get("REQUESTS_CA_BUNDLE"))
+        and not (encrypted and any(os.environ.get(name) for name in _CERTIFICATES))
         and all(name in _PLAIN_VARIABLES for name in os.environ if name.upper().startswith("AWS_"))
         and meta.region_name not in (None, "aws-global")
         # access points, and buckets of one zone, whose sessions have credentials of their own

@@ -58,6 +58,7 @@ class Begin:
     whether the commit must bring a snapshot section. `rewrite` is (part, parts) where the commit must bring a rewrite
     section with every row of the new version whose key the caller's hash puts into that part. `lost` says that the
     base's file is not whole any more: a caller that changed nothing must commit, too, and write the state anew.
+    `compaction_due` says whether the base consists of so many files that merging some is worth it.
     """
 
     attempt: str
@@ -65,6 +66,7 @@ class Begin:
     snapshot: bool
     rewrite: tuple[int, int] | None = None
     lost: bool = False
+    compaction_due: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,16 +105,12 @@ class CommitRequest:
 
 @dataclass(frozen=True)
 class Committed:
-    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took.
-
-    `compaction_due` says whether the version consists of so many files that merging some is worth it.
-    """
+    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took."""
 
     file: str
     bytes: int
     raw_bytes: int
     write_ms: float
-    compaction_due: bool
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,23 @@ def test_neither_process_of_the_engine_imports_pandas_which_is_installed(
         assert "pandas" not in maps
 
 
+def test_a_merge_is_asked_for_when_the_version_that_is_worth_it_is_confirmed(
+    engine: Engine, data: Data, tmp_path: Path
+) -> None:
+    """Asked for at its commit, the job would look at the version before, and do nothing."""
+    store = Store(engine, f"file:{tmp_path}/state")
+    attempt, jobs, segments = None, 0, 0
+    for version in range(1, 12):
+        attempt, maintained = commit_and_hear(store, data, version, attempt)
+        while (stats := engine.call("stats")["maintenance"])["waiting"] or stats["working_on"]:
+            pass
+        segments += maintained["segments"]
+        jobs = stats["done"]
+    segments += commit_and_hear(store, data, 12, attempt)[1]["segments"]
+    assert segments >= 2
+    assert jobs == segments
+
+
 def test_a_commit_tells_once_what_became_of_the_stores_files(engine: Engine, data: Data, tmp_path: Path) -> None:
     settings = {"retention.minAgeMs": "1"}
     store = Store(engine, f"file:{tmp_path}/state", settings=settings)

@@ -31,7 +31,7 @@ AMAZON = {**KEYS, "fs.s3a.endpoint.region": "eu-central-1"}
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
-        if name.startswith("AWS_") or name == "REQUESTS_CA_BUNDLE" or name.lower().endswith("_proxy"):
+        if name.startswith(("AWS_", "SSL_CERT_")) or name == "REQUESTS_CA_BUNDLE" or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -93,6 +93,8 @@ def test_what_it_does_as_s3fs_does_goes_through_it(keys: dict[str, str]) -> None
                 "AWS_OF_TOMORROW": "x",
                 "AWS_CA_BUNDLE": "/certificates.pem",
                 "REQUESTS_CA_BUNDLE": "/certificates.pem",
+                "SSL_CERT_FILE": "/certificates.pem",
+                "SSL_CERT_DIR": "/certificates",
                 "HTTPS_PROXY": "http://localhost:1",
                 "all_proxy": "http://localhost:1",
             }.items()

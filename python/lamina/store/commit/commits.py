@@ -86,7 +86,7 @@ class Commits:
         self._ids = ids
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        self._looks = BaseLooks(files.exists, clock)
+        self._looks = BaseLooks(files.exists)
 
     def begin(
         self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
@@ -123,8 +123,21 @@ class Commits:
             self._begun[attempt] = begun
             while len(self._begun) > _ATTEMPTS_KEPT:
                 self._begun.popitem(last=False)
-        answer = Begin(attempt, None if load_empty else located, snapshot, begun.rewrite, lost=not usable)
+        answer = Begin(
+            attempt,
+            None if load_empty else located,
+            snapshot,
+            begun.rewrite,
+            lost=not usable,
+            compaction_due=opened is not None and self._is_due(opened),
+        )
         return answer, Version(base.version, located)
+
+    def _is_due(self, base: Opened) -> bool:
+        """Whether merging files of a confirmed version is worth it, once finished segments are referred to."""
+        if self._settings.compaction_mode != "background":
+            return False
+        return bool(pick(self._segments.expected(base), live_rows(base.manifest)))
 
     def _turn(self, base: Opened | None) -> tuple[int, int] | None:
         """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""
@@ -167,7 +180,6 @@ class Commits:
             if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
                 return None, False, None
             raise advised(error) from error.__cause__
-        self._looks.seen(opened.name)
         return opened, True, None
 
     def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
@@ -232,14 +244,10 @@ class Commits:
         if SNAPSHOT not in sections:
             self._verify_base(request, begun)
         self._verify_adopted(written[0], begun.base)
-        self._looks.seen(name)
         with self._lock:
             self._begun.pop(request.attempt, None)
         self._versions.remember(Opened(written[0], writer.size))
-        due = self._settings.compaction_mode == "background" and bool(
-            pick(written[0].references, live_rows(written[0]))
-        )
-        return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000, due)
+        return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
 
     def _verify_base(self, request: CommitRequest, begun: _Begun) -> None:
         """The look for the base's file that was begun with the attempt."""
