@@ -49,7 +49,7 @@ class Trouble:
     `status` and `code`: this error instead of an answer. `cut`: the connection ends in the middle of the request's
     body. `lose`: the request is carried out, and the connection ends without an answer. `cut_answer`: half of the
     answer's body is sent. `delay`: seconds before the answer. `until`: the request is carried out once there were
-    so many others of its operation. `body`: this answer instead of the server's.
+    so many others of its operation. `body`: this answer instead of the server's. `part`: only that part of an upload.
     """
 
     operation: str
@@ -62,9 +62,12 @@ class Trouble:
     delay: float = 0.0
     until: int = 0
     body: str | None = None
+    part: str | None = None
     times: int = 1
 
     def meets(self, request: Request) -> bool:
+        if self.part is not None and request.query.get("partNumber") != [self.part]:
+            return False
         return self.times > 0 and self.operation in ("*", request.operation) and self.path in request.path
 
 

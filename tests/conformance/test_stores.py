@@ -60,11 +60,6 @@ class TestHeapOnTroubledS3(TestHeapOnS3):
         assert self.server.proxy.met - before >= len(EVERYDAY)
 
 
-@pytest.mark.long
-class TestHeapOnTroubledS3ThroughS3fs(TestHeapOnTroubledS3):
-    native = False
-
-
 class TestHeapOnMemory(OnMemory):
     pass
 

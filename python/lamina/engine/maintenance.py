@@ -237,9 +237,12 @@ class Sweeper:
 
 
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    for line in sys.stdin.buffer:
-        jobs.put(json.loads(line))
-    os._exit(0)
+    try:
+        for line in sys.stdin.buffer:
+            jobs.put(json.loads(line))
+    finally:
+        # also where the engine was killed in the middle of a line
+        os._exit(0)
 
 
 def _remove_left_behind() -> None:

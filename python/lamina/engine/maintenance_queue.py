@@ -66,7 +66,8 @@ class MaintenanceQueue:
     5. A job that says nothing for `silence_s` seconds hangs, in a storage that does not answer: it is reported as
        failed. Its place is lost until its process ends: that is killed once no other job is in work. After as much time
        again no new ones are begun until then. Those that only wait there begin anew. A long merge says that it goes on.
-    6. A storage in which half of the workers wait for an answer for a while gets no more of them.
+    6. A storage in which half of the workers wait for an answer for a while gets no more of them. Where there are
+       several storages, none gets the last worker.
     7. A process that cannot be started is tried again; jobs wait meanwhile.
     """
 
@@ -89,6 +90,7 @@ class MaintenanceQueue:
         self._killed = False
         self._started = 0.0
         self._looks_at = 0.0
+        self._storages: set[str] = set()
 
     def start(self) -> None:
         """Starts the process and the thread that feeds it."""
@@ -105,6 +107,7 @@ class MaintenanceQueue:
     def submit(self, store: Hashable, job: Job) -> bool:
         """Queues `job` for the store; False where it took the place of one that was waiting."""
         with self._changed:
+            self._storages.add(storage_of(str(job.argument["open"]["url"])))
             new = self._turns.add(store, job, self._clock.monotonic())
             # a commit that asks wakes nobody while all workers are busy: the end of a job looks for the next
             if self._busy() < self._workers:
@@ -240,6 +243,10 @@ class MaintenanceQueue:
         )
         most = max(1, self._workers // 2)
         full = {storage for storage, count in slow.items() if count >= most}
+        if len(self._storages) > 1:
+            # one that does not answer is known only after a while: it must not have all places by then
+            places = Counter(storage_of(work.url) for work in self._work.values() if work.heard is not None)
+            full |= {storage for storage, count in places.items() if count >= max(1, self._workers - 1)}
 
         def may_go(store: Hashable, job: Job) -> bool:
             return store not in in_work and (not full or storage_of(str(job.argument["open"]["url"])) not in full)
@@ -341,6 +348,8 @@ class MaintenanceQueue:
         """The process ended: jobs that it worked on have failed, unless they did already."""
         with self._changed:
             work, killed = list(self._work.values()), self._killed
+            # no job is begun in a process that has ended: nobody would hear of it
+            self._killed = True
             for one in work if killed else ():
                 if one.heard is None:
                     self._turns.put_back(one.store, one.job, self._clock.monotonic())

@@ -277,3 +277,20 @@ def test_the_engine_needs_nothing_but_its_three_dependencies(start_engine: Start
 def test_the_directory_may_disappear_before_the_engine_ends(engine: Engine) -> None:
     shutil.rmtree(engine.directory)
     assert engine.end() == 0
+
+
+@pytest.mark.parametrize("left", [b"", b'{"number": 1, "op'], ids=["between two jobs", "in the middle of one"])
+def test_the_maintenance_process_ends_wherever_its_engine_was_killed(tmp_path: Path, left: bytes) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lamina.engine.maintenance"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+    )
+    assert process.stdin is not None
+    with watched(process.pid):
+        process.stdin.write(b'{"workers": 2, "jvm": null}\n' + left)
+        process.stdin.close()
+    process.wait()

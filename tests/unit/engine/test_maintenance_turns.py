@@ -152,6 +152,35 @@ def test_a_storage_in_which_half_of_the_workers_wait_for_an_answer_gets_no_more_
     assert begin_all(queue) == [2]
 
 
+def test_a_storage_that_stops_answering_all_at_once_leaves_a_worker_to_the_others(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 600, workers=4)
+    for store in range(6):
+        queue.submit(store, asked(url="s3a://stops/a"))
+    queue.submit("other", asked(url="s3a://other/a"))
+    assert begin_all(queue) == [0, 1, 2, "other"]
+    queue._finish(4, {"ok": True})
+    queue.submit("another", asked(url="s3a://other/a"))
+    assert begin_all(queue) == ["another"]
+
+
+def test_no_job_is_begun_in_a_process_whose_end_is_being_reported(tmp_path: Path, clock: ManualClock) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 600, workers=4)
+    queue._alive = True
+    begun: list[Hashable] = []
+
+    def hears(report: dict[str, Any]) -> None:
+        queue.submit("late", asked())
+        begun.extend(begin_all(queue))
+
+    queue.submit("lost", Job({"collect": False, "open": {"url": "memory://a", "store": {}}}, hears, list))
+    assert begin_all(queue) == ["lost"]
+    queue._lost(1)
+    assert begun == []
+    assert begin_all(queue) == ["late"]
+
+
 def test_a_job_that_hangs_fails_alone_and_its_process_is_ended_when_nobody_else_works_there(
     tmp_path: Path, clock: ManualClock
 ) -> None:

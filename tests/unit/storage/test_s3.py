@@ -152,7 +152,7 @@ def test_a_large_object_is_uploaded_in_parts_and_read_in_ranges(server: S3Server
 
 
 def test_parts_of_an_upload_are_sent_side_by_side_and_joined_in_order(server: S3Server, storage: Storage) -> None:
-    server.proxy.inject(Trouble("PUT uploadId partNumber", until=3))
+    server.proxy.inject(Trouble("PUT uploadId partNumber", part="1", until=3))
     size = 3 * (PART >> 20) + 1
     storage.publish("large", blocks(size))
     numbers = [request.query["partNumber"] for request in server.proxy.requests if "partNumber" in request.query]

@@ -15,7 +15,7 @@ class Settled:
     """Until when a collection would do what the last one did.
 
     What others leave in the directory without a commit that counts, a zombie for example, is seen by the first
-    collection after the store's next change.
+    collection after the store's next change, and so is a pin that was removed.
 
     Args:
         confirmed: the version that it went by.

@@ -129,7 +129,8 @@ class Commits:
             snapshot,
             begun.rewrite,
             lost=not usable,
-            compaction_due=opened is not None and self._is_due(opened),
+            # what a snapshot takes the place of is not worth a merge
+            compaction_due=begun.base is not None and not snapshot and self._is_due(begun.base),
         )
         return answer, Version(base.version, located)
 
