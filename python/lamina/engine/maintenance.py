@@ -61,12 +61,12 @@ SHORT_MERGES_BYTES = 64 << 20
 
 @dataclass
 class _Kept:
-    """A store that had a job: how it was opened, what is known of its runs, when it was last used, and why its
-    collections were stopped."""
+    """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used, and
+    why its collections were stopped."""
 
     argument: OpenArgument
     store: Store
-    runs: KnownOthers
+    others: KnownOthers
     used: float
     in_work: bool = True
     stops: set[str] = field(default_factory=set)
@@ -93,7 +93,7 @@ class Maintainer:
         self._stores = StoreOpener(Settings.parse, clock, ids, jvm)
         self._lock = threading.Lock()
         self._kept: dict[StoreId, _Kept] = {}
-        self._runs: WeakValueDictionary[CheckpointState, KnownOthers] = WeakValueDictionary()
+        self._others: WeakValueDictionary[CheckpointState, KnownOthers] = WeakValueDictionary()
         self._looked_for_idle = clock.monotonic()
         self._memory = MemoryBudget(SHORT_MERGES_BYTES)
 
@@ -169,9 +169,9 @@ class Maintainer:
             if progress is not None:
                 progress(next(manifests), 0)
 
-        judged = kept.store.judge(confirmed, kept.runs, progressed)
+        judged = kept.store.judge(confirmed, kept.others, progressed)
         if judged.paths:
-            deletion = Deletion(kept.runs, judged.storage, judged.paths)
+            deletion = Deletion(kept.others, judged.storage, judged.paths)
             yield deletion
             stopped = deletion.outcome()
             collected = judged.deleted() if stopped is None else Collected((), False, stopped)
@@ -202,8 +202,8 @@ class Maintainer:
             return kept
         store, checkpoint, _ = self._stores.open(argument)
         with self._lock:
-            runs = self._runs.setdefault(checkpoint, KnownOthers(checkpoint, self._clock))
-            opened = self._kept[argument.store] = _Kept(argument, store, runs, now)
+            others = self._others.setdefault(checkpoint, KnownOthers(checkpoint, self._clock))
+            opened = self._kept[argument.store] = _Kept(argument, store, others, now)
         return opened
 
 

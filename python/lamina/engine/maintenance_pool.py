@@ -29,13 +29,13 @@ class Deletion:
     """Files that the collection of one store is to delete.
 
     Args:
-        runs: of the checkpoint.
+        others: what is known of others of the checkpoint.
         storage: of the checkpoint.
         paths: of the files.
     """
 
-    def __init__(self, runs: KnownOthers, storage: Storage, paths: Sequence[str]) -> None:
-        self.runs = runs
+    def __init__(self, others: KnownOthers, storage: Storage, paths: Sequence[str]) -> None:
+        self.others = others
         self.storage = storage
         self.paths = paths
         self.stopped: str | None = None
@@ -53,7 +53,7 @@ def delete(deletions: Sequence[Deletion]) -> None:
     first = deletions[0]
     try:
         # what was known when the files were looked at may be old news
-        standing = first.runs.now()
+        standing = first.others.now()
         if standing is not None and standing.newer is not None:
             for deletion in deletions:
                 deletion.stopped = newer_run(standing.newer)
@@ -145,25 +145,25 @@ class MaintenancePool:
 
     def _delete(self, running: _Running, deletion: Deletion) -> None:
         with self._lock:
-            gathered = self._gathered.get(deletion.runs)
+            gathered = self._gathered.get(deletion.others)
             if gathered is not None:
                 # before whoever deletes now can say that it goes on
                 self._waits(running)
                 gathered.append((running, deletion))
                 return
-            self._gathered[deletion.runs] = []
-        self._delete_together(deletion.runs, [(running, deletion)])
+            self._gathered[deletion.others] = []
+        self._delete_together(deletion.others, [(running, deletion)])
 
-    def _delete_together(self, runs: KnownOthers, jobs: Sequence[tuple[_Running, Deletion]]) -> None:
+    def _delete_together(self, others: KnownOthers, jobs: Sequence[tuple[_Running, Deletion]]) -> None:
         for running, _ in jobs:
             self._goes_on(running.number, 0)
         delete([deletion for _, deletion in jobs])
         with self._lock:
-            gathered = self._gathered.pop(runs)
+            gathered = self._gathered.pop(others)
             if gathered:
-                self._gathered[runs] = []
+                self._gathered[others] = []
         if gathered:
-            self._workers.submit(self._delete_together, runs, gathered)
+            self._workers.submit(self._delete_together, others, gathered)
         for running, _ in jobs:
             self._workers.submit(self._advance, running)
 

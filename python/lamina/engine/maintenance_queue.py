@@ -50,7 +50,7 @@ class _Work:
 
     @property
     def url(self) -> str:
-        return str(self.job.argument["open"]["url"])
+        return self.job.url
 
 
 class MaintenanceQueue:
@@ -107,7 +107,7 @@ class MaintenanceQueue:
     def submit(self, store: Hashable, job: Job) -> bool:
         """Queues `job` for the store; False where it took the place of one that was waiting."""
         with self._changed:
-            self._storages.add(storage_of(str(job.argument["open"]["url"])))
+            self._storages.add(storage_of(job.url))
             new = self._turns.add(store, job, self._clock.monotonic())
             # a commit that asks wakes nobody while all workers are busy: the end of a job looks for the next
             if self._busy() < self._workers:
@@ -236,20 +236,17 @@ class MaintenanceQueue:
     def _may_go(self, now: float) -> Callable[[Hashable, Job], bool]:
         """Whether a job of a store may begin: the store has none in work, and its storage answers."""
         in_work = {work.store for work in self._work.values()}
-        slow = Counter(
-            storage_of(work.url)
-            for work in self._work.values()
-            if work.heard is not None and work.heard + _SLOW_S <= now
-        )
+        heard = [(storage_of(work.url), work.heard) for work in self._work.values() if work.heard is not None]
+        places = Counter(storage for storage, _ in heard)
+        slow = Counter(storage for storage, last in heard if last + _SLOW_S <= now)
         most = max(1, self._workers // 2)
         full = {storage for storage, count in slow.items() if count >= most}
         if len(self._storages) > 1:
             # one that does not answer is known only after a while: it must not have all places by then
-            places = Counter(storage_of(work.url) for work in self._work.values() if work.heard is not None)
             full |= {storage for storage, count in places.items() if count >= max(1, self._workers - 1)}
 
         def may_go(store: Hashable, job: Job) -> bool:
-            return store not in in_work and (not full or storage_of(str(job.argument["open"]["url"])) not in full)
+            return store not in in_work and (not full or storage_of(job.url) not in full)
 
         return may_go
 

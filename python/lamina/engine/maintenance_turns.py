@@ -31,6 +31,11 @@ class Job:
     left: float | None = None
 
     @property
+    def url(self) -> str:
+        """The store's checkpoint."""
+        return str(self.argument["open"]["url"])
+
+    @property
     def collects(self) -> bool:
         """Whether it collects after it has compacted."""
         return bool(self.argument["collect"])

@@ -14,12 +14,7 @@ from lamina.errors import EngineError
 from lamina.format import paths
 from lamina.settings import Settings
 from lamina.storage import Jvm, LocalCache, Storage
-from lamina.store import (
-    CheckpointState,
-    Store,
-    StoreConf,
-    StoreId,
-)
+from lamina.store import CheckpointState, Store, StoreConf, StoreId
 from lamina.store.factory import make_store
 from lamina.store.materialization.waiting_segments import WaitingSegments
 

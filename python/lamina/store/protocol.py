@@ -10,7 +10,7 @@ import pyarrow as pa
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.store.collection.collector import Judged
 from lamina.store.collection.known_others import KnownOthers
-from lamina.store.materialization.materializer import Compacted, Merge
+from lamina.store.materialization.materializer import Compacted, Merge, Progress
 from lamina.store.memory.budget import Share
 from lamina.store.model import Begin, Collected, CommitRequest, Committed, Feed, Load, StoreId, Version, VersionInfo
 from lamina.store.versions.chain import Segment
@@ -89,7 +89,7 @@ class Store(Protocol):
             LaminaError: `state.not-retained`, `state.base`, `file.*`, `storage.*`.
         """
 
-    def compact(self, progress: Callable[[int, int], None] | None = None) -> Compacted | None:
+    def compact(self, progress: Progress | None = None) -> Compacted | None:
         """Merges references of the confirmed version into a segment; None where nothing is worth it.
 
         Where an input is broken and another way leads to the same state, the whole version becomes the segment, so
@@ -107,7 +107,7 @@ class Store(Protocol):
     def adopt(self, segment: Segment) -> None:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""
 
-    def stamp_segments(self, progress: Callable[[int, int], None] | None = None) -> list[tuple[str, Segment | None]]:
+    def stamp_segments(self, progress: Progress | None = None) -> list[tuple[str, Segment | None]]:
         """Gives finished segments that wait a new time of publication before they are too old to be referred to.
 
         Run in the maintenance process, so that no commit writes one anew.
@@ -132,7 +132,7 @@ class Store(Protocol):
             progressed: called after each manifest that was read, since a first collection reads very many.
         """
 
-    def judge(self, confirmed: Version, runs: KnownOthers, progressed: Callable[[], None] = lambda: None) -> Judged:
+    def judge(self, confirmed: Version, others: KnownOthers, progressed: Callable[[], None] = lambda: None) -> Judged:
         """What `collect` would do, by a look at the runs that stores of the checkpoint share and that may be old.
 
         Whoever deletes the files looks at the runs again before, and says afterwards that it has.

@@ -21,7 +21,7 @@ from lamina.store.collection.known_others import KnownOthers
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Materializer, Merge
+from lamina.store.materialization.materializer import Compacted, Materializer, Merge, Progress
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.model import (
@@ -152,7 +152,7 @@ class VersionedStore:
 
     # Maintenance
 
-    def compact(self, progress: Callable[[int, int], None] | None = None) -> Compacted | None:
+    def compact(self, progress: Progress | None = None) -> Compacted | None:
         merge = self.plan_compaction()
         return None if merge is None else merge.run(progress, unbounded())
 
@@ -174,7 +174,7 @@ class VersionedStore:
             return None
         self._versions.open_present(confirmed.attempt, confirmed)
 
-        def run(progress: Callable[[int, int], None] | None, share: Share) -> Compacted:
+        def run(progress: Progress | None, share: Share) -> Compacted:
             self._collector.unsettle()
             try:
                 compacted = merge.run(progress, share)
@@ -194,7 +194,7 @@ class VersionedStore:
     def adopt(self, segment: Segment) -> None:
         self._segments.add(segment)
 
-    def stamp_segments(self, progress: Callable[[int, int], None] | None = None) -> list[tuple[str, Segment | None]]:
+    def stamp_segments(self, progress: Progress | None = None) -> list[tuple[str, Segment | None]]:
         changed: list[tuple[str, Segment | None]] = []
         batches = itertools.count(1)
 
@@ -228,12 +228,12 @@ class VersionedStore:
             progressed=progressed,
         )
 
-    def judge(self, confirmed: Version, runs: KnownOthers, progressed: Callable[[], None] = lambda: None) -> Judged:
+    def judge(self, confirmed: Version, others: KnownOthers, progressed: Callable[[], None] = lambda: None) -> Judged:
         return self._collector.judge(
             self._located(confirmed),
-            runs.recently,
-            again=runs.now,
-            pins=runs.pins,
+            others.recently,
+            again=others.now,
+            pins=others.pins,
             waiting=self._segments.names(),
             progressed=progressed,
         )

@@ -44,14 +44,6 @@ def module_server() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture
-def server(module_server: S3Server) -> Iterator[S3Server]:
-    module_server.proxy.forget()
-    module_server.proxy.troubles.clear()
-    yield module_server
-    assert all(trouble.times == 0 for trouble in module_server.proxy.troubles), "a trouble was never met"
-
-
 def client_of(storage: Storage) -> str:
     return type(storage._backend).__name__
 

@@ -30,14 +30,6 @@ def module_server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def server(module_server: S3Server) -> Iterator[S3Server]:
-    module_server.proxy.forget()
-    module_server.proxy.troubles.clear()
-    yield module_server
-    assert all(trouble.times == 0 for trouble in module_server.proxy.troubles), "a trouble was never met"
-
-
-@pytest.fixture
 def storage(server: S3Server) -> Storage:
     return server.storage()
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
-from lamina.format.paths import CommitName, SegmentName, parse_name
-from lamina.storage import Listed, Storage, is_temporary
+from lamina.storage import Listed, Storage
+from lamina.store.collection.classes import kind_of, number_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
 from lamina.store.versions import arbitration, chain
@@ -116,7 +116,7 @@ def survey_store(
     """
     files = StoreFiles(state, identity)
     versions = Versions(files)
-    listing = sorted(files.list(), key=_age)
+    listing = sorted(files.list(), key=lambda entry: (number_of(entry.name), entry.name))
     by_version = arbitration.attempts(listing)
     newest = max(named, default=None)
     problems: list[str] = []
@@ -166,7 +166,7 @@ def survey_store(
         details=_details(opened) if opened else None,
         versions=found,
         files=[
-            FileSurvey(entry.name, _kind(entry.name), entry.size, entry.modified_ms, entry.name in used)
+            FileSurvey(entry.name, kind_of(entry.name), entry.size, entry.modified_ms, entry.name in used)
             for entry in listing
             if not _is_sparks(entry.name)
         ],
@@ -217,20 +217,6 @@ def _lost(files: StoreFiles, opened: Opened, listing: Sequence[Listed]) -> list[
                 f"{reference.size}"
             )
     return problems
-
-
-def _age(entry: Listed) -> tuple[int, str]:
-    """Sorts files by the version that they lead to; files that lead to none come first."""
-    parsed = parse_name(entry.name)
-    if isinstance(parsed, CommitName):
-        return parsed.version, entry.name
-    return (parsed.end if isinstance(parsed, SegmentName) else -1), entry.name
-
-
-def _kind(name: str) -> str:
-    if is_temporary(name):
-        return "temporary"
-    return {CommitName: "commit", SegmentName: "segment"}.get(type(parse_name(name)), "foreign")
 
 
 def _is_sparks(name: str) -> bool:

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from lamina.checkpoint import Pin, QueryRun, read_pins
 from lamina.components import Clock
+from lamina.store.materialization.compaction import judged_ms
 from lamina.store.versions.checkpoint_state import CheckpointState, Standing
 
 RECENT_S = 60.0
 """How old a look may be that only saves work: as long as Spark's interval of maintenance is by default."""
-
-_LEAST_AGE_MS = 20_000
 
 
 class KnownOthers:
@@ -60,7 +59,8 @@ class KnownOthers:
         """
         with self._looking:
             began = self._clock.monotonic()
-            if self._looked_at_pins is None or began - self._looked_at_pins >= _pins_last_s(min_age_ms):
+            lasts_s = min(RECENT_S, judged_ms(min_age_ms) / 2000)
+            if self._looked_at_pins is None or began - self._looked_at_pins >= lasts_s:
                 self._pins = read_pins(self._checkpoint.storage)
                 self._looked_at_pins = began
             return self._pins
@@ -71,11 +71,6 @@ class KnownOthers:
             self._known = self._checkpoint.standing()
             self._looked = began
         return self._known
-
-
-def _pins_last_s(min_age_ms: int) -> float:
-    """How old a look at the pins may be: so short a minimum age as some tests set protects nothing anyhow."""
-    return min(RECENT_S, max(min_age_ms, _LEAST_AGE_MS) / 2000)
 
 
 def newer_run(run: QueryRun) -> str:

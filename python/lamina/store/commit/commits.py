@@ -91,15 +91,7 @@ class Commits:
     def begin(
         self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
     ) -> tuple[Begin, Version]:
-        """Allots an attempt of the version after `base`; also gives `base` with its attempt, which is confirmed by it.
-
-        Args:
-            load_empty: the new version is built from nothing, whatever `base` holds.
-            force_snapshot: the new version is written in full, without a base.
-            have: the caller has the rows of `base`, so that a lost base can be replaced by a snapshot.
-        Raises:
-            LaminaError: `file.*`, `state.not-retained`, `attempt-id.unknown`, `storage.*`.
-        """
+        """See `Store.begin`; also gives `base` with its attempt, which is confirmed by it."""
         version = base.version + 1
         located, siblings = self._candidates(base, load_empty=load_empty)
         opened, usable, look = self._open_base(

@@ -7,7 +7,7 @@ from.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ MERGE_BYTES = 96 << 20
 _COPIES = 4
 """How often a small merge has its inputs in memory: as read, sorted, folded and written."""
 
-_LEAST_WAITING_MS = 20_000
+_LEAST_AGE_MS = 20_000
 
 
 class Compaction:
@@ -61,7 +61,33 @@ class Compaction:
         )
 
     def _run(self, inputs: Sequence[Reference], progress: Progress | None, share: Share) -> Compacted:
-        total = sum(reference.rows for reference in inputs)
+        sources = ((reference.kind == RUN, self._files.entries(reference)) for reference in inputs)
+        return self._merged(inputs, sources, inputs[-1].start, progress, share)
+
+    def rebuilt(
+        self,
+        references: Sequence[Reference],
+        batches: Iterator[pa.RecordBatch],
+        progress: Progress | None,
+        share: Share,
+    ) -> Compacted:
+        """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
+        return self._merged(references, [(False, batches)], 0, progress, share)
+
+    def _merged(
+        self,
+        replaced: Sequence[Reference],
+        sources: Iterable[tuple[bool, Iterator[pa.RecordBatch]]],
+        start: int,
+        progress: Progress | None,
+        share: Share,
+    ) -> Compacted:
+        """A segment from version `start` on in place of `replaced`, of the entries of `sources`.
+
+        Args:
+            sources: newest first: whether one is sorted with each key once, and its entries.
+        """
+        total = sum(reference.rows for reference in replaced)
         done = 0
 
         def read(rows: int) -> None:
@@ -76,43 +102,15 @@ class Compaction:
         try:
             with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
                 merged = Merger(directory, worked).merged(
-                    ((reference.kind == RUN, _taken(self._files.entries(reference), share)) for reference in inputs),
-                    whole=inputs[-1].start == 0,
+                    ((is_sorted, _taken(batches, share)) for is_sorted, batches in sources),
+                    whole=start == 0,
                     read=read,
                 )
-                segment = self._publish(inputs[-1].start, inputs[0].end, tuple(inputs), merged)
+                segment = self._publish(start, replaced[0].end, tuple(replaced), merged)
         finally:
             share.close()
         pa.default_memory_pool().release_unused()
-        return Compacted(segment, len(inputs), total, segment.manifest.sections[0].rows)
-
-    def rebuilt(
-        self,
-        references: Sequence[Reference],
-        batches: Iterator[pa.RecordBatch],
-        progress: Progress | None,
-        share: Share,
-    ) -> Compacted:
-        """A segment in place of all `references`; `batches` are the entries of their version, newest first."""
-        rows = sum(reference.rows for reference in references)
-        done = 0
-
-        def read(more: int) -> None:
-            nonlocal done
-            done += more
-            worked()
-
-        def worked() -> None:
-            if progress is not None:
-                progress(done, rows)
-
-        try:
-            with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
-                merged = Merger(directory, worked).merged([(False, _taken(batches, share))], whole=True, read=read)
-                segment = self._publish(0, references[0].end, tuple(references), merged)
-        finally:
-            share.close()
-        return Compacted(segment, len(references), rows, segment.manifest.sections[0].rows)
+        return Compacted(segment, len(replaced), total, segment.manifest.sections[0].rows)
 
     def is_young(self, segment: Segment, min_age_ms: int) -> bool:
         """Whether no collector can have the segment in its hands.
@@ -120,7 +118,7 @@ class Compaction:
         A collector deletes what was never referred to once it is older than the minimum age, and it may have decided so
         before the first manifest names the file.
         """
-        return 0 <= self._clock.now_ms() - segment.published_ms <= _waiting_ms(min_age_ms) // 2
+        return 0 <= self._clock.now_ms() - segment.published_ms <= judged_ms(min_age_ms) // 2
 
     def stamped(self, segment: Segment, min_age_ms: int, worked: Callable[[], None]) -> Segment | None:
         """A segment that stays young for a while: one of at most an eighth of the minimum age as it is, and an older
@@ -130,13 +128,13 @@ class Compaction:
         may have in its hands, gets a copy: a new name is in nobody's hands.
         """
         now = self._clock.now_ms()
-        if 0 <= now - segment.published_ms <= _waiting_ms(min_age_ms) // 8:
+        if 0 <= now - segment.published_ms <= judged_ms(min_age_ms) // 8:
             return segment
         manifest = segment.manifest
         try:
             young = self.is_young(segment, min_age_ms) and self._files.stamp(str(segment.name))
             # a stamp that took long may have come too late
-            if young and self._clock.now_ms() - segment.published_ms <= _waiting_ms(min_age_ms) * 3 // 4:
+            if young and self._clock.now_ms() - segment.published_ms <= judged_ms(min_age_ms) * 3 // 4:
                 return replace(segment, published_ms=now)
             return self._publish(
                 manifest.start,
@@ -180,9 +178,9 @@ class Compaction:
         return Segment(written[0], writer.size, published_ms)
 
 
-def _waiting_ms(min_age_ms: int) -> int:
-    """The minimum age by which a segment's age is judged: so short a one as some tests set protects nothing anyhow."""
-    return max(min_age_ms, _LEAST_WAITING_MS)
+def judged_ms(min_age_ms: int) -> int:
+    """The minimum age by which ages are judged: so short a one as some tests set protects nothing anyhow."""
+    return max(min_age_ms, _LEAST_AGE_MS)
 
 
 def _taken(batches: Iterator[pa.RecordBatch], share: Share) -> Iterator[pa.RecordBatch]:

@@ -33,7 +33,7 @@ class Loader:
         self._broken: frozenset[detours.Place] = frozenset()
 
     def load(self, version: Version, have: Version | None, share: Share | None = None) -> Load:
-        """See `VersionedStore.load`."""
+        """See `Store.load`."""
         attempt = self._versions.locate(version)
         if attempt is None or is_empty(attempt):
             return Load(attempt, 0, EMPTY, 0, {}, (), 0, 0, 0, iter(()))
@@ -71,7 +71,7 @@ class Loader:
         return stream.stream(self._files, opened.references, self._recover(opened))
 
     def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
-        """See `VersionedStore.replay`."""
+        """See `Store.replay`."""
         target = self._versions.locate(end)
         start = self._versions.locate(snapshot)
         if target is None or is_empty(target):
