@@ -25,6 +25,13 @@ REASONS = "an open or a commit fails only for a reason that it can name"
 NOTHING_LEFT = "nothing is left when all tasks have ended and all providers are closed"
 RUNNING = "a table of a query that runs is not evicted"
 NO_WAIT = "nobody waits for ever"
+OTHER_TABLE = "values of a key that a reader has open are refused when its upgrade has gone on with another table"
+
+THREADS_THAT_STAY = (
+    "after all of its listeners",
+    "although the user's function has renamed it",
+    "however deep its stack is",
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,14 @@ MUTANTS = [
         (KEEPS_BYTES,),
     ),
     Mutant(
+        "rows_are_given_up_while_their_task_goes_on",
+        "Opens.scala",
+        "if (taskThread == null) action() else",
+        "if (taskThread == null || taskThread.isAlive) action() else",
+        tuple(f"rows that a task has read stay until its thread has left it, {how}" for how in THREADS_THAT_STAY),
+        "RowLifetimeSuite.scala",
+    ),
+    Mutant(
         "space_of_rows_is_used_again_at_once",
         "table/Resting.scala",
         "first != null && first.epoch <= synchronized(oldestReader)",
@@ -85,6 +100,74 @@ MUTANTS = [
         "(if (writing) live.writer ne open else live.generation != generation)",
         "(writing && (live.writer ne open))",
         (READS,),
+    ),
+    Mutant(
+        "values_go_on_in_the_table_that_an_upgrade_left",
+        "RowIterator.scala",
+        "store.open.left || (store.live ne live)",
+        "store.open.left",
+        (OTHER_TABLE,),
+        "RowLifetimeSuite.scala",
+    ),
+    Mutant(
+        "a_walk_goes_on_in_the_table_that_an_upgrade_left",
+        "RowIterator.scala",
+        "    if (store.live ne live) throw store.stale()\n",
+        "",
+        (OTHER_TABLE,),
+        "RowLifetimeSuite.scala",
+    ),
+    Mutant(
+        "an_open_that_sends_at_its_end_never_leaves",
+        "LiveTable.scala",
+        "    if (open.leavesLater) leave(open)\n",
+        "",
+        (
+            "a task that ends while its commit is sent keeps no rows from being used again once it is whole",
+            "a task that ends while its commit is sent leaves no transaction behind if that fails",
+        ),
+        "StalledStorageSuite.scala",
+    ),
+    Mutant(
+        "an_open_that_leaves_keeps_its_transaction",
+        "LiveTable.scala",
+        "    if (writer eq open) abort()\n",
+        "",
+        ("a task that ends while its commit is sent leaves no transaction behind if that fails",),
+        "StalledStorageSuite.scala",
+    ),
+    Mutant(
+        "the_end_of_a_task_does_not_abort",
+        "LaminaStateStore.scala",
+        "if (open.allows(TakeOver)) abort()\n          else if",
+        "if",
+        ("a task that ends without a commit has aborted its transaction: its store takes no change, and says so",),
+        "OwnershipSuite.scala",
+    ),
+    # lists
+    Mutant(
+        "a_list_is_moved_before_there_is_room_to_say_where",
+        "table/PageReclaim.scala",
+        "    moved.ensure()\n    val copy = lists.copy(buffer)\n",
+        "    val copy = lists.copy(buffer)\n",
+        ("reclaim of lists that ends at the cap loses no element, and no version back",),
+        "table/RowBookkeepingSuite.scala",
+    ),
+    Mutant(
+        "what_a_list_outgrew_is_used_again_at_once",
+        "table/ListBuffers.scala",
+        "    resting.add(family, left, newRows = false)\n",
+        "    family.freeRows(left, newRows = false, 0, left.size)\n    left.close()\n",
+        ("what a list outgrew is used again when its readers have ended, and not before",),
+        "table/ListAppendSuite.scala",
+    ),
+    Mutant(
+        "the_version_before_keeps_what_a_list_outgrew",
+        "table/ListBuffers.scala",
+        "if (Rows.has(view, Rows.Own)) undo.first(Rows.undoEntry(view)) else 0L",
+        "0L",
+        ("a list that outgrows its room several times in one transaction is in memory once after it, and steps back",),
+        "table/ListMemorySuite.scala",
     ),
     # undo
     Mutant(

@@ -125,7 +125,7 @@ final class LiveTable(
   /** Whether the rows are those of `attempt`, or of one with the same base and the same changes. */
   def holdsRowsOf(attempt: Option[String]): Boolean = {
     val wanted = Attempts.content(attempt)
-    position.content == wanted || (!isBusy && sibling(wanted).exists(isTwin))
+    position.content == wanted || sibling(wanted).exists(isTwin)
   }
 
   private def sibling(content: String): Option[Sibling] =
@@ -409,13 +409,7 @@ final class LiveTable(
   }
 
   /** Waits, for a moment at most, until tasks that have ended give back what they read of a closed table. */
-  def awaitReaders(): Unit = {
-    val deadline = System.nanoTime() + LiveTable.LeavingTaskNanos
-    while (table.hasReadPages && System.nanoTime() < deadline) {
-      Thread.sleep(1)
-      TaskThreads.check()
-    }
-  }
+  def awaitReaders(): Unit = scheduling.awaitLeft(() => !table.hasReadPages)
 }
 
 object LiveTable {
@@ -425,9 +419,6 @@ object LiveTable {
 
   /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
   private final class OtherShape extends RuntimeException with NoStackTrace
-
-  /** How long the end of a task is waited for at the cap. */
-  private val LeavingTaskNanos = 1000000000L
 
   /** An attempt that this table held: its base, and what it changed. */
   private final case class Sibling(base: String, digest: String, families: ColumnFamilies)

@@ -87,7 +87,7 @@ final class Open(val task: TaskContext, writes: Boolean, scheduling: Scheduling 
 
   /** Runs `action` when nobody can have a row in hands that was handed out where it lies. */
   def whenUnread(action: () => Unit): Unit =
-    if (taskThread == null) action() else TaskThreads.whenLeft(taskThread, task.taskAttemptId())(action)
+    if (taskThread == null) action() else scheduling.whenLeft(taskThread, task.taskAttemptId())(action)
 
   /** Whether its task has ended; its thread may still run listeners. */
   def isOver: Boolean = task != null && task.isCompleted()

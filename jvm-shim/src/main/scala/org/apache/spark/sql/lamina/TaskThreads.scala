@@ -25,6 +25,9 @@ private[lamina] object TaskThreads {
   /** Between two looks at the threads of tasks that have ended. */
   private val PollMs = 10L
 
+  /** How long the end of a task is waited for at the cap. */
+  private val LeavingTaskNanos = 1000000000L
+
   private val waiting = mutable.LinkedHashMap.empty[(Thread, Long), mutable.ArrayBuffer[() => Unit]]
 
   /** Whether `thread` is the one that runs `task`, or ran it last: executors name their threads after the tasks. */
@@ -55,6 +58,15 @@ private[lamina] object TaskThreads {
       }
       if (first) poll()
     }
+
+  /** Waits, for a moment at most, until threads that have left their tasks have brought about a condition. */
+  def await(condition: () => Boolean): Unit = {
+    val deadline = System.nanoTime() + LeavingTaskNanos
+    while (!condition() && System.nanoTime() < deadline) {
+      Thread.sleep(1)
+      check()
+    }
+  }
 
   private def poll(): Unit = Timer.after(PollMs) {
     try check()

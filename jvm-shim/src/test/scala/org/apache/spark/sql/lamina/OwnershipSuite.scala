@@ -6,7 +6,7 @@ import org.scalatest.concurrent.Eventually.{eventually, timeout}
 import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.TaskContext
-import org.apache.spark.sql.execution.streaming.state.StateStore
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreOperationOutOfOrder}
 
 /** Who has a table where its provider is closed at any moment. */
 class OwnershipSuite extends ProviderFixture {
@@ -132,6 +132,21 @@ class OwnershipSuite extends ProviderFixture {
     }
     task.markTaskCompleted(None)
     assert(restored(id, 2, second) == Map(1L -> 1, 2L -> 2))
+  }
+
+  test("a task that ends without a commit has aborted its transaction: its store takes no change, and says so") {
+    val provider = provideHeld(newId())
+    val base = commit(provider, 0, None)(put(_, 1L -> 1))
+    val task = TaskContext.empty()
+    val store = asTask(task)(provider.getStore(1, base))
+    asTask(task)(put(store, 1L -> 2))
+    task.markTaskCompleted(None)
+    assert(!table(store).table.inTransaction)
+    assert(intercept[StateStoreOperationOutOfOrder](put(store, 1L -> 3)).getMessage.contains("ABORTED"))
+    val next = provider.getStore(1, base)
+    assert((table(next) eq table(store)) && contents(next) == Map(1L -> 1))
+    next.abort()
+    provider.close()
   }
 
   test("a table that a task reads on is not given up for one that another provider has left") {

@@ -104,6 +104,34 @@ class RowLifetimeSuite extends ProviderFixture {
     provider.close()
   }
 
+  test("values of a key that a reader has open are refused when its upgrade has gone on with another table") {
+    val provider = provideLists(newId())
+    def commitList(version: Long, base: Option[String], values: Int*): Option[String] =
+      commit(provider, version, base)(_.putList(key(1), values.map(value).toArray, family))
+    val base = commitList(0, None, 1, 2, 3)
+    val second = commitList(1, base, 4, 5, 6)
+    val (task, other) = (TaskContext.empty(), TaskContext.empty())
+    // so that version 1 is read from a table of its own
+    asTask(other)(provider.getReadStore(2, second))
+    asTask(task) {
+      val reader = provider.getReadStore(1, base).asInstanceOf[LaminaStateStore]
+      val read = reader.live
+      val values = reader.valuesIterator(key(1), family)
+      val walk = reader.iteratorWithMultiValues(family)
+      val first = values.next()
+      assert(first.getInt(0) == 1 && walk.next().value.getInt(0) == 1)
+      val store = provider.upgradeReadStoreToWriteStore(reader, 1, base)
+      assert(reader.live ne read)
+      intercept[StateStoreInvalidStamp](values.next())
+      intercept[StateStoreInvalidStamp](walk.next())
+      assert(first.getInt(0) == 1, "what was handed out stays")
+      assert(store.valuesIterator(key(1), family).map(_.getInt(0)).toSeq == Seq(1, 2, 3))
+      store.abort()
+    }
+    Seq(task, other).foreach(_.markTaskCompleted(None))
+    provider.close()
+  }
+
   test("values in Avro are decoded under the table's lock, whose opens share the decoder") {
     val provider = provideLists(newId(), "avro")
     val task = TaskContext.empty()
@@ -203,6 +231,8 @@ class RowLifetimeSuite extends ProviderFixture {
     val second = commit(provider, 1, base)(put(_, rows.map { case (at, _) => at -> -1 }: _*))
     commit(provider, 2, second)(put(_, rows.map { case (at, _) => at -> -2 }: _*))
     def dead: Long = live.synchronized(live.table.memory.deadBytes)
+    // on this thread, since the reclaimer may not have come to it yet
+    while (live.synchronized(live.reclaim(1))) ()
     assert(dead == 0, "a reader is there")
     task.markTaskCompleted(None)
     eventually(timeout(60.seconds))(assert(dead > 0))

@@ -140,6 +140,48 @@ class StalledStorageSuite extends ProviderFixture {
     assert(store.live.closed)
   }
 
+  /** Puts rows as a task that ends while their commit is sent on another thread, and then does `go` to the upload. */
+  private def endWhileSending(provider: LaminaStateStoreProvider, base: Option[String], rows: Seq[(Long, Int)])(
+      go: Uploads => Unit
+  ): (LaminaStateStore, Try[Long]) = {
+    val task = TaskContext.empty()
+    val store = asTask(task)(provider.getStore(1, base).asInstanceOf[LaminaStateStore])
+    asTask(task)(put(store, rows: _*))
+    val uploads = new Uploads("0")
+    HeldFileSystem.uploads = Some(uploads)
+    try {
+      val committed = new Running(store.commit())
+      assert(uploads.allArrived())
+      task.markTaskCompleted(None)
+      go(uploads)
+      (store, committed.outcome)
+    } finally {
+      uploads.release("0")
+      HeldFileSystem.uploads = None
+    }
+  }
+
+  test("a task that ends while its commit is sent keeps no rows from being used again once it is whole") {
+    val provider = provideHeld(heldId())
+    val rows = (1L to 2000L).map(_ -> 1)
+    val base = commit(provider, 0, None)(put(_, rows: _*))
+    val (store, committed) = endWhileSending(provider, base, rows.map(_._1 -> 2))(_.release("0"))
+    assert(committed.get == 2L)
+    commit(provider, 2, attempt(store))(put(_, rows.map(_._1 -> 3): _*))
+    eventually(timeout(60.seconds))(assert(store.live.synchronized(store.live.table.memory.deadBytes) > 0))
+    provider.close()
+  }
+
+  test("a task that ends while its commit is sent leaves no transaction behind if that fails") {
+    val provider = provideHeld(heldId(), handOverMs = 0L)
+    val base = commit(provider, 0, None)(put(_, 1L -> 1))
+    val (store, committed) = endWhileSending(provider, base, Seq(1L -> 2))(_.fail("0"))
+    assert(committed.isFailure)
+    assert(store.live.synchronized(!store.live.table.inTransaction))
+    provider.close()
+    assert(store.live.closed, "nothing uses it any more")
+  }
+
   test("a task that is killed while the storage hangs stops, in its open and while it waits for another one's") {
     val provider = provideHeld(heldId())
     val base = commit(provider, 0, None)(put(_, 1L -> 1))

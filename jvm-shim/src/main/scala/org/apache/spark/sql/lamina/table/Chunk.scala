@@ -5,49 +5,51 @@ import java.util.BitSet
 import org.apache.spark.sql.lamina.errors.LaminaError
 
 /**
- * One allocation of pages, handed out in runs that are next to each other.
+ * One allocation, handed out in runs of units that are next to each other.
  *
- * A page takes memory from its first use until the chunk is freed. Not thread-safe.
+ * A unit takes memory from its first use until the chunk is freed. Not thread-safe.
  */
-private[table] final class Chunk(val pages: Int, memory: SystemMemory) {
-  import PagePool.PageBytes
+private[table] final class Chunk(val units: Int, memory: SystemMemory) {
+  import PagePool.{PageBytes, UnitBytes}
 
-  private val used = new BitSet(pages)
-  private val allocation = Chunk.allocate((pages + 1) * PageBytes, memory)
-  private var free = pages
+  private val used = new BitSet(units)
+  private val allocation = Chunk.allocate(units * UnitBytes + PageBytes, memory)
+  private var free = units
 
-  /** Pages that were in use once: all before the first that never was. */
+  /** Units that were in use once: all before the first that never was. */
   var touched = 0
 
-  /** The address of the first page. */
+  /** The address of the first unit, aligned to pages. */
   val address: Long = (allocation + PageBytes - 1) & ~(PageBytes - 1)
 
-  def isEmpty: Boolean = free == pages
+  def isEmpty: Boolean = free == units
   def isFull: Boolean = free == 0
 
-  /** The first free run of so many pages; -1 where there is none. */
-  def find(count: Int): Int = {
-    var start = used.nextClearBit(0)
-    while (start + count <= pages) {
+  /** The first free run of so many units that begins at a multiple of `step`; -1 where there is none. */
+  def find(count: Int, step: Int): Int = {
+    var start = aligned(used.nextClearBit(0), step)
+    while (start + count <= units) {
       val end = used.nextSetBit(start)
       if (end < 0 || end - start >= count) return start
-      start = used.nextClearBit(end)
+      start = aligned(used.nextClearBit(end), step)
     }
     -1
   }
+
+  private def aligned(unit: Int, step: Int): Int = (unit + step - 1) / step * step
 
   /** Puts a run into use; its address. */
   def take(first: Int, count: Int): Long = {
     used.set(first, first + count)
     free -= count
     touched = math.max(touched, first + count)
-    address + first * PageBytes
+    address + first * UnitBytes
   }
 
   def give(run: Long, count: Int): Unit = {
-    val first = ((run - address) / PageBytes).toInt
+    val first = ((run - address) / UnitBytes).toInt
     val end = used.nextClearBit(first)
-    if (end < first + count) throw new IllegalStateException("a page that is not in use")
+    if (end < first + count) throw new IllegalStateException("memory that is not in use")
     used.clear(first, first + count)
     free += count
   }

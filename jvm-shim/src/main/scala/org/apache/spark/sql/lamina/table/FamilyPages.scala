@@ -12,9 +12,13 @@ import org.apache.spark.unsafe.Platform
  * page      position in `pages` (int) | of the first one in a block: log2 of the bytes of each page there (int) | 8 bytes | rows
  * block     256 KiB: one page, or small pages of one size, of several column families
  * }}}
- * So a row's page is found by masking its address twice.
+ * So a row's page is found by masking its address twice. A large row has a page of its own, which begins right before it.
  */
-private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
+private[table] final class FamilyPages(
+    pool: PagePool,
+    resting: Resting,
+    deadPercent: Int = FamilyPages.DeadPercent
+) {
   import FamilyPages._
 
   private var pages: Array[Page] = new Array[Page](4)
@@ -72,8 +76,8 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
 
   /** The space of a row may be used again: nobody reads it any more. */
   def free(row: Long): Unit = {
-    val page = pageOf(row)
     val size = Rows.size(row)
+    val page = pageOf(row, size)
     Rows.markDead(row)
     page.dead += size
     deadBytes += size
@@ -82,15 +86,13 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
 
   /** The full page with the largest dead share, if that is worth reclaiming; null otherwise. */
   def mostDead: Page = {
-    if (deadBytes * 100 <= usedBytes * DeadPercent || usedBytes < PagePool.PageBytes) null
+    if (deadBytes * 100 <= usedBytes * deadPercent || usedBytes < PagePool.PageBytes) null
     else {
       var best: Page = null
       var i = 0
       while (i < count) {
         val page = pages(i)
-        if (
-          (page ne current) && page.dead > 0 && page.bytes <= PagePool.PageBytes && (best == null || page.dead > best.dead)
-        ) {
+        if ((page ne current) && page.dead > 0 && !page.isLarge && (best == null || page.dead > best.dead)) {
           best = page
         }
         i += 1
@@ -190,7 +192,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
       while (hole == null && left > 0) {
         hand = if (hand + 1 < count) hand + 1 else 0
         val page = pages(hand)
-        val fits = (page ne current) && (page ne emptying) && page.bytes <= PagePool.PageBytes
+        val fits = (page ne current) && (page ne emptying) && !page.isLarge
         if (fits && (page.dead - page.unfit) * 100 > page.used * ReusePercent) {
           hole = page
           searched = page.address + PagePool.PageHeader
@@ -231,12 +233,13 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     if (count == pages.length) pages = java.util.Arrays.copyOf(pages, count * 2)
     pages(count) = page
     setPosition(page, count)
-    // Other column families with pages in this block write the same.
-    val bytes = math.min(page.bytes, PagePool.PageBytes)
-    Platform.putInt(null, blockOf(page.address) + 4, java.lang.Long.numberOfTrailingZeros(bytes))
     count += 1
     pageBytes += page.bytes
-    if (!page.isLarge) sharedBytes += page.bytes
+    if (!page.isLarge) {
+      // Other column families with pages in this block write the same.
+      Platform.putInt(null, blockOf(page.address) + 4, java.lang.Long.numberOfTrailingZeros(page.bytes))
+      sharedBytes += page.bytes
+    }
     page
   }
 
@@ -245,8 +248,12 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
     Platform.putInt(null, page.address, position)
   }
 
-  private def pageOf(row: Long): Page =
-    pages(Platform.getInt(null, row & (-1L << Platform.getInt(null, blockOf(row) + 4))))
+  private def pageOf(row: Long, size: Long): Page = {
+    val page =
+      if (size > LargeRowBytes) row - PagePool.PageHeader
+      else row & (-1L << Platform.getInt(null, blockOf(row) + 4))
+    pages(Platform.getInt(null, page))
+  }
 
   private def blockOf(address: Long): Long = address & ~(PagePool.PageBytes - 1)
 }
@@ -254,7 +261,7 @@ private[table] final class FamilyPages(pool: PagePool, resting: Resting) {
 private[table] object FamilyPages {
 
   /** Larger rows have a page of their own. */
-  val LargeRowBytes: Long = PagePool.PageBytes / 4
+  val LargeRowBytes: Long = PagePool.PageBytes / 8
 
   /** How large a row of this size may become in the same page. */
   def roomFor(size: Long): Long =
@@ -267,8 +274,9 @@ private[table] object FamilyPages {
   val PagesPerSearch = 64
   val RowsPerSearch = 256
 
-  /** Reclaim starts above this share of dead bytes, in per cent of the bytes in use. */
+  /** Reclaim starts above this share of dead bytes, in per cent of the bytes in use; of lists, which have room for growth too. */
   val DeadPercent = 25
+  val DeadListPercent = 12
 
   /** A page is worth moving only above this share of dead bytes. */
   val MinPagePercent = 10

@@ -21,13 +21,14 @@ final class FamilyTable private[table] (
   import HashIndex.{isRemoved, rowOf}
 
   private val index = new HashIndex(pool)
-  private val pages = new FamilyPages(pool, resting)
+  private val pages =
+    new FamilyPages(pool, resting, if (multiValue) FamilyPages.DeadListPercent else FamilyPages.DeadPercent)
   private val keys = if (ordered) new OrderedKeys(pool) else null
   private var undo = new LongLog(pool)
   private var previous = new LongLog(pool)
   private var baseRows: BaseRows = _
   private val counts = new RowCounts
-  private val lists = new ListBuffers(pages)
+  private val lists = new ListBuffers(pages, pool)
   private val reclaim = new PageReclaim(index, pages, lists, multiValue)
 
   /** Fills an empty column family. */
@@ -90,6 +91,7 @@ final class FamilyTable private[table] (
         val base = if (own) Rows.listBase(old) else Rows.valueLength(old)
         val row = lists.append(old, base, Rows.Own | appended, valueBase, valueOffset, valueLength)
         replace(hash, word, row)
+        lists.share(row, old, undo)
       }
     }
   }
@@ -187,6 +189,7 @@ final class FamilyTable private[table] (
   }
 
   private[table] def commit(): Unit = {
+    lists.rest(this, resting)
     dropPrevious()
     var i = 0
     while (i < undo.size) {
@@ -205,6 +208,7 @@ final class FamilyTable private[table] (
   }
 
   private[table] def abort(): Unit = {
+    lists.rest(this, resting)
     rewind(undo)
     undo = new LongLog(pool)
     closeBaseRows()
@@ -275,12 +279,15 @@ final class FamilyTable private[table] (
   private[table] def follow(log: LongLog, moved: MovedRows, from: Int, firsts: Boolean, seconds: Boolean): Unit =
     reclaim.follow(log, moved, from, firsts, seconds)
 
+  /** Bytes that the open transaction wrote elsewhere, as lists outgrew their room. */
+  private[table] def leftBytes: Long = lists.leftBytes
+
   private[table] def deadBytes: Long = pages.deadBytes
   private[table] def liveBytes: Long = pages.usedBytes - pages.deadBytes
   private[table] def pageBytes: Long = pages.pageBytes
   private[table] def indexBytes: Long = index.bytes
   private[table] def undoBytes: Long =
-    undo.bytes + previous.bytes + filling.bytes + (if (baseRows == null) 0L else baseRows.bytes)
+    undo.bytes + previous.bytes + filling.bytes + lists.bytes + (if (baseRows == null) 0L else baseRows.bytes)
   private[table] def orderedBytes: Long = if (ordered) keys.bytes else 0L
 
   private[table] def close(): Unit = {
@@ -289,6 +296,7 @@ final class FamilyTable private[table] (
     if (ordered) keys.close()
     undo.close()
     previous.close()
+    lists.close()
     closeBaseRows()
     filling.close()
     counts.clear()
@@ -379,6 +387,7 @@ final class FamilyTable private[table] (
       }
       index.update(row, removed = false)
     }
+    if (Rows.isView(row)) Rows.setUndoEntry(row, undo.size - 1)
     counts.add(row)
   }
 

@@ -10,10 +10,20 @@ import org.apache.spark.unsafe.Platform
  *  2. Only a view that ends where the buffer ends is appended to in place. Others, whose tail a transaction wrote that was
  *     taken back since, get a new buffer.
  *  3. No byte before the end changes. The end goes back when a view is freed that reaches up to it: nobody reads that tail any more.
- *  4. A buffer is freed with its last view.
+ *  4. A buffer that is full is left for a larger one. What the open transaction and its base have of the list moves there, so
+ *     that no version needs the old one; who has read from that still may, until the transaction's readers have ended.
+ *  5. A buffer is freed with its last view, and after it has rested where it was left.
  */
-private[table] final class ListBuffers(pages: FamilyPages) {
+private[table] final class ListBuffers(pages: FamilyPages, pool: PagePool) {
   import ListBuffers._
+
+  /** Buffers that the open transaction left, as first of each pair. Each counts as a view. */
+  private var left = new LongLog(pool)
+
+  def bytes: Long = left.bytes
+
+  /** Bytes of the buffers that the open transaction left. */
+  var leftBytes = 0L
 
   /** Appends to an own row in place; false where it has no room. */
   def extend(row: Long, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Boolean =
@@ -41,6 +51,7 @@ private[table] final class ListBuffers(pages: FamilyPages) {
       Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row) + oldLength, valueLength)
       row
     } else {
+      left.ensure()
       val buffer = newBuffer(old, capacityFor(keyLength, length), oldLength)
       val row =
         try newView(buffer, keyLength, length, base, flags)
@@ -50,16 +61,54 @@ private[table] final class ListBuffers(pages: FamilyPages) {
     }
   }
 
-  /** The space of a row may be used again, and that of its buffer after its last view. */
-  def free(row: Long): Unit = {
-    if (Rows.isView(row)) {
-      val buffer = Rows.buffer(row)
-      Rows.setViews(buffer, Rows.views(buffer) - 1)
-      if (Rows.views(buffer) == 0) pages.free(buffer)
-      else if (Rows.end(buffer) == Rows.valueLength(row)) Rows.setEnd(buffer, Rows.listBase(row))
+  /** Points the views that a new one continues, the row before it and so on, at its buffer, which has their elements, too. */
+  def share(row: Long, before: Long, undo: LongLog): Unit = if (Rows.isView(row) && Rows.isView(before)) {
+    val (old, buffer) = (Rows.buffer(before), Rows.buffer(row))
+    if (old != buffer) {
+      left.add(old, 0L)
+      leftBytes += Rows.size(old)
+      Rows.setViews(old, Rows.views(old) + 1)
+      var view = before
+      while (isViewOf(view, old)) {
+        Rows.setViews(old, Rows.views(old) - 1)
+        Rows.setViews(buffer, Rows.views(buffer) + 1)
+        Rows.setBuffer(view, buffer)
+        view = if (Rows.has(view, Rows.Own)) undo.first(Rows.undoEntry(view)) else 0L
+      }
     }
-    pages.free(row)
   }
+
+  /** The transaction has ended: what it left waits for its readers. */
+  def rest(family: FamilyTable, resting: Resting): Unit = {
+    resting.add(family, left, newRows = false)
+    left = new LongLog(pool)
+    leftBytes = 0L
+  }
+
+  def close(): Unit = left.close()
+
+  /** The space of a row, or of a buffer that was left, may be used again, and that of a row's buffer after its last view. */
+  def free(row: Long): Unit =
+    if (Rows.isBuffer(row)) leave(row)
+    else {
+      if (Rows.isView(row)) {
+        val buffer = Rows.buffer(row)
+        if (!leave(buffer) && Rows.end(buffer) == Rows.valueLength(row)) Rows.setEnd(buffer, Rows.listBase(row))
+      }
+      pages.free(row)
+    }
+
+  /** A buffer has one view less; whether that was the last. */
+  private def leave(buffer: Long): Boolean = {
+    Rows.setViews(buffer, Rows.views(buffer) - 1)
+    val isLast = Rows.views(buffer) == 0
+    if (isLast) pages.free(buffer)
+    isLast
+  }
+
+  /** Whether an undo entry's state before is a view of a buffer. The lowest bit says that it had been removed. */
+  private def isViewOf(before: Long, buffer: Long): Boolean =
+    before != 0L && (before & 1L) == 0L && Rows.isView(before) && Rows.buffer(before) == buffer
 
   /** A copy of a row, or of a buffer, that is to take its place. */
   def copy(row: Long): Long =

@@ -5,9 +5,9 @@ import java.util.TreeMap
 import org.apache.spark.sql.lamina.errors.LaminaError
 
 /**
- * Pages of rows that are next to each other, mostly one: aligned, so that a row's page is found by masking its address.
+ * A page of rows, aligned to its size, so that a row's page is found by masking its address.
  *
- * @param isLarge whether it is for one row that is too big for a normal one
+ * @param isLarge whether it is for one row that is too big for a normal one: of whole units, and aligned to those only
  */
 private[table] final class Page(val address: Long, val bytes: Long, val isLarge: Boolean) {
   var used: Long = PagePool.PageHeader
@@ -24,8 +24,13 @@ private[table] object PagePool {
   val PageBytes: Long = 256L << 10
   val PageHeader: Long = 16L
 
-  /** Pages of rows are of this size, of its doubles, or of `PageBytes` and more. */
+  /** Pages of rows are of this size or of its doubles, up to `PageBytes`. */
   val SmallestPageBytes: Long = 4L << 10
+
+  /** Pages of single rows, and all else that is larger than a cell, are multiples of this. */
+  val UnitBytes: Long = 8L << 10
+
+  private val UnitsPerPage = (PageBytes / UnitBytes).toInt
 
   /**
    * With the page that alignment takes, above 32 MiB: the largest size that the GNU C library may serve from an arena, where
@@ -43,11 +48,10 @@ private[table] object PagePool {
     finally isBackground.set(outer)
   }
 
-  /** The size of the page for a row that is too big for a normal one: half a page, or whole ones. */
-  private[table] def largePageBytes(bytes: Long): Long =
-    if (bytes + PageHeader <= PageBytes / 2) PageBytes / 2 else pagesFor(bytes + PageHeader) * PageBytes
+  /** The size of the page for a row that is too big for a normal one. */
+  private[table] def largePageBytes(bytes: Long): Long = wholeUnits(bytes + PageHeader)
 
-  private def pagesFor(bytes: Long): Int = ((bytes + PageBytes - 1) / PageBytes).toInt
+  private def wholeUnits(bytes: Long): Long = (bytes + UnitBytes - 1) / UnitBytes * UnitBytes
 }
 
 /**
@@ -83,7 +87,7 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
 
   /** Memory for other things than rows: index segments, undo logs, ordered keys. */
   private[table] def allocate(bytes: Long): Long =
-    if (bytes > Cells.MaxBytes) run(pagesFor(bytes))
+    if (bytes > Cells.MaxBytes) run(wholeUnits(bytes))
     else cellOf(cells, bytes)
 
   private def cellOf(cells: Cells, bytes: Long): Long = {
@@ -94,7 +98,7 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
   /** A cell of another page, or of one that has got a free cell meanwhile. */
   private def newCell(cells: Cells, bytes: Long): Long = {
     val page =
-      try Right(run(1))
+      try Right(run(PageBytes))
       catch { case error: LaminaError => Left(error) }
     synchronized {
       val freed = cells.take(bytes)
@@ -103,7 +107,7 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
           cells.add(address, bytes)
           cells.take(bytes)
         case Right(address) =>
-          give(address, 1)
+          give(address, PageBytes)
           freed
         case Left(error) =>
           if (freed == 0L) throw error
@@ -113,33 +117,31 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
   }
 
   private[table] def free(address: Long, bytes: Long): Unit = synchronized {
-    if (bytes > Cells.MaxBytes) give(address, pagesFor(bytes))
+    if (bytes > Cells.MaxBytes) give(address, wholeUnits(bytes))
     else freeCell(cells, address, bytes)
   }
 
   private def freeCell(cells: Cells, address: Long, bytes: Long): Unit =
-    if (cells.give(address, bytes)) give(address & ~(PageBytes - 1), 1)
+    if (cells.give(address, bytes)) give(address & ~(PageBytes - 1), PageBytes)
 
   /** As many bytes as `allocate` sets aside for so many. */
   private[table] def sizeFor(bytes: Long): Long =
-    if (bytes > Cells.MaxBytes) pagesFor(bytes) * PageBytes else Cells.sizeFor(bytes)
+    if (bytes > Cells.MaxBytes) wholeUnits(bytes) else Cells.sizeFor(bytes)
 
   /** A page of rows: of `PageBytes`, or of a power of two below it and aligned to it. */
   private[table] def page(bytes: Long = PageBytes): Page =
-    new Page(rowMemory(bytes), bytes, isLarge = false)
+    new Page(if (bytes < PageBytes) cellOf(smallPages, bytes) else run(PageBytes), bytes, isLarge = false)
 
   /** A page for one row that is too big for a normal one. */
   private[table] def largePage(bytes: Long): Page = {
     val size = largePageBytes(bytes)
-    new Page(rowMemory(size), size, isLarge = true)
+    new Page(run(size), size, isLarge = true)
   }
-
-  private def rowMemory(bytes: Long): Long = if (bytes < PageBytes) cellOf(smallPages, bytes) else run(pagesFor(bytes))
 
   /** Takes a page back that nobody reads. */
   private[table] def give(page: Page): Unit = synchronized {
-    if (page.bytes < PageBytes) freeCell(smallPages, page.address, page.bytes)
-    else give(page.address, pagesFor(page.bytes))
+    if (page.isLarge || page.bytes == PageBytes) give(page.address, page.bytes)
+    else freeCell(smallPages, page.address, page.bytes)
   }
 
   /** Frees all that is not in use. */
@@ -147,29 +149,31 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
     open.values.stream.filter(_.isEmpty).toList.forEach(drop(_))
   }
 
-  /** Pages next to each other; the address of the first. Before this fails others give way, one by one. */
-  private def run(count: Int): Long = {
-    var run = tryRun(count)
+  /** The address of so many bytes, of whole units; a page is aligned to its size. Before this fails others give way, one by one. */
+  private def run(bytes: Long): Long = {
+    var run = tryRun(bytes)
     if (run == 0L) {
       trim()
-      run = tryRun(count)
+      run = tryRun(bytes)
     }
     // Not under this pool's lock: what frees memory takes locks of its own.
     while (run == 0L && !isBackground.get && synchronized(pressure)()) {
       trim()
-      run = tryRun(count)
+      run = tryRun(bytes)
     }
-    if (run == 0L) throw capError(count * PageBytes)
+    if (run == 0L) throw capError(bytes)
     run
   }
 
-  /** Pages that are in memory already, else others; 0 at the cap, or where the system has no memory. */
-  private def tryRun(count: Int): Long = synchronized {
+  /** Units that are in memory already, else others; 0 at the cap, or where the system has no memory. */
+  private def tryRun(bytes: Long): Long = synchronized {
+    val count = (bytes / UnitBytes).toInt
+    val step = if (bytes == PageBytes) UnitsPerPage else 1
     var (best, first, more) = (null: Chunk, 0, Int.MaxValue)
     val candidates = open.values.iterator
     while (more > 0 && candidates.hasNext) {
       val chunk = candidates.next()
-      val found = chunk.find(count)
+      val found = chunk.find(count, step)
       val growth = math.max(0, found + count - chunk.touched)
       if (found >= 0 && growth < more) {
         best = chunk
@@ -178,34 +182,34 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
       }
     }
     refused = null
-    val fits = reserved + (if (best == null) count else more) * PageBytes <= maxBytes
+    val fits = reserved + (if (best == null) count else more) * UnitBytes <= maxBytes
     if (fits && best == null) best = newChunk(count)
     if (!fits || best == null) 0L
     else {
       val before = best.touched
       val run = best.take(first, count)
       if (best.isFull) open.remove(best.address)
-      reserved += (best.touched - before) * PageBytes
+      reserved += (best.touched - before) * UnitBytes
       run
     }
   }
 
   private def newChunk(count: Int): Chunk =
     try {
-      val chunk = new Chunk(math.max(count, PagesPerChunk), memory)
+      val chunk = new Chunk(math.max(count, PagesPerChunk * UnitsPerPage), memory)
       chunks.put(chunk.address, chunk)
       open.put(chunk.address, chunk)
       chunk
     } catch { case error: OutOfMemoryError => refused = error; null }
 
-  /** Takes pages back. One chunk that is not in use is kept, for the next. */
-  private def give(run: Long, count: Int): Unit = {
+  /** Takes memory back. One chunk that is not in use is kept, for the next. */
+  private def give(run: Long, bytes: Long): Unit = {
     val chunk = chunks.floorEntry(run).getValue
-    chunk.give(run, count)
+    chunk.give(run, (bytes / UnitBytes).toInt)
     open.put(chunk.address, chunk)
     if (chunk.isEmpty) {
       val spare = open.values.stream.anyMatch(other => other.isEmpty && (other ne chunk))
-      if (spare || chunk.pages > PagesPerChunk) drop(chunk)
+      if (spare || chunk.units > PagesPerChunk * UnitsPerPage) drop(chunk)
     }
   }
 
@@ -213,7 +217,7 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
     chunks.remove(chunk.address)
     open.remove(chunk.address)
     chunk.close()
-    reserved -= chunk.touched * PageBytes
+    reserved -= chunk.touched * UnitBytes
   }
 
   private def capError(bytes: Long): LaminaError = synchronized {

@@ -8,7 +8,7 @@ import org.apache.spark.unsafe.Platform
  * Layout of a row in a page.
  * {{{
  * header  8 bytes   flags 8 bits | value length 28 bits | key length 28 bits
- * list    8 bytes   only with flag List: base length | kind 2 bits
+ * list    8 bytes   only with flag List: of an own view its undo entry 31 bits | base length 28 bits | kind 2 bits
  *         8 bytes   of a view: address of its buffer; of a buffer: end 32 bits | number of its views 32 bits
  * key               padded to 8 bytes; not in a view
  * value             padded to 8 bytes; not in a view
@@ -58,6 +58,7 @@ object Rows {
   private val View = 1L
   private val Buffer = 2L
   private val KindBits = 2
+  private val EntryShift = KindBits + 28
 
   private[table] val HeaderBytes = 8L
   private[table] val ShortHeaderBytes = 16L
@@ -124,7 +125,7 @@ object Rows {
 
   /** Of an own row that differs from its base row only by appended elements: the length of that one. */
   private[table] def listBase(row: Long): Int =
-    if (has(row, List)) (Platform.getLong(null, row + 8) >>> KindBits).toInt else 0
+    if (has(row, List)) ((Platform.getLong(null, row + 8) >>> KindBits) & LengthMask).toInt else 0
 
   private[table] def writeShort(row: Long, base: Int): Unit = writeList(row, Short, base)
 
@@ -133,6 +134,14 @@ object Rows {
   private[table] def writeView(row: Long, base: Int, buffer: Long): Unit = {
     writeList(row, View, base)
     Platform.putLong(null, row + 16, buffer)
+  }
+
+  /** Of an own view: the entry of the undo log that leads to the row before it. */
+  private[table] def undoEntry(view: Long): Int = (Platform.getLong(null, view + 8) >>> EntryShift).toInt
+
+  private[table] def setUndoEntry(view: Long, entry: Int): Unit = {
+    val word = Platform.getLong(null, view + 8) & ((1L << EntryShift) - 1)
+    Platform.putLong(null, view + 8, word | (entry.toLong << EntryShift))
   }
 
   private[table] def buffer(view: Long): Long = Platform.getLong(null, view + 16)

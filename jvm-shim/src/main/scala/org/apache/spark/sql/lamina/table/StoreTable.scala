@@ -73,7 +73,7 @@ final class StoreTable(pool: PagePool) {
         true
       }
     }
-    reclaimBudget = 4 + (4 * bytes / PagePool.PageBytes).toInt
+    reclaimBudget = 4 + (4 * (bytes + families.values.map(_.leftBytes).sum) / PagePool.PageBytes).toInt
     ChangeSummary(rows, bytes)
   }
 

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina.model
 
-import java.util.concurrent.atomic.{AtomicInteger, AtomicReference}
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.util.Try
 
@@ -50,8 +50,8 @@ class ConcurrentModelSuite extends ProviderFixture {
       new StoreModel(threads, (model, stayMs) => init(new ModelProvider(model), id, handOverMs = stayMs), family)
     model.addProvider()
     val running = Seq.fill(3)(new AtomicReference[ModelTask])
-    val atWork = new AtomicInteger(running.size)
-    def isOver: Boolean = atWork.get == 0
+    model.atWork.set(running.size)
+    def isOver: Boolean = model.atWork.get == 0
     def background(name: String, times: Int, everyMs: Int)(action: => Unit): Unit = threads.start(name) {
       var left = times
       while (left > 0 && !isOver) {
@@ -66,7 +66,7 @@ class ConcurrentModelSuite extends ProviderFixture {
             current.set(new ModelTask(model, s"task thread $number", family, key)(value))
             current.get.run()
           }
-        finally atWork.decrementAndGet()
+        finally model.atWork.decrementAndGet()
       }
     }
     threads.start("uploads") {

@@ -48,6 +48,7 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
   def run(): Unit = {
     val thread = Thread.currentThread()
     thread.setName(s"$name (TID $id)")
+    threads.enterTask(id)
     TaskContext.setTaskContext(context)
     try {
       val failure =
@@ -61,6 +62,8 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
     } finally {
       synchronized { isRunning = false }
       threads.forgetInterruption()
+      model.forget(id)
+      threads.leaveTask(id)
       TaskContext.unset()
       thread.setName(name)
     }
@@ -119,10 +122,7 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
     step(s"opens version $version ${base.getOrElse("")}")
     val one = new Opened(store, model.rowsOf(base))
     // Of the listeners of a task the last comes first: after those of commits, and before that of this open.
-    context.addTaskCompletionListener[Unit] { _ =>
-      one.isOver = true
-      model.forget(id)
-    }
+    context.addTaskCompletionListener[Unit](_ => one.isOver = true)
     model.add(one)
   }
 
@@ -189,11 +189,13 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
   /** As PySpark calls stores: its task waits, unless it is killed, and then ends before the call does. */
   private def onOtherThread(call: => Unit): Unit = {
     val outcome = new AtomicReference[Option[Throwable]]
+    model.atWork.incrementAndGet()
     threads.start(s"Python's thread of task $number") {
       TaskContext.setTaskContext(context)
       val failure =
         try { call; None }
         catch { case error: Throwable => Some(error) }
+        finally { model.atWork.decrementAndGet(); () }
       outcome.set(failure)
       if (context.isCompleted()) failure.foreach(checkReason)
     }

@@ -3,6 +3,7 @@ package org.apache.spark.sql.lamina.model
 import java.util.concurrent.ConcurrentLinkedQueue
 import java.util.concurrent.locks.{Lock, LockSupport}
 
+import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
@@ -45,6 +46,23 @@ private[lamina] trait ModelThreads extends Scheduling {
   /** What follows when a table asks to be reclaimed. */
   val reclaims = new ConcurrentLinkedQueue[LiveTable]
   override def reclaim(table: LiveTable): Unit = { reclaims.add(table); () }
+
+  /** What follows when the thread of a task leaves it, by task. */
+  private val leaving = mutable.HashMap.empty[Long, mutable.ArrayBuffer[() => Unit]]
+
+  /** The calling thread runs a task from now on. */
+  def enterTask(task: Long): Unit = synchronized { leaving(task) = mutable.ArrayBuffer.empty }
+
+  /** The calling thread has left the task, and has none of its rows in hands. */
+  def leaveTask(task: Long): Unit = synchronized(leaving.remove(task)).get.foreach(_())
+
+  override def whenLeft(thread: Thread, task: Long)(action: () => Unit): Unit = {
+    val runs = synchronized(leaving.get(task).map(_ += action).isDefined)
+    if (!runs) action()
+  }
+
+  /** A thread that leaves its task has seen to everything that follows. */
+  override def awaitLeft(condition: () => Boolean): Unit = ()
 
   def oneIn(count: Int): Boolean = choose(count) == 0
   def oneOf[A](all: collection.Seq[A]): A = all(choose(all.size))

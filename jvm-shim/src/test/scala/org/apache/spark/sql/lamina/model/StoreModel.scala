@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina.model
 
+import java.util.concurrent.atomic.AtomicInteger
+
 import scala.collection.mutable
 
 import org.apache.hadoop.conf.Configuration
@@ -91,6 +93,9 @@ private[lamina] final class StoreModel(
   val registry = new TableRegistry(() => threads.nanoTime() / 1000000L, (_, _) => ())
   val storage = new ModelStorage(threads)
   pool.onPressure(() => evictOne())
+
+  /** Threads that use the store: those that run tasks, and Python's, which may outlive its task. */
+  val atWork = new AtomicInteger
 
   /** Rows of each version that a commit made, by attempt. */
   private val expected = mutable.HashMap("" -> Map.empty[Long, Int])

@@ -24,11 +24,14 @@ class ListAppendSuite extends AnyFunSuite {
       family.get(key, base, key.length)
     }
 
+    /** Where the elements of a list are. */
+    def addressOf(list: Int): Long = Rows.valueAddress(rowOf(list))
+
     /** As `append`; the bytes of the list that were copied for it. */
     def copiedBy(list: Int, bytes: Int, fill: Byte): Long = {
-      val (before, length) = (Rows.valueAddress(rowOf(list)), Rows.valueLength(rowOf(list)))
+      val (before, length) = (addressOf(list), Rows.valueLength(rowOf(list)))
       append(list, bytes, fill)
-      if (Rows.valueAddress(rowOf(list)) == before) 0L else length
+      if (addressOf(list) == before) 0L else length
     }
 
     def valueOf(list: Int): Array[Byte] = {
@@ -132,6 +135,28 @@ class ListAppendSuite extends AnyFunSuite {
     assert((0 until 100).forall(i => Platform.getByte(null, tail + i) == 2))
     in.table.readersEnded(7L)
     assert(in.valueOf(0).drop(10100).sameElements((3 to 9).flatMap(number => Seq.fill(100)(number.toByte))))
+    in.close()
+  }
+
+  test("what a list outgrew is used again when its readers have ended, and not before") {
+    val in = committed(500, 2000)
+    in.transaction((0 until 500).foreach(in.append(_, 100, 1)))
+    // so that no older version has a part of what is read
+    for (_ <- 1 to 3) in.transaction(in.append(500, 100, 1))
+    in.table.readersActive(7L)
+    val read = (0 until 500).map(in.addressOf)
+    in.transaction((0 until 500).foreach(in.append(_, 400, 2)))
+    assert((0 until 500).forall(list => in.addressOf(list) != read(list)), "each list has outgrown its room")
+    for (fill <- 3 to 20) in.transaction((0 until 500).foreach(in.append(_, 100, fill.toByte)))
+    def isWhole(at: Long): Boolean =
+      (0 until 2100).forall(i => Platform.getByte(null, at + i) == (if (i < 2000) 0 else 1))
+    assert(read.forall(isWhole))
+    val held = in.table.memory.pageBytes
+    in.table.readersEnded(7L)
+    while (in.table.maintain(4)) ()
+    in.transaction(in.append(0, 100, 21))
+    assertBounded(in.table.memory, in.table.keyValueBytes(0))
+    assert(in.table.memory.pageBytes < held)
     in.close()
   }
 

@@ -35,6 +35,19 @@ class RowBookkeepingSuite extends AnyFunSuite {
       family.remove(key, base, 8)
     }
 
+    /** Appends to a list of one byte, which follows from its number. */
+    def append(number: Int, bytes: Int): Unit = {
+      setKey(number)
+      family.append(key, base, 8, Array.fill(bytes)(number.toByte), base, bytes)
+    }
+
+    def isList(number: Int, bytes: Int): Boolean = {
+      setKey(number)
+      val row = family.get(key, base, 8)
+      row != 0L && Rows.valueLength(row) == bytes &&
+      (0 until bytes).forall(i => Platform.getByte(null, Rows.valueAddress(row) + i) == number.toByte)
+    }
+
     def fill(op: Byte, number: Int): Unit = {
       setKey(number)
       family.filling.add(KeyHash.hash(key, base, 8), op, key, base, 8, value, base, value.length)
@@ -194,6 +207,33 @@ class RowBookkeepingSuite extends AnyFunSuite {
       reused.foreach(pool.give)
       in.table.stepBack()
       assert((0 until rows).forall(n => in.has(n) == (n % 3 == 0)), s"stepped back, with $free pages")
+      closeAndCheck(pool, in)
+    }
+    assert(ended > 0, "the cap was never reached")
+  }
+
+  test("reclaim of lists that ends at the cap loses no element, and no version back") {
+    val lists = 12000
+    var ended = 0
+    for (free <- 0 to 8) {
+      val pool = new PagePool(120 * PagePool.PageBytes)
+      val in = newTable(pool, multiValue = true)
+      for (_ <- 1 to 2) in.transaction((0 until lists).foreach(in.append(_, 300)))
+      in.transaction((0 until lists).filter(_ % 3 > 0).foreach(in.remove))
+      in.transaction((0 until lists by 15).foreach(in.append(_, 30)))
+      while (in.table.maintain(0)) ()
+      val others = rest(pool)
+      others.take(free).foreach(pool.give)
+      try while (in.table.maintain(4)) ()
+      catch { case error: LaminaError => assert(error.kind == LaminaError.MemoryCap); ended += 1 }
+      others.drop(free).foreach(pool.give)
+      while (in.table.maintain(4)) ()
+      val reused = rest(pool)
+      reused.foreach(page => Platform.setMemory(page.address, 0x5a, page.bytes))
+      reused.foreach(pool.give)
+      assert((0 until lists by 3).forall(n => in.isList(n, if (n % 15 == 0) 630 else 600)), s"with $free pages")
+      in.table.stepBack()
+      assert((0 until lists by 3).forall(in.isList(_, 600)), s"stepped back, with $free pages")
       closeAndCheck(pool, in)
     }
     assert(ended > 0, "the cap was never reached")
