@@ -30,7 +30,7 @@ HOOK = ROOT / "benchmarks" / "kill" / "hook"
 MIN_BATCHES = 10
 MIN_AGE_S = 12
 LEAD = 10
-"""Batches of input that wait for the query; in the end it has to read them all."""
+"""Files of input that wait for the query; in the end it has to read them all."""
 STEP_S = 150.0  # for a batch, with all restarts that it takes on a busy machine
 
 PLAN: tuple[tuple[str, str], ...] = (
@@ -94,7 +94,7 @@ class Campaign:
 
     def start(self) -> None:
         """Starts the query; returns when it runs."""
-        self.feed.up_to(self.done + LEAD)
+        self._feed()
         request = {
             "root": str(self.root), "checkpoint": self.checkpoint.url, "conf": self.place.conf(),
             "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000,
@@ -198,12 +198,16 @@ class Campaign:
         while self.done < target:
             if self.child is None or self.child.poll() is not None:
                 self._start_again()
-            self.feed.up_to(self.done + LEAD)
+            self._feed()
             if time.monotonic() >= end:
                 raise CannotGoOn(f"batch {target - 1} was not committed within {seconds:.0f} s")
             time.sleep(self.place.pause_s)
         self.failures_in_a_row = 0
         self.judge.check(self.done)
+
+    def _feed(self) -> None:
+        """There is input for some further batches."""
+        self.feed.up_to(self.done + self.judge.joined + LEAD)
 
     def _start_again(self) -> None:
         known = len(self.own_failures)
@@ -256,7 +260,7 @@ class Campaign:
         taken = current.with_name(f"taken-{self._orders}.json")
         end = time.monotonic() + 30
         while not taken.exists() and time.monotonic() < end and self.child is not None and self.child.poll() is None:
-            self.feed.up_to(self.done + LEAD)
+            self._feed()
             time.sleep(self.place.pause_s)
         try:
             current.rename(current.with_name(f"withdrawn-{self._orders}.json"))
@@ -302,12 +306,13 @@ class Campaign:
 
     def _read_all(self) -> None:
         """Waits until all input is read."""
-        done, end = self.done, time.monotonic() + STEP_S
-        while (now := self.done) < len(self.feed.batches):
+        end = time.monotonic() + STEP_S
+        while self.judge.read < len(self.feed.files):
             if self.child is None or self.child.poll() is not None:
                 self._start_again()
-            if now > done:
-                done, end = now, time.monotonic() + STEP_S
+            if (done := self.done) > self.judge.checked:
+                self.judge.check(done)
+                end = time.monotonic() + STEP_S
             time.sleep(self.place.pause_s)
             if time.monotonic() >= end:
                 raise CannotGoOn("the query does not read what there is of its input")

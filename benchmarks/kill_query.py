@@ -65,9 +65,11 @@ def query(rows: DataFrame) -> DataFrame:
 
 
 class Sink:
-    """Writes what a batch put out into a file of its own; a repeated batch replaces it."""
+    """Writes what a batch put out and how many files were read by then into a file; a repeated batch replaces it."""
 
-    def __init__(self, folder: Path, orders: Path, jvm: int) -> None:
+    def __init__(self, spark: SparkSession, checkpoint: str, folder: Path, orders: Path, jvm: int) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
         self._folder = folder
         self._orders = orders
         self._jvm = jvm
@@ -75,10 +77,20 @@ class Sink:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         found = [[row.start, row.k, list(row["items"])] for row in rows.collect()]
         temporary = self._folder / f".{batch}"
-        temporary.write_text(json.dumps(found))
+        temporary.write_text(json.dumps({"read": self._read_by(batch), "rows": found}))
         temporary.rename(self._folder / f"{batch}.json")
         # all stores of the batch are committed, and Spark has not written `commits/<batch>` yet
         self._reach()
+
+    def _read_by(self, batch: int) -> int:
+        """How many files the query has read with this batch, as its log of offsets says."""
+        jvm, context = self._spark.sparkContext._jvm, self._spark.sparkContext._jsc
+        assert jvm is not None and context is not None
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._checkpoint}/offsets/{batch}")
+        with contextlib.closing(path.getFileSystem(context.hadoopConfiguration()).open(path)) as log:
+            text = jvm.org.apache.commons.io.IOUtils.toString(log, "UTF-8")
+        # an entry of the source's own log is a file, of which the first has the number 0
+        return int(json.loads(text.splitlines()[-1])["logOffset"]) + 1
 
     def _reach(self) -> None:
         current = self._orders / "current.json"
@@ -105,7 +117,7 @@ def main(request: dict[str, Any]) -> int:
     running = (
         query(source.json(str(root / "in")))
         .writeStream.outputMode("update")
-        .foreachBatch(Sink(root / "out", root / "orders", jvm))
+        .foreachBatch(Sink(spark, request["checkpoint"], root / "out", root / "orders", jvm))
         .option("checkpointLocation", request["checkpoint"])
         .start()
     )

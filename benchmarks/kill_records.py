@@ -4,6 +4,9 @@ A record is (key, number of the record within its key, time). The query collects
 of `<number>:<tag>`; the tag differs each time that a record is read. So an output shows which records are in the state,
 in which order, and by which execution of a batch they came there: of two executions of one batch only the one counts
 whose output is the last that was written before Spark committed the batch.
+
+A batch reads one file, but for the batch after the kill of a driver whose source had logged the next file and whose
+query had not: Spark then takes that file and the one after it for one batch. An output says how far it has read.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pathlib import Path
 
 KEYS = 40
 RECORDS = 60
-SECONDS_A_BATCH = 10
+SECONDS_A_FILE = 10
 WINDOW_S = 200
 DELAY_S = 100
 START_S = 1_700_000_000
@@ -29,33 +32,33 @@ Place = tuple[int, str]
 
 @dataclass
 class Feed:
-    """Input files, one for each batch; the same seed gives the same files."""
+    """Input files; the same seed gives the same files."""
 
     folder: Path
     seed: int
-    batches: list[dict[Place, list[int]]] = field(default_factory=list)
+    files: list[dict[Place, list[int]]] = field(default_factory=list)
     numbers: Counter[str] = field(default_factory=Counter)
 
-    def up_to(self, batches: int) -> None:
-        """Writes files until there are `batches` of them."""
+    def up_to(self, files: int) -> None:
+        """Writes files until there are `files` of them."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        while len(self.batches) < batches:
-            self._add(len(self.batches))
+        while len(self.files) < files:
+            self._add(len(self.files))
 
     def touch_all(self) -> None:
         """One more file, with a record for each window and key that is still open."""
-        seconds = START_S + (len(self.batches) - 1) * SECONDS_A_BATCH
-        places = {place for batch in self.batches for place in batch}
+        seconds = START_S + (len(self.files) - 1) * SECONDS_A_FILE
+        places = {place for file in self.files for place in file}
         self._write([(key, start) for start, key in sorted(places) if start + WINDOW_S > seconds - DELAY_S])
 
-    def _add(self, batch: int) -> None:
-        drawn = random.Random(self.seed * 1_000_003 + batch)
-        seconds = START_S + batch * SECONDS_A_BATCH
+    def _add(self, file: int) -> None:
+        drawn = random.Random(self.seed * 1_000_003 + file)
+        seconds = START_S + file * SECONDS_A_FILE
         self._write([(f"key {drawn.randrange(KEYS):02d}", seconds) for _ in range(RECORDS)])
 
     def _write(self, records: list[tuple[str, int]]) -> None:
-        """The file of the next batch, of keys and times."""
-        batch = len(self.batches)
+        """The next file, of keys and times."""
+        file = len(self.files)
         found: dict[Place, list[int]] = {}
         lines = []
         for key, seconds in records:
@@ -63,12 +66,12 @@ class Feed:
             found.setdefault((seconds - seconds % WINDOW_S, key), []).append(self.numbers[key])
             time = datetime.fromtimestamp(seconds, timezone.utc).isoformat()
             lines.append(json.dumps({"k": key, "s": self.numbers[key], "t": time}))
-        self.batches.append(found)
-        temporary = self.folder / f".{batch}"
+        self.files.append(found)
+        temporary = self.folder / f".{file}"
         temporary.write_text("\n".join(lines) + "\n")
         # the source takes files in the order of their times
-        os.utime(temporary, (START_S + batch, START_S + batch))
-        temporary.rename(self.folder / f"{batch:06d}.json")
+        os.utime(temporary, (START_S + file, START_S + file))
+        temporary.rename(self.folder / f"{file:06d}.json")
 
 
 @dataclass
@@ -78,6 +81,7 @@ class Judge:
     feed: Feed
     outputs: Path
     checked: int = 0
+    read: int = 0
     records: int = 0
     lost: int = 0
     duplicated: int = 0
@@ -90,19 +94,28 @@ class Judge:
     def wrong(self) -> int:
         return self.lost + self.duplicated + self.reordered + self.foreign
 
+    @property
+    def joined(self) -> int:
+        """How many files more than batches were read."""
+        return self.read - self.checked
+
     def check(self, committed: int) -> None:
         """Checks the outputs of batches below `committed` that were not checked yet."""
         for batch in range(self.checked, committed):
-            path = self.outputs / f"{batch}.json"
-            found = {(start, key): list(items) for start, key, items in json.loads(path.read_text())}
-            expected = self.feed.batches[batch]
-            for place in {*found, *expected}:
-                self._compare(batch, place, found.get(place, []), expected.get(place, []))
-            self.checked = batch + 1
+            output = json.loads((self.outputs / f"{batch}.json").read_text())
+            found = {(start, key): list(items) for start, key, items in output["rows"]}
+            files = self.feed.files[self.read : output["read"]]
+            for place in {*found, *(place for file in files for place in file)}:
+                added = [number for file in files for number in file.get(place, [])]
+                self._compare(batch, place, found.get(place, []), added, in_order=len(files) == 1)
+            self.checked, self.read = batch + 1, output["read"]
 
-    def _compare(self, batch: int, place: Place, found: list[str], added: list[int]) -> None:
+    def _compare(self, batch: int, place: Place, found: list[str], added: list[int], *, in_order: bool) -> None:
         before = self.state.get(place, [])
         numbers = [int(item.split(":")[0]) for item in found]
+        if not in_order:
+            # which of its files a batch reads first is Spark's choice
+            numbers[len(before) :] = sorted(numbers[len(before) :])
         wanted = [*(int(item.split(":")[0]) for item in before), *added]
         counts = Counter(numbers)
         lost = sum((Counter(wanted) - counts).values())

@@ -52,7 +52,7 @@ def right(feed: Feed) -> Outputs:
     """What the query puts out when nothing goes wrong."""
     state: dict[tuple[int, str], list[str]] = {}
     outputs: Outputs = {}
-    for batch, places in enumerate(feed.batches):
+    for batch, places in enumerate(feed.files):
         outputs[batch] = {}
         for place, numbers in places.items():
             state[place] = [*state.get(place, []), *(f"{number}:{batch}" for number in numbers)]
@@ -63,7 +63,7 @@ def right(feed: Feed) -> Outputs:
 def judged(judge: Judge, outputs: Outputs) -> dict[str, int]:
     for batch, places in outputs.items():
         rows = [[start, key, items] for (start, key), items in places.items()]
-        (judge.outputs / f"{batch}.json").write_text(json.dumps(rows))
+        (judge.outputs / f"{batch}.json").write_text(json.dumps({"read": batch + 1, "rows": rows}))
     judge.check(BATCHES)
     return {
         "lost": judge.lost,
@@ -107,6 +107,38 @@ def test_a_record_that_is_wrong_is_counted(judge: Judge, wrong: Callable[[list[s
     place = next(place for place, items in outputs[BATCHES - 1].items() if len(items) > 2)
     outputs[BATCHES - 1][place] = wrong(outputs[BATCHES - 1][place])
     assert judged(judge, outputs) == {**NONE, name: 1}
+
+
+def both_in_one_batch(judge: Judge, wrong: Callable[[list[str]], list[str]]) -> dict[str, int]:
+    """What is counted where the last batch reads two files, the second one first, and a list of it is `wrong`."""
+    outputs = right(judge.feed)
+    last, before = outputs.pop(BATCHES - 1), outputs[BATCHES - 2]
+    older = outputs[BATCHES - 3]
+    for place, items in last.items():
+        known = [item for item in items if int(item.split(":")[1]) < BATCHES - 2]
+        new = [item for item in items if item not in known]
+        before[place] = [*known, *reversed(new)]
+    assert any(place in older and len(items) > len(older[place]) + 1 for place, items in before.items())
+    place = next(place for place, items in before.items() if len(items) > 2)
+    before[place] = wrong(before[place])
+    for batch, places in outputs.items():
+        read = batch + 1 if batch < BATCHES - 2 else BATCHES
+        rows = [[start, key, items] for (start, key), items in places.items()]
+        (judge.outputs / f"{batch}.json").write_text(json.dumps({"read": read, "rows": rows}))
+    judge.check(BATCHES - 1)
+    assert judge.joined == 1
+    return {name: getattr(judge, name) for name in NONE}
+
+
+def test_a_batch_may_read_two_files_in_any_order(judge: Judge) -> None:
+    assert both_in_one_batch(judge, list) == NONE
+
+
+@pytest.mark.parametrize(("wrong", "name"), [(lose, "lost"), (repeat, "duplicated"), (by_another_execution, "foreign")])
+def test_what_is_wrong_in_a_batch_of_two_files_is_counted(
+    judge: Judge, wrong: Callable[[list[str]], list[str]], name: str
+) -> None:
+    assert both_in_one_batch(judge, wrong) == {**NONE, name: 1}
 
 
 def test_a_place_without_any_output_is_lost(judge: Judge) -> None:
