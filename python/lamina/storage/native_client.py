@@ -94,9 +94,30 @@ class NativeClient:
         return not self.moved and self.process == os.getpid()
 
 
+class _Place:
+    """The client of a bucket where there is one, made by the first who asks: who asks for another does not wait."""
+
+    def __init__(self, filesystem: Any, bucket: str) -> None:
+        self._filesystem = filesystem  # it must outlive its identity
+        self._bucket = bucket
+        self._lock = threading.Lock()
+        self._made = False
+        self._client: NativeClient | None = None
+
+    def client(self) -> NativeClient | None:
+        # what finds credentials may wait for a service
+        with self._lock:
+            if not self._made:
+                self._client = _new_client(self._filesystem, self._bucket)
+                self._made = True
+            return self._client
+
+
 _lock = threading.Lock()
-_clients: dict[tuple[int, str], tuple[Any, NativeClient | None]] = {}
-"""By file system and bucket: the file system, which must outlive its identity, and the client where there is one."""
+_clients: dict[tuple[int, str], _Place] = {}
+"""By file system and bucket."""
+_process: int | None = None
+"""The process of the first client."""
 
 
 def native_client(filesystem: Any, root: str) -> NativeClient | None:
@@ -111,13 +132,14 @@ def native_client(filesystem: Any, root: str) -> NativeClient | None:
     if folder.startswith("/"):
         # obstore would take the slash away from each key
         return None
+    global _process
+    if _process not in (None, os.getpid()):
+        # a process that was forked off has neither the threads of obstore nor whoever held a lock
+        return None
     with _lock:
-        if any(client is not None and client.process != os.getpid() for _, client in _clients.values()):
-            return None
-        found = _clients.get((id(filesystem), bucket))
-        if found is None:
-            found = _clients[id(filesystem), bucket] = filesystem, _new_client(filesystem, bucket)
-        return found[1]
+        _process = os.getpid()
+        place = _clients.setdefault((id(filesystem), bucket), _Place(filesystem, bucket))
+    return place.client()
 
 
 def _new_client(filesystem: Any, bucket: str) -> NativeClient | None:

@@ -23,7 +23,7 @@ from obstore.store import S3Store
 from lamina.storage.backend import Listed, ranges
 from lamina.storage.native_client import NativeClient
 from lamina.storage.remote import RANGE_BYTES
-from lamina.storage.s3 import CONFLICTS, S3Backend
+from lamina.storage.s3 import S3Backend, busy, spaced_tries
 
 _PUT_BYTES = 1 << 20
 """Larger objects are sent by s3fs: obstore's time-out for an answer runs while the body is sent."""
@@ -31,10 +31,13 @@ _PUT_BYTES = 1 << 20
 _AT_ONCE = 8
 """Requests of one read that run side by side."""
 
-_OUT_OF_ORDER = re.compile(r"Error performing .*(status code: 5\d\d|HTTP error)")
-"""In what obstore says of a server or a connection that failed in all tries; a listing that breaks off has none."""
+_OUT_OF_ORDER = re.compile(r"Error performing \S+ \S+ in .*(status code: 5\d\d|HTTP error)")
+"""In what obstore says of a server or a connection that failed in all tries; a listing that breaks off has none. The
+second word is the URL, in which a key may have any words."""
 
-_ELSEWHERE = re.compile(r"redirect|AuthorizationHeaderMalformed|PermanentRedirect")
+_ELSEWHERE = re.compile(
+    r"Error performing \S+ \S+ in .*(redirect|AuthorizationHeaderMalformed|PermanentRedirect)", re.S
+)
 """In what obstore says of a bucket in another region."""
 
 _Result = TypeVar("_Result")
@@ -68,7 +71,7 @@ class NativeS3Backend(S3Backend):
                 return None
             return True
 
-        for _ in range(CONFLICTS):
+        for _ in spaced_tries():
             written = self._ask(create, lambda: otherwise(path, data))
             if written is not None:
                 return written
@@ -77,7 +80,7 @@ class NativeS3Backend(S3Backend):
                 return bytes(self.read(path)) == data
             except FileNotFoundError:
                 continue
-        raise OSError(errno.EBUSY, "other writers of the same object did not come to an end")
+        raise busy()
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         otherwise = super().read_range

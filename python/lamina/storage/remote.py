@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.storage.backend import Backend, Listed
+from lamina.storage.backend import Backend, Listed, ranges
 
 _PART_BYTES = 32 << 20
 """Objects up to this size are sent in one request; larger ones in parts of this size, 10,000 of them at most."""
@@ -123,11 +123,11 @@ class FsspecBackend(Backend):
 
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
         target = self._path(path)
-        starts = range(offset, offset + length, RANGE_BYTES) or [offset]
-        ends = [min(start + RANGE_BYTES, offset + length) for start in starts]
-        if len(ends) == 1:
-            return pa.py_buffer(self._part(target, offset, ends[0]))
-        parts = self._filesystem.cat_ranges([target] * len(ends), list(starts), ends, on_error="return")
+        pieces = list(ranges(offset, length, RANGE_BYTES))
+        if len(pieces) <= 1:
+            return pa.py_buffer(self._part(target, offset, offset + length))
+        starts, ends = [start for start, _ in pieces], [start + wanted for start, wanted in pieces]
+        parts = self._filesystem.cat_ranges([target] * len(pieces), starts, ends, on_error="return")
         for number, part in enumerate(parts):
             if isinstance(part, BaseException):
                 # raises what it means, or says that the object ends before

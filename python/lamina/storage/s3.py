@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import errno
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +21,12 @@ from fsspec.asyn import sync
 from lamina.storage.conditional import refused
 from lamina.storage.remote import FsspecBackend
 
-CONFLICTS = 10
-"""Tries of a conditional write that the storage refuses since another one is in progress; each is a round trip."""
+_TRIES = 10
+_FIRST_PAUSE_S = 0.01
+"""Tries of a conditional write that the storage refuses since another one is in progress, and the pause after the
+first; each of the next is twice as long, all together are five seconds."""
+
+_pause = threading.Event()
 
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
@@ -85,7 +90,7 @@ class S3Backend(FsspecBackend):
         return sent, size
 
     def publish_if_absent(self, path: str, data: bytes) -> bool:
-        for _ in range(CONFLICTS):
+        for _ in spaced_tries():
             try:
                 return super().publish_if_absent(path, data)
             except OSError as error:
@@ -93,7 +98,7 @@ class S3Backend(FsspecBackend):
                     return self._holds(path, data)
                 if _code(error) != "ConditionalRequestConflict":
                     raise
-        raise OSError(errno.EBUSY, "other writers of the same object did not come to an end")
+        raise busy()
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """In one request: the answer to one for a tail says how long the object is."""
@@ -160,6 +165,19 @@ class S3Backend(FsspecBackend):
     def _key(self, path: str) -> tuple[str, str]:
         bucket, _, key = self._path(path).partition("/")
         return bucket, key
+
+
+def spaced_tries() -> Iterator[int]:
+    """The numbers of the tries of a conditional write, with a pause before each but the first."""
+    for number in range(_TRIES):
+        if number:
+            _pause.wait(_FIRST_PAUSE_S * 2 ** (number - 1))
+        yield number
+
+
+def busy() -> OSError:
+    """The error of a conditional write all of whose tries met another one."""
+    return OSError(errno.EBUSY, "other writers of the same object did not come to an end")
 
 
 def _parts(chunks: Iterable[Any]) -> Iterator[bytearray]:

@@ -217,6 +217,32 @@ def test_storages_with_the_same_access_to_a_bucket_share_one_client(server: S3Se
     assert first._backend._client is not other._backend._client
 
 
+def test_who_asks_for_a_client_does_not_wait_for_the_credentials_of_another(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina.storage import native_client
+
+    asked, go_on = threading.Event(), threading.Event()
+    find = native_client._credentials
+
+    def slow(filesystem: object) -> object:
+        if filesystem.token == "slow":  # type: ignore[attr-defined]
+            asked.set()
+            assert go_on.wait(60)
+        return find(filesystem)
+
+    monkeypatch.setattr(native_client, "_credentials", slow)
+    found: list[Storage] = []
+    waits = threading.Thread(target=lambda: found.append(server.storage(hadoop={"fs.s3a.session.token": "slow"})))
+    waits.start()
+    assert asked.wait(60)
+    assert client_of(server.storage(hadoop={"fs.s3a.session.token": "quick"})) == "NativeS3Backend"
+    assert found == []
+    go_on.set()
+    waits.join()
+    assert client_of(found[0]) == "NativeS3Backend"
+
+
 def test_a_request_is_tried_as_often_as_is_set_and_not_once_more_through_s3fs(server: S3Server) -> None:
     storage = server.storage(hadoop={"fs.s3a.attempts.maximum": "2"})
     storage.publish("d/f", b"x")
@@ -271,18 +297,20 @@ def test_a_bucket_of_another_region_is_reached_through_s3fs_from_then_on(status:
 
 
 @pytest.mark.parametrize("operation", ["PUT", "GET", "HEAD", "GET list-type"])
+@pytest.mark.parametrize("name", ["f", "redirect", "HTTP error", "status code: 503"])
 def test_an_answer_that_it_cannot_tell_is_asked_for_through_s3fs(
-    server: S3Server, storage: Storage, operation: str
+    server: S3Server, storage: Storage, operation: str, name: str
 ) -> None:
-    storage.publish("d/f", b"hello")
+    path = f"d {name}/{name}"
+    storage.publish(path, b"hello")
     server.proxy.inject(Trouble(operation, status=400, code="RequestTimeout"))
-    storage.publish("d/f", b"hello")
-    assert bytes(storage.read("d/f", 5)) == b"hello"
-    assert storage.size("d/f") == 5
-    assert len(storage.list("d")) == 1
+    storage.publish(path, b"hello")
+    assert bytes(storage.read(path, 5)) == b"hello"
+    assert storage.size(path) == 5
+    assert len(storage.list(f"d {name}")) == 1
     # and only that one
     server.proxy.forget()
-    storage.size("d/f")
+    storage.size(path)
     assert "aiobotocore" not in server.proxy.requests[-1].headers["user-agent"].lower()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import threading
 import weakref
@@ -13,7 +14,7 @@ import botocore.loaders
 import pytest
 import s3fs
 
-from lamina.storage import Storage
+from lamina.storage import Storage, s3
 from lamina.store import Version
 from lamina.testing.expect import fails_with
 from tests.s3_server import NATIVE, S3Server, Trouble
@@ -322,6 +323,29 @@ def test_a_conditional_write_that_meets_another_in_progress_is_tried_again(serve
     assert storage.publish_if_absent("f", b"mine")
     server.proxy.inject(Trouble("PUT", status=409, code="ConditionalRequestConflict"))
     assert not storage.publish_if_absent("f", b"other")
+
+
+class Pauses:
+    """Takes down how long somebody wants to wait, and lets him go on."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def wait(self, seconds: float) -> None:
+        self.asked.append(seconds)
+
+
+def test_one_that_meets_others_without_end_waits_longer_each_time_and_says_so(
+    server: S3Server, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = Pauses()
+    monkeypatch.setattr(s3, "_pause", pauses)
+    server.proxy.inject(Trouble("PUT", status=409, code="ConditionalRequestConflict", times=10))
+    with fails_with("storage.failed") as caught:
+        storage.publish_if_absent("f", b"mine")
+    assert "other writers of the same object" in str(caught.error.__cause__)
+    assert len(pauses.asked) == 9
+    assert all(later == 2 * earlier for earlier, later in itertools.pairwise(pauses.asked))
 
 
 def test_of_many_conditional_writes_under_throttling_exactly_one_wins(server: S3Server, storage: Storage) -> None:
