@@ -7,7 +7,6 @@ import tempfile
 import uuid
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from lamina.storage import LocalCache, Storage
@@ -59,27 +58,18 @@ class TestMemory(StorageConformance):
         return Storage(f"memory://conformance/{uuid.uuid4()}")
 
 
-class TestRenamingFileSystem(StorageConformance):
-    """Local files through fsspec stand for file systems that show a file while it is written (hdfs)."""
-
-    def new_storage(self) -> Storage:
-        self.directory = tempfile.TemporaryDirectory()
-        filesystem = fsspec.filesystem("file", auto_mkdir=True)
-        return Storage(self.directory.name, backend=RenamingBackend(filesystem, self.directory.name))
-
-    def teardown_method(self) -> None:
-        self.directory.cleanup()
-
-
-class TestLikeHdfs(TestRenamingFileSystem):
+class TestLikeHdfs(StorageConformance):
     """Local files with HDFS's rename, which fails where the target exists."""
 
     def new_storage(self) -> Storage:
         self.directory = tempfile.TemporaryDirectory()
         return Storage(self.directory.name, backend=RenamingBackend(HdfsLike(auto_mkdir=True), self.directory.name))
 
+    def teardown_method(self) -> None:
+        self.directory.cleanup()
 
-class TestLikeWebHdfs(TestRenamingFileSystem):
+
+class TestLikeWebHdfs(TestLikeHdfs):
     """Local files with WebHDFS's rename as fsspec calls it: where the target exists nothing happens, without a word."""
 
     def new_storage(self) -> Storage:

@@ -36,8 +36,6 @@ PACKAGES: Mapping[str, str] = {
     "webhdfs": "requests",
     "oss": "ossfs",
     "oci": "ocifs",
-    "sftp": "paramiko",
-    "smb": "smbprotocol",
 }
 """The pip package that brings the file system of an fsspec protocol."""
 

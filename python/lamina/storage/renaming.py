@@ -1,7 +1,7 @@
 """File systems of fsspec that show an object while it is written: publish = temporary name, rename.
 
-What a rename does where its target exists differs. `publish_if_absent` needs one that fails then, in one step with
-the rename itself; each protocol's is below.
+`publish_if_absent` needs a rename that does not replace: HDFS's fails where its target exists, and WebHDFS's does
+nothing, without an error.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import Any
 from lamina.storage.remote import FsspecBackend
 from lamina.storage.temporary import random_numbers, temporary_name
 
-RENAMING = frozenset({"hdfs", "arrow_hdfs", "webhdfs", "file", "local", "sftp", "smb"})
-"""Protocols whose objects are visible while they are written."""
+RENAMING = frozenset({"hdfs", "webhdfs"})
+"""Protocols whose objects are visible while they are written, and whose rename is known."""
+
+UNKNOWN_RENAME = frozenset({"arrow_hdfs", "ftp", "sftp", "smb"})
+"""Protocols whose objects are visible while they are written, and whose rename nobody has tried."""
 
 
 class RenamingBackend(FsspecBackend):
@@ -25,8 +28,6 @@ class RenamingBackend(FsspecBackend):
     def __init__(self, filesystem: Any, root: str) -> None:
         super().__init__(filesystem, root)
         self._numbers = random_numbers()
-        protocol = filesystem.protocol
-        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         target = self._path(path)
@@ -71,19 +72,11 @@ class RenamingBackend(FsspecBackend):
     def _rename(self, temporary: str, target: str) -> bool:
         """Gives a whole object its name unless the name is taken; whether it did."""
         try:
-            if self._protocols & {"file", "local"}:
-                os.link(temporary, target)
-            elif "sftp" in self._protocols:
-                # fsspec's own replaces the target
-                self._filesystem.ftp.rename(temporary, target)
-            else:
-                # HDFS and SMB refuse where the target exists; WebHDFS does so without an error
-                self._filesystem.mv(temporary, target)
-                return not self._filesystem.exists(temporary)
+            self._filesystem.mv(temporary, target)
         except FileNotFoundError:
             raise
         except Exception:
             if self._filesystem.exists(target):
                 return False
             raise
-        return True
+        return not self._filesystem.exists(temporary)

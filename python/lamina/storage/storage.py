@@ -21,7 +21,7 @@ from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
 from lamina.storage.local_copies import LocalCache
 from lamina.storage.remote import FsspecBackend
-from lamina.storage.renaming import RENAMING, RenamingBackend
+from lamina.storage.renaming import RENAMING, UNKNOWN_RENAME, RenamingBackend
 from lamina.storage.s3 import S3Backend
 
 _Result = TypeVar("_Result")
@@ -226,6 +226,14 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
         return _through_jvm(jvm, url, hadoop)
     if location.only_jvm:
         return _only_through_jvm(jvm, url, hadoop, location.only_jvm)
+    if location.protocol in UNKNOWN_RENAME:
+        if jvm is not None:
+            return _through_jvm(jvm, url, hadoop)
+        raise LaminaError.from_kind(
+            "storage.scheme",
+            f"{url}: files of {location.protocol} are visible while they are written, and only Hadoop's own client may "
+            "write there: open it in a Spark query, or use an object store or HDFS",
+        )
     try:
         filesystem = fsspec.filesystem(
             location.protocol, **dict(location.options), **({} if location.protocol == "memory" else _UNCACHED)

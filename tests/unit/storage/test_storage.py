@@ -23,6 +23,7 @@ from lamina.storage.renaming import RenamingBackend
 from lamina.storage.temporary import random_numbers, temporary_name
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
+from tests.conformance.test_storages import HdfsLike
 from tests.unit.storage.recorder import Recorder
 
 
@@ -268,7 +269,7 @@ def test_a_temporary_name_that_is_taken_is_not_written_to(tmp_path: Path) -> Non
 
 def test_writers_of_one_name_in_two_containers_do_not_write_into_each_others_temporary_file(tmp_path: Path) -> None:
     """Their processes have the same number."""
-    filesystem = fsspec.filesystem("file", auto_mkdir=True)
+    filesystem = HdfsLike(auto_mkdir=True)
     mine, theirs = (RenamingBackend(filesystem, str(tmp_path)) for _ in range(2))
 
     def chunks() -> Iterator[bytes]:
@@ -279,6 +280,13 @@ def test_writers_of_one_name_in_two_containers_do_not_write_into_each_others_tem
     mine.publish("f", chunks())
     assert (tmp_path / "f").read_bytes() == b"minemine"
     assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize("scheme", ["ftp", "sftp", "smb"])
+def test_files_that_are_visible_while_they_are_written_need_a_rename_that_is_known(scheme: str) -> None:
+    with fails_with("storage.scheme") as caught:
+        Storage(f"{scheme}://user@host/query")
+    assert "open it in a Spark query, or use an object store or HDFS" in caught.error.message
 
 
 def test_random_numbers_make_temporary_names() -> None:
