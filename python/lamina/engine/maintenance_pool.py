@@ -15,6 +15,9 @@ from lamina.store.collection.known_others import KnownOthers, newer_run
 
 _PROGRESS_S = 1.0
 
+_AT_ONCE = 1000
+"""Files that are deleted before it is said again that the job goes on: one request to an object store."""
+
 Progress = Callable[[int, int], None]
 
 
@@ -48,8 +51,12 @@ class Deletion:
         return self.stopped
 
 
-def delete(deletions: Sequence[Deletion]) -> None:
-    """Deletes files of stores of one checkpoint, unless a newer run of the query is there by now."""
+def delete(deletions: Sequence[Deletion], goes_on: Callable[[], None] = lambda: None) -> None:
+    """Deletes files of stores of one checkpoint, unless a newer run of the query is there by now.
+
+    Args:
+        goes_on: called after each part of them.
+    """
     first = deletions[0]
     try:
         # what was known when the files were looked at may be old news
@@ -58,7 +65,10 @@ def delete(deletions: Sequence[Deletion]) -> None:
             for deletion in deletions:
                 deletion.stopped = newer_run(standing.newer)
         else:
-            first.storage.delete_many([path for deletion in deletions for path in deletion.paths])
+            paths = [path for deletion in deletions for path in deletion.paths]
+            for start in range(0, len(paths), _AT_ONCE):
+                first.storage.delete_many(paths[start : start + _AT_ONCE])
+                goes_on()
     except Exception as error:
         # all of them ask again
         for deletion in deletions:
@@ -112,16 +122,27 @@ class MaintenancePool:
     def begin(self, job: Mapping[str, Any]) -> None:
         """Works on a job as soon as a worker is free."""
         number = int(job["number"])
-        sent = self._clock.monotonic()
+        is_due = self._now_and_then()
 
         def progress(done: int, _: int) -> None:
-            nonlocal sent
-            now = self._clock.monotonic()
-            if now - sent >= _PROGRESS_S:
-                sent = now
+            if is_due():
                 self._goes_on(number, done)
 
         self._workers.submit(self._advance, _Running(number, self._steps(job, progress)))
+
+    def _now_and_then(self) -> Callable[[], bool]:
+        """Says whether enough time has passed since it last said so, or since now."""
+        sent = self._clock.monotonic()
+
+        def is_due() -> bool:
+            nonlocal sent
+            now = self._clock.monotonic()
+            if now - sent < _PROGRESS_S:
+                return False
+            sent = now
+            return True
+
+        return is_due
 
     def _advance(self, running: _Running) -> None:
         try:
@@ -155,9 +176,14 @@ class MaintenancePool:
         self._delete_together(deletion.others, [(running, deletion)])
 
     def _delete_together(self, others: KnownOthers, jobs: Sequence[tuple[_Running, Deletion]]) -> None:
-        for running, _ in jobs:
-            self._goes_on(running.number, 0)
-        delete([deletion for _, deletion in jobs])
+        is_due = self._now_and_then()
+
+        def all_go_on() -> None:
+            for running, _ in jobs:
+                self._goes_on(running.number, 0)
+
+        all_go_on()
+        delete([deletion for _, deletion in jobs], lambda: all_go_on() if is_due() else None)
         with self._lock:
             gathered = self._gathered.pop(others)
             if gathered:

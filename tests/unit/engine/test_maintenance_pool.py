@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lamina.components import SystemClock
+from lamina.components import Clock, SystemClock
 from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn
-from lamina.storage import Storage
+from lamina.storage import Backend, Storage
 from lamina.store import CheckpointState
 from lamina.store.collection.known_others import KnownOthers
 from lamina.testing import Fault, FaultyBackend, ManualClock, SequenceIds
@@ -40,17 +40,20 @@ class Told:
         with self._changed:
             assert self._changed.wait_for(is_told, PATIENCE_S), self._all
 
+    def count(self, kind: str) -> int:
+        return sum(kind in told for told in self._all)
+
     def reports(self) -> dict[int, Any]:
         return {told["number"]: told["report"] for told in self._all if "report" in told}
 
 
-def pool_of(steps: Callable[[int], Steps], workers: int) -> tuple[MaintenancePool, Told]:
+def pool_of(steps: Callable[[int], Steps], workers: int, clock: Clock | None = None) -> tuple[MaintenancePool, Told]:
     told = Told()
 
     def begun(job: Mapping[str, Any], progress: Progress) -> Steps:
         return steps(job["number"])
 
-    return MaintenancePool(begun, workers, told, lambda: None, SystemClock()), told
+    return MaintenancePool(begun, workers, told, lambda: None, clock or SystemClock()), told
 
 
 def test_as_many_jobs_are_in_work_at_once_as_there_are_workers() -> None:
@@ -159,6 +162,36 @@ def test_deletions_that_come_while_one_is_made_take_one_look_and_one_request_tog
     assert gather(checkpoint) == {number: {"stopped": None} for number in range(6)}
     assert checkpoint.requests() == ["list", "delete_many", "list", "delete_many"]
     assert checkpoint.left() == 0
+
+
+class Slow(FaultyBackend):
+    """Takes two seconds of a clock for each deletion."""
+
+    def __init__(self, inner: Backend, clock: ManualClock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self.sizes: list[int] = []
+
+    def delete_many(self, paths: Any) -> None:
+        self.sizes.append(len(paths))
+        self._clock.advance(2_000)
+        super().delete_many(paths)
+
+
+def test_a_long_deletion_says_that_its_jobs_go_on_after_each_thousand_files(checkpoint: Checkpoint) -> None:
+    clock = ManualClock(0)
+    slow = Slow(checkpoint.backend._inner, clock)
+    storage = Storage(checkpoint.storage.url, backend=slow)
+
+    def steps(_: int) -> Steps:
+        yield Deletion(checkpoint.runs, storage, [f"0/0/{number}" for number in range(2_500)])
+        return {}
+
+    pool, told = pool_of(steps, 1, clock)
+    pool.begin({"number": 0})
+    told.wait_for("report", 0)
+    assert slow.sizes == [1000, 1000, 500]
+    assert told.count("progress") == 4
 
 
 def test_a_newer_run_that_starts_before_a_deletion_is_made_stops_it(checkpoint: Checkpoint) -> None:
