@@ -169,6 +169,14 @@ MUTANTS = [
         ("a list that outgrows its room several times in one transaction is in memory once after it, and steps back",),
         "table/ListMemorySuite.scala",
     ),
+    Mutant(
+        "what_rests_is_counted_for_one_column_family",
+        "table/Resting.scala",
+        "added += log.size",
+        "added = log.size",
+        ("what transactions give up does not pile up in any column family, also without maintenance",),
+        "table/RowBookkeepingSuite.scala",
+    ),
     # undo
     Mutant(
         "an_abort_keeps_the_rows",

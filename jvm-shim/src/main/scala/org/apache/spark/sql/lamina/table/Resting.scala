@@ -22,8 +22,8 @@ private[table] final class Resting(pool: PagePool) {
   /** Rows are being moved: until the logs follow, an address must name one row. */
   private var isHeld = false
 
-  /** Entries of the log that was added last. */
-  var lastAdded = 0
+  /** Entries of all logs that were added since `takeAdded`. */
+  private var added = 0L
 
   /** Somebody starts to read rows under an id of their own choice. */
   def readersActive(id: Long): Unit = synchronized(readers(id) = epoch)
@@ -40,9 +40,16 @@ private[table] final class Resting(pool: PagePool) {
   def add(family: FamilyTable, log: LongLog, newRows: Boolean): Unit = synchronized {
     if (log.isEmpty) log.close()
     else {
-      lastAdded = log.size
+      added += log.size
       logs.addLast(new RestingLog(nextEpoch(), family, log, newRows))
     }
+  }
+
+  /** How many entries were given up since this was asked last. */
+  def takeAdded(): Long = {
+    val taken = added
+    added = 0L
+    taken
   }
 
   private def nextEpoch(): Long = {
@@ -67,11 +74,11 @@ private[table] final class Resting(pool: PagePool) {
   }
 
   /** Lets the space of at most `limit` rows be used again; whether there are more that could be. */
-  def freeRows(limit: Int): Boolean = {
+  def freeRows(limit: Long): Boolean = {
     var left = limit
     while (left > 0 && isOver) {
       val first = logs.peekFirst()
-      val until = math.min(first.log.size, first.done + left)
+      val until = math.min(first.log.size.toLong, first.done + left).toInt
       first.family.freeRows(first.log, first.newRows, first.done, until)
       left -= until - first.done
       first.done = until

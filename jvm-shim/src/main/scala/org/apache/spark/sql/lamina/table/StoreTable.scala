@@ -36,8 +36,8 @@ final class StoreTable(pool: PagePool) {
   def begin(): Unit = {
     require(!open, "a transaction is open")
     settleMoves()
-    // Twice what a transaction gives up: the backlog cannot grow, whatever maintenance gets done.
-    resting.freeRows(math.max(StoreTable.FreedAtOnce, 2 * resting.lastAdded))
+    // Twice what was given up since the last begin: the backlog cannot grow, whatever maintenance gets done.
+    resting.freeRows(math.max(StoreTable.FreedAtOnce, 2L * resting.takeAdded()))
     open = true
   }
 
@@ -234,5 +234,5 @@ private object StoreTable {
   val PagesAfterAbort = 16
 
   /** Rows whose space is given up in one go: some milliseconds. */
-  val FreedAtOnce = 16384
+  val FreedAtOnce = 16384L
 }

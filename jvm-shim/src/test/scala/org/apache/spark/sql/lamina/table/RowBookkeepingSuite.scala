@@ -238,4 +238,25 @@ class RowBookkeepingSuite extends AnyFunSuite {
     }
     assert(ended > 0, "the cap was never reached")
   }
+
+  test("what transactions give up does not pile up in any column family, also without maintenance") {
+    for (busy <- Seq(0, 1)) {
+      val pool = new PagePool(1L << 30)
+      val table = new StoreTable(pool)
+      val families =
+        (0 to 1).map(id => new FamilyTableIn(table, table.addFamily(id, ordered = false, multiValue = false)))
+      def transaction(): Unit = {
+        value(0) = (value(0) + 1).toByte
+        families(busy).transaction {
+          (0 until rows).foreach(families(busy).put)
+          families(1 - busy).put(0)
+        }
+      }
+      (1 to 5).foreach(_ => transaction())
+      val before = table.memory
+      (1 to 15).foreach(_ => transaction())
+      assert(table.memory.total <= before.total * 11 / 10, s"column family $busy is busy: $before")
+      closeAndCheck(pool, families(0))
+    }
+  }
 }
