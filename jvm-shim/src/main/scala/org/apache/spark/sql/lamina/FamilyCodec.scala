@@ -122,6 +122,9 @@ final class FamilyCodec(
       else decodeSingle(keyAddress, keyLength, address + 4, Platform.getInt(null, address))
     } else decodeSingle(keyAddress, keyLength, address, length)
 
+  /** How many bytes the element at an address of a multi-value family's value takes. */
+  def elementBytes(address: Long): Int = Platform.getInt(null, address) + 4
+
   /** Walks the elements of a multi-value family's value. */
   def decodeValues(keyAddress: Long, keyLength: Int, address: Long, valueLength: Int): Iterator[UnsafeRow] =
     new Iterator[UnsafeRow] {

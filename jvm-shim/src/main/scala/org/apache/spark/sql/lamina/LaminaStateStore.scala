@@ -188,7 +188,7 @@ final class LaminaStateStore(
   override def keyExists(keyRow: UnsafeRow, colFamilyName: String): Boolean = live.synchronized {
     val base = reading()
     verify(keyRow != null, "Key cannot be null")
-    find(keyRow, family("keyExists", colFamilyName), base) != 0L
+    find(keyRow, family("keyExists", colFamilyName), base, keeps = false) != 0L
   }
 
   override def valuesIterator(keyRow: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = live.synchronized {
@@ -196,7 +196,7 @@ final class LaminaStateStore(
     verify(keyRow != null, "Key cannot be null")
     val from = family("valuesIterator", colFamilyName)
     verifyMultiValue(from, "valuesIterator")
-    val row = find(keyRow, from, base)
+    val row = find(keyRow, from, base, keeps = false)
     if (row == 0L) Iterator.empty else new ValuesIterator(this, from, row)
   }
 
@@ -204,21 +204,23 @@ final class LaminaStateStore(
   private[lamina] def handOut(row: UnsafeRow): UnsafeRow =
     if (row == null || row.getBaseObject != null || open.readsInPlace) row else row.copy()
 
-  private def find(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): Long =
+  /** The row of a key, or 0; `keeps` where its value is handed out as it lies. */
+  private def find(keyRow: UnsafeRow, from: OpenFamily, base: Boolean, keeps: Boolean): Long =
     if (from.table == null) 0L
     else {
       from.codec.key(keyRow, key)
       if (base) from.table.getBase(key.base, key.offset, key.length)
-      else from.table.get(key.base, key.offset, key.length)
+      else if (keeps) from.table.get(key.base, key.offset, key.length)
+      else from.table.find(key.base, key.offset, key.length)
     }
 
   private def lookUp(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): UnsafeRow = {
-    val row = find(keyRow, from, base)
+    val row = find(keyRow, from, base, keeps = !from.codec.multiValue)
     if (row == 0L) null
     else {
       val found = from.value(row)
       if (found != null) validate(keyRow, found, from, row)
-      handOut(found)
+      if (from.isGrowing(row)) OpenFamily.copied(found) else handOut(found)
     }
   }
 

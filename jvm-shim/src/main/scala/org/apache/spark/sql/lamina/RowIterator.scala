@@ -14,9 +14,31 @@ final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
   def value(row: Long): UnsafeRow =
     codec.decodeValue(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
 
+  /** Whether a row is a list that the open transaction wrote: where its values lie may change with each call. */
+  def isGrowing(row: Long): Boolean = codec.multiValue && Rows.isOwn(row)
+
+  /** All values of a row that is growing, as it is now, each as it lies when it is asked for. */
+  def growingValues(row: Long): Iterator[UnsafeRow] = new Iterator[UnsafeRow] {
+    private val bytes = Rows.valueLength(row)
+    private var at = 0
+
+    override def hasNext: Boolean = at < bytes
+
+    override def next(): UnsafeRow = {
+      val address = Rows.valueAddress(row) + at
+      val value = codec.decodeValue(Rows.keyAddress(row), Rows.keyLength(row), address, bytes - at)
+      at += codec.elementBytes(address)
+      value
+    }
+  }
+
   /** All values of a row. */
   def values(row: Long): Iterator[UnsafeRow] =
     codec.decodeValues(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
+}
+
+private object OpenFamily {
+  def copied(row: UnsafeRow): UnsafeRow = if (row == null || row.getBaseObject != null) row else row.copy()
 }
 
 /**
@@ -124,19 +146,23 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   }
 }
 
-/** The values of a row, for one open: refused once that has given its rows up, or has gone on with another table. */
+/**
+ * The values of a row, for one open: refused once that has given its rows up, or has gone on with another table. Those of a
+ * list that is growing are copied, so that what it outgrows need not be kept for them.
+ */
 final class ValuesIterator(store: LaminaStateStore, from: OpenFamily, row: Long) extends Iterator[UnsafeRow] {
   private val live = store.live
-  private val elements = from.values(row)
+  private val isGrowing = from.isGrowing(row)
+  private val elements = if (isGrowing) from.growingValues(row) else from.values(row)
 
   override def hasNext: Boolean = elements.hasNext
 
   override def next(): UnsafeRow =
-    if (from.codec.readsInPlace && store.open.readsInPlace && !isStale) elements.next()
+    if (!isGrowing && from.codec.readsInPlace && store.open.readsInPlace && !isStale) elements.next()
     else
       live.synchronized {
         if (isStale) throw store.stale()
-        store.handOut(elements.next())
+        if (isGrowing) OpenFamily.copied(elements.next()) else store.handOut(elements.next())
       }
 
   private def isStale: Boolean = store.open.left || (store.live ne live)

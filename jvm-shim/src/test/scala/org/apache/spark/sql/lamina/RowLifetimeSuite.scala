@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina
 
 import java.util.concurrent.atomic.AtomicReference
 
+import scala.collection.mutable
 import scala.util.Try
 
 import org.scalatest.concurrent.Eventually.{eventually, timeout}
@@ -91,9 +92,9 @@ class RowLifetimeSuite extends ProviderFixture {
   test("values of a key are in place for the task's thread and copies for others, on one iterator") {
     val provider = provideLists(newId())
     val task = TaskContext.empty()
+    val base = commit(provider, 0, None)(_.putList(key(1), Array.tabulate(4)(value), family))
     val values = asTask(task) {
-      val store = open(provider, 0, None)
-      store.putList(key(1), Array.tabulate(4)(value), family)
+      val store = open(provider, 1, base)
       val values = store.valuesIterator(key(1), family)
       assert(isInPlace(values.next()))
       assert(!isInPlace(onOtherThread(values.next())))
@@ -101,6 +102,60 @@ class RowLifetimeSuite extends ProviderFixture {
     }
     task.markTaskCompleted(None)
     intercept[StateStoreInvalidStamp](values.next())
+    provider.close()
+  }
+
+  test("a list that is read after each append takes no more than its bytes and their copy") {
+    val provider = provideLists(newId())
+    val task = TaskContext.empty()
+    asTask(task) {
+      val store = open(provider, 0, None)
+      val table = store.live.table
+      var worst = 0.0
+      for (number <- 0 until 40000) {
+        store.merge(key(1), value(number), family)
+        assert(store.keyExists(key(1), family) && store.get(key(1), family).getInt(0) == 0)
+        val values = store.valuesIterator(key(1), family)
+        assert(values.next().getInt(0) == 0)
+        if (number % 1000 == 0) assert(values.map(_.getInt(0)).toSeq == (1 to number))
+        worst = math.max(worst, (table.memory.total - (256 << 10)).toDouble / table.keyValueBytes(0))
+      }
+      info(f"at most $worst%.2f times")
+      assert(worst <= 2.15)
+      store.abort()
+    }
+    task.markTaskCompleted(None)
+    provider.close()
+  }
+
+  test("values of a key are those that it had when they were asked for, whatever is done to its list meanwhile") {
+    val provider = provideLists(newId())
+    val base = commit(provider, 0, None)(_.putList(key(1), Array.tabulate(100)(value), family))
+    val task = TaskContext.empty()
+    asTask(task) {
+      val store = open(provider, 1, base)
+      val begun = mutable.ArrayBuffer.empty[(Int, Iterator[Int])]
+      def begin(length: Int): Unit = {
+        val values = store.valuesIterator(key(1), family).map(_.getInt(0))
+        assert(values.next() == 0)
+        begun += length -> values
+      }
+      begin(100)
+      for (number <- 100 until 5000) {
+        store.merge(key(1), value(number), family)
+        if (number % 500 == 0) begin(number + 1)
+      }
+      def goOn(times: Int): Unit = begun.foreach { case (_, values) => values.take(times).foreach(_ => ()) }
+      goOn(10)
+      store.putList(key(1), Array(value(-1)), family)
+      for (_ <- 1 to 5000) store.merge(key(1), value(-2), family)
+      goOn(10)
+      store.remove(key(1), family)
+      for (_ <- 1 to 5000) store.merge(key(1), value(-3), family)
+      store.commit()
+      begun.foreach { case (length, values) => assert(values.toSeq == (21 until length)) }
+    }
+    task.markTaskCompleted(None)
     provider.close()
   }
 

@@ -10,7 +10,7 @@ import org.apache.spark.unsafe.Platform
  */
 private[lamina] final class FamilyFill private[table] (
     index: HashIndex,
-    pages: FamilyPages,
+    lists: ListBuffers,
     keys: OrderedKeys,
     counts: RowCounts,
     pool: PagePool
@@ -42,7 +42,7 @@ private[lamina] final class FamilyFill private[table] (
     if (word == 0L) {
       val flags = if (op == Ops.Append) Rows.Held else if (op == Ops.Delete) Rows.Removed else 0
       val length = if (op == Ops.Delete) 0 else valueLength
-      val row = pages.append(keyBase, keyOffset, keyLength, length, flags)
+      val row = lists.create(keyBase, keyOffset, keyLength, length, flags)
       Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), length)
       index.insert(hash, row, removed = op == Ops.Delete)
       if (op != Ops.Put) unsettled.add(row, 0L)
@@ -56,7 +56,7 @@ private[lamina] final class FamilyFill private[table] (
       else {
         val tail = Rows.valueLength(newer)
         val length = Rows.clamp(valueLength.toLong + tail)
-        val row = pages.append(
+        val row = lists.create(
           null,
           Rows.keyAddress(newer),
           keyLength,
@@ -80,11 +80,11 @@ private[lamina] final class FamilyFill private[table] (
     var i = 0
     while (i < unsettled.size) {
       val row = unsettled.first(i)
-      if (Rows.has(row, Rows.Superseded)) pages.free(row)
+      if (Rows.has(row, Rows.Superseded)) lists.free(row)
       else if (Rows.has(row, Rows.Removed)) {
         index.findKeyOf(row)
         index.erase()
-        pages.free(row)
+        lists.free(row)
       } else Rows.clearFlags(row, Rows.Held)
       i += 1
     }

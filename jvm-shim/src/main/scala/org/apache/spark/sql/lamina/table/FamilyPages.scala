@@ -7,7 +7,7 @@ import org.apache.spark.unsafe.Platform
  * The pages of one column family. A new row takes the space of dead ones where a page has enough of them, else it is
  * appended; dead bytes are counted per page.
  *
- * The first pages are small, and each is as large as those before it together: a column family of few rows takes a few KiB.
+ * The first pages are small, and each is as large as all rows before it together: a column family of few rows takes a few KiB.
  * {{{
  * page      position in `pages` (int) | of the first one in a block: log2 of the bytes of each page there (int) | 8 bytes | rows
  * block     256 KiB: one page, or small pages of one size, of several column families
@@ -29,14 +29,17 @@ private[table] final class FamilyPages(
   private var hole: Page = _
   private var searched = 0L
   private var hand = 0
-  private var holdOff = 0
+
+  /** Bytes of new rows for which no dead ones are looked for, as there were none a while ago. */
+  private var holdOff = 0L
 
   /** The page that reclaim is emptying, which must get no new rows. */
   private var emptying: Page = _
 
-  /** Bytes of all pages, and of those that are not for one large row. */
   var pageBytes = 0L
-  private var sharedBytes = 0L
+
+  /** Bytes of rows that have a page of their own. */
+  private var largeBytes = 0L
 
   /** Bytes taken in pages, dead ones included, and the dead ones. */
   var usedBytes = 0L
@@ -81,7 +84,7 @@ private[table] final class FamilyPages(
     Rows.markDead(row)
     page.dead += size
     deadBytes += size
-    if (page.dead == page.used - PagePool.PageHeader && (page ne current)) drop(page)
+    if (page.dead == page.used - PagePool.PageHeader && (page ne current)) discard(page)
   }
 
   /** The full page with the largest dead share, if that is worth reclaiming; null otherwise. */
@@ -113,14 +116,20 @@ private[table] final class FamilyPages(
         row += Rows.size(row)
       }
     } finally emptying = null
-    drop(page)
+    forget(page)
+    resting.add(page)
   }
 
-  /** Gives up a page whose rows have all been moved or are dead. */
-  private def drop(page: Page): Unit = {
+  /** Gives up a page whose rows are all dead: nobody reads them any more. */
+  private def discard(page: Page): Unit = {
+    forget(page)
+    pool.give(page)
+  }
+
+  private def forget(page: Page): Unit = {
     if (hole eq page) hole = null
     pageBytes -= page.bytes
-    if (!page.isLarge) sharedBytes -= page.bytes
+    if (page.isLarge) largeBytes -= page.used - PagePool.PageHeader
     usedBytes -= page.used - PagePool.PageHeader
     deadBytes -= page.dead
     count -= 1
@@ -128,7 +137,6 @@ private[table] final class FamilyPages(
     pages(page.position) = last
     setPosition(last, page.position)
     pages(count) = null
-    resting.add(page)
   }
 
   def close(): Unit = {
@@ -140,7 +148,7 @@ private[table] final class FamilyPages(
     current = null
     hole = null
     pageBytes = 0L
-    sharedBytes = 0L
+    largeBytes = 0L
     usedBytes = 0L
     deadBytes = 0L
   }
@@ -150,7 +158,7 @@ private[table] final class FamilyPages(
     var row = 0L
     if (size <= LargeRowBytes) {
       var pagesLeft = 2
-      while (row == 0L && pagesLeft > 0 && (hole != null || findHole())) {
+      while (row == 0L && pagesLeft > 0 && (hole != null || findHole(size))) {
         row = reuseIn(hole, size)
         if (row == 0L) {
           hole.unfit = hole.dead
@@ -185,8 +193,8 @@ private[table] final class FamilyPages(
   }
 
   /** Chooses a page with enough dead rows, going round all pages in turn. */
-  private def findHole(): Boolean = {
-    if (holdOff > 0) holdOff -= 1
+  private def findHole(size: Long): Boolean = {
+    if (holdOff > 0) holdOff -= size
     else if (deadBytes * 100 > usedBytes * ReusePercent) {
       var left = math.min(count, PagesPerSearch)
       while (hole == null && left > 0) {
@@ -199,26 +207,30 @@ private[table] final class FamilyPages(
         }
         left -= 1
       }
-      if (hole == null) holdOff = RowsPerSearch
+      if (hole == null) holdOff = BytesPerSearch
     }
     hole != null
   }
 
   private def reserve(size: Long): Long = {
-    if (size > LargeRowBytes) takeFrom(adopt(pool.largePage(size)), size)
-    else {
+    if (size > LargeRowBytes) {
+      val row = takeFrom(adopt(pool.largePage(size)), size)
+      largeBytes += size
+      row
+    } else {
       if (current == null || current.used + size > current.bytes) {
         val full = current
         current = adopt(pool.page(nextPageBytes(size)))
-        if (full != null && full.dead == full.used - PagePool.PageHeader) drop(full)
+        if (full != null && full.dead == full.used - PagePool.PageHeader) discard(full)
       }
       takeFrom(current, size)
     }
   }
 
-  /** As large as all pages of more than one row together, within bounds, and large enough for a row. */
+  /** As large as all rows that share pages together, within bounds, and large enough for a row. */
   private def nextPageBytes(size: Long): Long = {
-    val wanted = math.max(PagePool.SmallestPageBytes, math.max(sharedBytes, size + PagePool.PageHeader))
+    val alive = usedBytes - deadBytes - largeBytes
+    val wanted = math.max(PagePool.SmallestPageBytes, math.max(alive, size + PagePool.PageHeader))
     if (wanted > PagePool.PageBytes / 2) PagePool.PageBytes else java.lang.Long.highestOneBit(2 * wanted - 1)
   }
 
@@ -238,7 +250,6 @@ private[table] final class FamilyPages(
     if (!page.isLarge) {
       // Other column families with pages in this block write the same.
       Platform.putInt(null, blockOf(page.address) + 4, java.lang.Long.numberOfTrailingZeros(page.bytes))
-      sharedBytes += page.bytes
     }
     page
   }
@@ -270,9 +281,9 @@ private[table] object FamilyPages {
   /** Dead rows are used again above this share of dead bytes, in all pages and in the one looked at, in per cent. */
   val ReusePercent = 8
 
-  /** Pages looked at for one with enough dead rows, and rows appended before the next look. */
+  /** Pages looked at for one with enough dead rows, and bytes of rows appended before the next look. */
   val PagesPerSearch = 64
-  val RowsPerSearch = 256
+  val BytesPerSearch: Long = 16L << 10
 
   /** Reclaim starts above this share of dead bytes, in per cent of the bytes in use; of lists, which have room for growth too. */
   val DeadPercent = 25

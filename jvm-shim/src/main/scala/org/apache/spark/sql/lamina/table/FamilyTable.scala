@@ -28,20 +28,26 @@ final class FamilyTable private[table] (
   private var previous = new LongLog(pool)
   private var baseRows: BaseRows = _
   private val counts = new RowCounts
-  private val lists = new ListBuffers(pages, pool)
+  private val lists = new ListBuffers(pages, pool, multiValue)
   private val reclaim = new PageReclaim(index, pages, lists, multiValue)
 
   /** Fills an empty column family. */
-  private[lamina] val filling = new FamilyFill(index, pages, keys, counts, pool)
+  private[lamina] val filling = new FamilyFill(index, lists, keys, counts, pool)
 
   def rows: Long = counts.rows
 
   def keyValueBytes: Long = counts.bytes
 
-  /** The row of a key as the open transaction sees it, or 0. */
+  /** The row of a key as the open transaction sees it, or 0. The caller's readers may keep it and its value's address. */
   def get(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
+    val row = find(keyBase, keyOffset, keyLength)
+    if (row == 0L) 0L else handOut(row)
+  }
+
+  /** The same row; until the transaction ends its value's address is good no longer than the store's lock is held. */
+  def find(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
     val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
-    if (word == 0L || isRemoved(word)) 0L else handOut(rowOf(word))
+    if (word == 0L || isRemoved(word)) 0L else rowOf(word)
   }
 
   /** The row of a key in the version that the open transaction is based on, or 0. */
@@ -89,9 +95,7 @@ final class FamilyTable private[table] (
       else {
         val appended = if (!own || Rows.has(old, Rows.Appended)) Rows.Appended else 0
         val base = if (own) Rows.listBase(old) else Rows.valueLength(old)
-        val row = lists.append(old, base, Rows.Own | appended, valueBase, valueOffset, valueLength)
-        replace(hash, word, row)
-        lists.share(row, old, undo)
+        replace(hash, word, lists.append(old, base, Rows.Own | appended, valueBase, valueOffset, valueLength))
       }
     }
   }
@@ -189,6 +193,7 @@ final class FamilyTable private[table] (
   }
 
   private[table] def commit(): Unit = {
+    lists.share(undo)
     lists.rest(this, resting)
     dropPrevious()
     var i = 0
@@ -353,7 +358,7 @@ final class FamilyTable private[table] (
       valueLength: Int,
       flags: Int
   ): Unit = {
-    val row = pages.append(keyBase, keyOffset, keyLength, valueLength, Rows.Own | flags)
+    val row = lists.create(keyBase, keyOffset, keyLength, valueLength, Rows.Own | flags)
     Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), valueLength)
     replace(hash, word, row)
   }
@@ -387,7 +392,6 @@ final class FamilyTable private[table] (
       }
       index.update(row, removed = false)
     }
-    if (Rows.isView(row)) Rows.setUndoEntry(row, undo.size - 1)
     counts.add(row)
   }
 

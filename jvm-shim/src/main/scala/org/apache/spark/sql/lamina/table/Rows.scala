@@ -8,7 +8,7 @@ import org.apache.spark.unsafe.Platform
  * Layout of a row in a page.
  * {{{
  * header  8 bytes   flags 8 bits | value length 28 bits | key length 28 bits
- * list    8 bytes   only with flag List: of an own view its undo entry 31 bits | base length 28 bits | kind 2 bits
+ * list    8 bytes   only with flag List: base length 28 bits | kind 2 bits
  *         8 bytes   of a view: address of its buffer; of a buffer: end 32 bits | number of its views 32 bits
  * key               padded to 8 bytes; not in a view
  * value             padded to 8 bytes; not in a view
@@ -58,12 +58,14 @@ object Rows {
   private val View = 1L
   private val Buffer = 2L
   private val KindBits = 2
-  private val EntryShift = KindBits + 28
 
   private[table] val HeaderBytes = 8L
   private[table] val ShortHeaderBytes = 16L
   private[table] val BufferHeaderBytes = 24L
   private[table] val ViewBytes = 24L
+
+  /** Whether the open transaction wrote a row. */
+  def isOwn(row: Long): Boolean = has(row, Own)
 
   def keyLength(row: Long): Int = (Platform.getLong(null, row) & LengthMask).toInt
 
@@ -134,14 +136,6 @@ object Rows {
   private[table] def writeView(row: Long, base: Int, buffer: Long): Unit = {
     writeList(row, View, base)
     Platform.putLong(null, row + 16, buffer)
-  }
-
-  /** Of an own view: the entry of the undo log that leads to the row before it. */
-  private[table] def undoEntry(view: Long): Int = (Platform.getLong(null, view + 8) >>> EntryShift).toInt
-
-  private[table] def setUndoEntry(view: Long, entry: Int): Unit = {
-    val word = Platform.getLong(null, view + 8) & ((1L << EntryShift) - 1)
-    Platform.putLong(null, view + 8, word | (entry.toLong << EntryShift))
   }
 
   private[table] def buffer(view: Long): Long = Platform.getLong(null, view + 16)
