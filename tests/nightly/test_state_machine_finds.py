@@ -14,15 +14,16 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from lamina.errors import LaminaError
 from lamina.storage import Storage
 from lamina.store import Version
-from lamina.store.collection import classes, footprints
+from lamina.store.collection import classes
 from lamina.store.collection.collector import Collector
+from lamina.store.collection.footprints import Footprint, Footprints
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
 from lamina.store.materialization import merging as merge
 from lamina.store.materialization.compaction import Compaction
 from lamina.store.versions import arbitration, chain
 from lamina.store.versions.chain import Segment
-from lamina.store.versions.resolution import Versions, file_name
+from lamina.store.versions.resolution import Versions
 from lamina.testing.state_machine import StoreMachine, run
 
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -101,11 +102,12 @@ def a_collection_tells_the_time_when_it_has_looked(patch: pytest.MonkeyPatch) ->
 
 
 def collection_forgets_what_versions_refer_to(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(footprints, "footprint", lambda files, attempt: [file_name(attempt)])
+    original = Footprint.of
+    patch.setattr(Footprint, "of", lambda opened: replace(original(opened), names=[opened.name]))
 
 
 def collection_forgets_what_commits_above_stand_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Collector, "_learn_others", lambda *_: None)
+    patch.setattr(Footprints, "learn", lambda *_: None)
 
 
 def an_executor_of_an_older_run_collects(patch: pytest.MonkeyPatch) -> None:

@@ -27,25 +27,24 @@ that time: the lineage is followed down to the first version that left longer ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName, join, parse_name
 from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import COMMIT, FOREIGN, TEMPORARY, StoreFile
-from lamina.store.collection.footprints import footprints
+from lamina.store.collection.footprints import Entry, Footprints, Progressed
 from lamina.store.collection.known_others import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries
 from lamina.store.collection.lineage import RetainedLineage
-from lamina.store.collection.registry import Entry, Progressed, Registry
+from lamina.store.collection.registry import Registry
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.settled import Settled
-from lamina.store.files.store_files import StoreFiles
+from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.versions.checkpoint_state import Standing
 from lamina.store.versions.resolution import Versions, file_name, is_empty
@@ -81,8 +80,8 @@ class Collector:
         self._versions = versions
         self._retention = retention
         self._clock = clock
-        self._registry = Registry(files, versions)
-        self._others: dict[str, list[str]] = {}
+        self._footprints = Footprints(files)
+        self._registry = Registry(self._footprints)
         self._first_unneeded: dict[str, int] = {}
         self._settled: Settled | None = None
 
@@ -148,17 +147,21 @@ class Collector:
             epoch = max(written - known.epochs, default=0)
             if epoch > known.run.epoch:
                 return Judged.stopped(storage, f"a newer run of the query has written to the store, with epoch {epoch}")
-        newest = self._versions.open(confirmed.attempt, confirmed).manifest
         if file_name(confirmed.attempt) not in listing:
             raise self._versions.absent(confirmed, file_name(confirmed.attempt))
-        lineage = self._followed(newest, confirmed.version, listing, now, progressed)
+        # what is not there any more is not taken from memory: a retained version that was lost has to show
+        self._footprints.keep(lambda _, known: known.names[0] in listing)
+        lineage = self._followed(self._lineage_of(confirmed, listing), confirmed.version, listing, now, progressed)
         if lineage is None:
             return Judged.stopped(storage, "the lineage of the retained versions cannot be followed")
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
-        verdicts = self._without_pinned(verdicts, found, progressed)
+        pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity)}
+        verdicts = self._without_pinned(verdicts, pinned, progressed)
         self._registry.keep(listing, len(lineage.entries))
-        self._others = {name: names for name, names in self._others.items() if name in listing}
+        # of the lineage's own versions the registry knows what they need
+        used = self._registry.last_used
+        self._footprints.keep(lambda attempt, known: known.names[0] not in used or attempt in pinned)
         shares = collects_shared(self._files.identity)
         shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
         collected = Collected((*verdicts, *shared), True)
@@ -167,7 +170,7 @@ class Collector:
 
         def deleted() -> Collected:
             self._registry.forget(gone)
-            self._others = {name: names for name, names in self._others.items() if name not in gone}
+            self._footprints.keep(lambda _, known: known.names[0] not in gone)
             self._settled = settled
             return replace(collected, dry_run=False)
 
@@ -183,8 +186,29 @@ class Collector:
         """Says that this process is about to write to the store."""
         self._settled = None
 
+    def _lineage_of(self, confirmed: Version, listing: Mapping[str, Listed]) -> Iterable[Entry]:
+        """The lineage of the confirmed version, newest first, at least down to what the registry knows."""
+
+        def note(opened: Opened) -> None:
+            if opened.name in listing:
+                self._footprints.note(opened)
+
+        assert confirmed.attempt is not None
+        known = self._footprints.lineage(confirmed.attempt, self._registry.newest)
+        if known is not None:
+            return known
+        opened = self._versions.open(confirmed.attempt, confirmed)
+        note(opened)
+        newest = opened.manifest
+        return chain([(newest.attempt, newest.version)], self._versions.walk(newest, note))
+
     def _followed(
-        self, newest: CommitManifest, confirmed: int, listing: Mapping[str, Listed], now: int, progressed: Progressed
+        self,
+        newest: Iterable[Entry],
+        confirmed: int,
+        listing: Mapping[str, Listed],
+        now: int,
+        progressed: Progressed,
     ) -> RetainedLineage | None:
         """The lineage down to the first version that has no readers any more; None where it breaks off too early."""
         seen_before = 0
@@ -227,14 +251,14 @@ class Collector:
             verdicts[name] = verdict
         # of the lineage's own versions the registry knows what they need, and until when
         known = self._registry.last_used.keys()
-        kept = [
-            (name, verdict)
+        kept = {
+            _attempt_of(name): (name, verdict)
             for name, verdict in verdicts.items()
             if verdict.kind == COMMIT and verdict.action != DELETE and name not in known
-        ]
-        self._learn_others([name for name, _ in kept if name not in self._others], progressed)
-        for name, verdict in kept:
-            for other in self._others.get(name, ()):
+        }
+        self._footprints.learn(kept, progressed)
+        for attempt, (name, verdict) in kept.items():
+            for other in self._footprints.names(attempt):
                 if other != name and other in verdicts and verdicts[other].action != KEEP:
                     verdicts[other] = _because(verdicts[other], verdict, name)
         return list(verdicts.values())
@@ -264,13 +288,16 @@ class Collector:
         return verdict(WAIT if young else DELETE, age, reason)
 
     def _without_pinned(
-        self, verdicts: Sequence[Verdict], pins: Sequence[Pin], progressed: Progressed
+        self, verdicts: Sequence[Verdict], pinned: Mapping[str, str], progressed: Progressed
     ) -> list[Verdict]:
-        """`verdicts`, and what pinned attempts refer to is kept."""
+        """`verdicts`, and what pinned attempts refer to is kept.
+
+        Args:
+            pinned: the pin that names an attempt.
+        """
         there = {verdict.path for verdict in verdicts}
-        pinned = {file_name(attempt): pin.id for pin in pins for attempt in pin.of(self._files.identity)}
-        self._learn_others([name for name in pinned if name in there and name not in self._others], progressed)
-        needed = {name: pin for commit, pin in pinned.items() for name in (commit, *self._others.get(commit, ()))}
+        self._footprints.learn([attempt for attempt in pinned if file_name(attempt) in there], progressed)
+        needed = {name: pin for attempt, pin in pinned.items() for name in self._footprints.names(attempt)}
         return [
             replace(verdict, action=KEEP, reason=f"pin {needed[verdict.path]} needs it")
             if verdict.path in needed and verdict.action != KEEP
@@ -278,25 +305,18 @@ class Collector:
             for verdict in verdicts
         ]
 
-    def _learn_others(self, names: Sequence[str], progressed: Progressed) -> None:
-        """Learns what commits off the lineage, which themselves are kept or wait, refer to."""
-        attempts = [str(parsed.attempt) for parsed in map(parse_name, names) if isinstance(parsed, CommitName)]
-        with closing(footprints(self._files, attempts)) as reads:
-            for name, read in zip(names, reads, strict=True):
-                try:
-                    self._others[name] = read()
-                except LaminaError as error:
-                    # whoever opened it before it broke may read anything that it referred to
-                    if error.kind != "file.missing":
-                        raise
-                finally:
-                    progressed()
-
 
 def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:
     """The verdict on a file that a commit refers to which itself stays."""
     reason = f"{name} refers to it ({commit.reason})"
     return replace(verdict, action=commit.action, reason=reason)
+
+
+def _attempt_of(name: str) -> str:
+    """The attempt of a commit's file."""
+    parsed = parse_name(name)
+    assert isinstance(parsed, CommitName)
+    return str(parsed.attempt)
 
 
 def _epochs(listing: Mapping[str, Listed]) -> set[int]:

@@ -1,42 +1,134 @@
-"""What versions need, read from their manifests: several at once where a read is a request to another machine."""
+"""What commits need and stand on, read from their manifests: each once, and several at once where a read is a request
+to another machine.
+
+A commit is asked for as the newest one, as one of the lineage, and before that as one above the confirmed version. Its
+manifest never changes, so what one of them read is remembered for the next. Of a version of the lineage the registry
+remembers what it needs, and nothing is kept here.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
-from lamina.store.files.store_files import StoreFiles
+from lamina.errors import LaminaError
+from lamina.format.attempt_id import AttemptId
+from lamina.store.files.store_files import Opened, StoreFiles
 
 READS = 32
-"""Manifests of a remote storage that are read at once for one store. Of each only the names of files are kept."""
+"""Manifests of a remote storage that are read at once for one store. Of each only the footprint is kept."""
+
+Entry = tuple[str, int]
+"""An attempt of a lineage and its version."""
+
+Progressed = Callable[[], None]
+"""Hears that long work goes on."""
 
 
-def footprint(files: StoreFiles, attempt: str) -> list[str]:
-    """The files in the store's directory that the version of an attempt needs, its own first.
+@dataclass(frozen=True)
+class Footprint:
+    """What is remembered of a manifest.
+
+    Args:
+        names: the files in the store's directory that the version needs, its own first.
+        stands_on: the version before it in its lineage; None where it is the first.
+    """
+
+    names: Sequence[str]
+    stands_on: Entry | None
+
+    @classmethod
+    def of(cls, opened: Opened) -> Footprint:
+        return cls(opened.footprint(), next(iter(opened.manifest.lineage), None))
+
+
+def footprint(files: StoreFiles, attempt: str) -> Footprint:
+    """That of an attempt, read.
 
     Raises:
         LaminaError: `file.*`.
     """
-    return files.open_commit(attempt).footprint()
+    return Footprint.of(files.open_commit(attempt))
 
 
-def footprints(files: StoreFiles, attempts: Sequence[str]) -> Generator[Callable[[], list[str]], None, None]:
-    """For each attempt, in the order given, a call that gives its footprint, or raises as `footprint`."""
-    if not files.storage.remote or len(attempts) < 2:
-        # a local read takes less time than handing it to a thread
-        for attempt in attempts:
-            yield partial(footprint, files, attempt)
-        return
-    pool = ThreadPoolExecutor(min(READS, len(attempts)), thread_name_prefix="lamina-collection")
-    try:
-        reads: deque[Future[list[str]]] = deque()
-        for attempt in attempts:
-            reads.append(pool.submit(footprint, files, attempt))
-            if len(reads) == READS:
+class Footprints:
+    """The footprints of one store's commits. Remembers those that it is told to."""
+
+    def __init__(self, files: StoreFiles) -> None:
+        self._files = files
+        self._known: dict[str, Footprint] = {}
+
+    def note(self, opened: Opened) -> None:
+        """Remembers what a manifest says that was read for another reason."""
+        self._known[opened.manifest.attempt] = Footprint.of(opened)
+
+    def learn(self, attempts: Collection[str], progressed: Progressed) -> None:
+        """Reads and remembers those that are not known yet; one whose file is gone needs nothing.
+
+        Args:
+            progressed: called after each manifest.
+        Raises:
+            LaminaError: `file.*` where another one cannot be read, `storage.*`.
+        """
+        unknown = [attempt for attempt in attempts if attempt not in self._known]
+        with closing(self.read(unknown)) as reads:
+            for attempt, read in zip(unknown, reads, strict=True):
+                try:
+                    self._known[attempt] = read()
+                except LaminaError as error:
+                    # whoever opened it before it broke may read anything that it referred to
+                    if error.kind != "file.missing":
+                        raise
+                finally:
+                    progressed()
+
+    def names(self, attempt: str) -> Sequence[str]:
+        """The files that the version of an attempt needs that was learned; none where its file was gone."""
+        known = self._known.get(attempt)
+        return () if known is None else known.names
+
+    def lineage(self, attempt: str, down_to: Entry | None) -> list[Entry] | None:
+        """The lineage of an attempt down to that entry, newest first; None where not all of it is known."""
+        entries = [(attempt, AttemptId.parse(attempt).version)]
+        while entries[-1] != down_to:
+            known = self._known.get(entries[-1][0])
+            if known is None or known.stands_on is None:
+                return None
+            entries.append(known.stands_on)
+        return entries
+
+    def keep(self, wanted: Callable[[str, Footprint], bool]) -> None:
+        """Forgets those that are not wanted any more."""
+        self._known = {attempt: known for attempt, known in self._known.items() if wanted(attempt, known)}
+
+    def read(self, attempts: Sequence[str]) -> Generator[Callable[[], Footprint], None, None]:
+        """For each attempt, in the order given, a call that gives its footprint, or raises as `footprint`.
+
+        What is not remembered is read, and not remembered either.
+        """
+        known = {attempt: self._known[attempt] for attempt in attempts if attempt in self._known}
+        with closing(self._reads([attempt for attempt in attempts if attempt not in known])) as reads:
+            for attempt in attempts:
+                yield partial(known.__getitem__, attempt) if attempt in known else next(reads)
+
+    def _reads(self, attempts: Sequence[str]) -> Generator[Callable[[], Footprint], None, None]:
+        if not self._files.storage.remote or len(attempts) < 2:
+            # a local read takes less time than handing it to a thread
+            for attempt in attempts:
+                yield partial(footprint, self._files, attempt)
+            return
+        pool = ThreadPoolExecutor(min(READS, len(attempts)), thread_name_prefix="lamina-collection")
+        try:
+            reads: deque[Future[Footprint]] = deque()
+            for attempt in attempts:
+                reads.append(pool.submit(footprint, self._files, attempt))
+                if len(reads) == READS:
+                    yield reads.popleft().result
+            while reads:
                 yield reads.popleft().result
-        while reads:
-            yield reads.popleft().result
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Mapping, Sequence
 
 from lamina.storage import Listed
-from lamina.store.collection.registry import Entry
+from lamina.store.collection.footprints import Entry
 from lamina.store.collection.retention import Retention
 from lamina.store.versions.resolution import file_name
 

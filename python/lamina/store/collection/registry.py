@@ -10,21 +10,12 @@ not a continuation of the one followed before (the query was rewound) is followe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import chain
 
 from lamina.errors import LaminaError
-from lamina.format.manifest import CommitManifest
-from lamina.store.collection.footprints import footprints
-from lamina.store.files.store_files import StoreFiles
-from lamina.store.versions.resolution import Versions, file_name
-
-Entry = tuple[str, int]
-"""An attempt of a lineage and its version."""
-
-Progressed = Callable[[], None]
-"""Hears that long work goes on."""
+from lamina.store.collection.footprints import Entry, Footprints, Progressed
+from lamina.store.versions.resolution import file_name
 
 FarEnough = Callable[[Sequence[Entry]], bool]
 """Whether a lineage, newest first, was followed far enough down."""
@@ -33,9 +24,8 @@ FarEnough = Callable[[Sequence[Entry]], bool]
 class Registry:
     """The files of one store, by the versions of one lineage."""
 
-    def __init__(self, files: StoreFiles, versions: Versions) -> None:
-        self._files = files
-        self._versions = versions
+    def __init__(self, footprints: Footprints) -> None:
+        self._footprints = footprints
         self._entries: list[Entry] = []
         self._last_used: dict[str, int] = {}
 
@@ -44,13 +34,21 @@ class Registry:
         """The last version of the lineage that needs a file, by the file's name."""
         return self._last_used
 
-    def follow(self, newest: CommitManifest, far_enough: FarEnough) -> tuple[Sequence[Entry], bool]:
-        """The lineage of `newest`, newest first, and whether its end, or one far enough, was reached."""
-        followed = self._entries[0][0] if self._entries else None
+    @property
+    def newest(self) -> Entry | None:
+        """Of the lineage; None where none was followed."""
+        return self._entries[0] if self._entries else None
+
+    def follow(self, lineage: Iterable[Entry], far_enough: FarEnough) -> tuple[Sequence[Entry], bool]:
+        """A lineage, newest first, and whether its end, or one far enough, was reached.
+
+        Args:
+            lineage: newest first, as far as it is not known here.
+        """
         entries: list[Entry] = []
         try:
-            for entry in chain([(newest.attempt, newest.version)], self._versions.walk(newest)):
-                if entry[0] == followed:
+            for entry in lineage:
+                if entry == self.newest:
                     entries += self._entries
                     break
                 entries.append(entry)
@@ -80,15 +78,15 @@ class Registry:
         collected: dict[str, LaminaError] = {}
         older_is_there = continued is not None
         unread = list(enumerate(entries if continued is None else entries[:continued]))[::-1]
-        with closing(footprints(self._files, [attempt for _, (attempt, _) in unread])) as reads:
+        with closing(self._footprints.read([attempt for _, (attempt, _) in unread])) as reads:
             for (index, (attempt, version)), read in zip(unread, reads, strict=True):
                 try:
-                    names = read()
+                    names = read().names
                 except LaminaError as error:
                     if error.kind != "file.missing":
                         raise
                     if index < retained:
-                        if index == 0 or older_is_there or file_name(attempt) in present:
+                        if older_is_there or file_name(attempt) in present:
                             raise
                         collected[file_name(attempt)] = error
                     continue  # what has left retention is the first to go

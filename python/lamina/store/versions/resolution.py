@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -136,18 +136,24 @@ class Versions:
         with self._lock:
             self._manifests.clear()
 
-    def walk(self, newest: CommitManifest) -> Iterator[tuple[str, int]]:
+    def walk(
+        self, newest: CommitManifest, opened: Callable[[Opened], None] = lambda _: None
+    ) -> Iterator[tuple[str, int]]:
         """The attempts and versions that `newest` stands on, newest first.
 
         A manifest lists a bounded part; where that ends, the oldest manifest listed goes on.
 
+        Args:
+            opened: called with each manifest that goes on.
         Raises:
             LaminaError: `file.missing` where that one was collected, `file.damaged`.
         """
         manifest = newest
         while manifest.lineage:
             yield from manifest.lineage
-            manifest = self.open(manifest.lineage[-1][0]).manifest
+            older = self.open(manifest.lineage[-1][0])
+            opened(older)
+            manifest = older.manifest
 
     def lineage(self, newest: CommitManifest, until: int) -> tuple[list[tuple[str, int]], bool]:
         """The attempts that `newest` stands on, newest first, up to the first one at or below version `until`.
