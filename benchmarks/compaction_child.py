@@ -27,6 +27,7 @@ from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import segment_from_json, waiting_to_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
+from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import Reference
 from lamina.format.paths import CommitName, parse_name
 from lamina.settings import PREFIX, Settings
@@ -229,10 +230,9 @@ def contents(newest_first: Iterator[pa.RecordBatch]) -> dict[bytes, bytes]:
 
 
 def _size(found: Life) -> int:
-    from lamina.store.versions.resolution import file_name
-
     assert found.version.attempt is not None
-    return os.path.getsize(Path(found.argument.store.checkpoint_url) / "0" / "0" / file_name(found.version.attempt))
+    name = str(CommitName(AttemptId.parse(found.version.attempt)))
+    return os.path.getsize(Path(found.argument.store.checkpoint_url) / "0" / "0" / name)
 
 
 def _opened(found: Life) -> Store:

@@ -139,7 +139,7 @@ def the_attempt_in_the_log_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
         attempt = original(self, version)
         if attempt is None or ".e." in attempt:
             return attempt
-        return str(arbitration.attempts(self._files.list()).get(version.version, [attempt])[0])
+        return str(self._files.attempts().get(version.version, [attempt])[0])
 
     patch.setattr(Versions, "locate", locate)
 

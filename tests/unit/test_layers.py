@@ -133,6 +133,19 @@ def test_only_the_factory_and_what_is_below_it_knows_how_a_store_is_put_together
     assert users == {"store/factory.py"}
 
 
+def test_only_the_locator_knows_what_the_object_of_a_commit_is_called(repository: Path) -> None:
+    """The machine that judges stores beside it: it must not ask what it judges."""
+    package = repository / "python" / "lamina"
+    users = {
+        path
+        for part, path, tree in modules(package)
+        if part != "format"
+        for name in imports(tree)
+        if name.endswith(".CommitName")
+    }
+    assert users == {"store/files/locator.py", "testing/state_machine.py"}
+
+
 def test_an_import_against_the_order_of_the_store_layer_is_found(tmp_path: Path) -> None:
     (tmp_path / "versions").mkdir()
     (tmp_path / "versions" / "a.py").write_text("from lamina.store.commit.commits import Commits\n")

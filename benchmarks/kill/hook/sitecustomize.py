@@ -182,8 +182,8 @@ def forget_the_lineage() -> None:
     from dataclasses import replace
 
     from lamina.store import CommitRequest
-    from lamina.store.versions import arbitration
-    from lamina.store.versions.resolution import Versions, file_name, is_empty
+    from lamina.store.files.locator import attempt_of
+    from lamina.store.versions.resolution import Versions, is_empty
 
     read = CommitRequest.from_header
     CommitRequest.from_header = staticmethod(lambda header: replace(read(header), base=None))  # type: ignore[method-assign]
@@ -195,8 +195,8 @@ def forget_the_lineage() -> None:
         if attempt is None or is_empty(attempt):
             return attempt
         listing = sorted(self._files.list(), key=lambda entry: (entry.modified_ms, entry.name))
-        found = {file_name(str(one)): str(one) for one in arbitration.attempts(listing).get(version.version, [])}
-        return next((found[entry.name] for entry in listing if entry.name in found), attempt)
+        found = (one for one in map(attempt_of, (entry.name for entry in listing)) if one is not None)
+        return next((str(one) for one in found if one.version == version.version), attempt)
 
     Versions.locate = locate  # type: ignore[method-assign]
 

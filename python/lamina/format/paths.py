@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from lamina.errors import LaminaError
-from lamina.format.attempt_id import AttemptId
+from lamina.format.attempt_id import FILE, AttemptId
 
 CHECKPOINT = "_lamina/checkpoint"
 RUNS = "_lamina/runs"
@@ -63,7 +63,7 @@ def parse_name(name: str) -> CommitName | SegmentName | None:
             attempt = AttemptId.parse(match[2])
         except LaminaError:
             return None
-        return CommitName(attempt) if str(attempt.version) == match[1] else None
+        return CommitName(attempt) if attempt.kind == FILE and str(attempt.version) == match[1] else None
     if match := _SEGMENT.fullmatch(name):
         return SegmentName(int(match[1]), int(match[2]), match[3])
     return None

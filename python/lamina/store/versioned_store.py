@@ -39,7 +39,7 @@ from lamina.store.model import (
 from lamina.store.restore.loader import Loader
 from lamina.store.versions.chain import Segment
 from lamina.store.versions.checkpoint_state import CheckpointState
-from lamina.store.versions.resolution import Versions, file_name, is_empty
+from lamina.store.versions.resolution import Versions, is_empty
 
 
 class VersionedStore:
@@ -91,8 +91,8 @@ class VersionedStore:
 
     def resolve(self, version: Version) -> str | None:
         attempt = self._versions.locate(version)
-        if attempt is not None and not is_empty(attempt) and not self._files.exists(file_name(attempt)):
-            raise self._versions.absent(version, file_name(attempt))
+        if attempt is not None and not is_empty(attempt) and not self._files.has_commit(attempt):
+            raise self._versions.absent(version, attempt)
         return attempt
 
     def confirm(self, version: Version) -> Version:

@@ -28,9 +28,8 @@ from lamina.format.manifest import RUN
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Segment, StoreId, Version
-from lamina.store.versions.resolution import file_name
 from lamina.testing import ManualClock, SequenceIds
-from tests.unit.store.writing import Query
+from tests.unit.store.writing import Query, file_name
 
 EMPTY = Version(0)
 MIN_AGE_MS = 600_000

@@ -85,6 +85,8 @@ def test_an_id_outside_the_grammar_is_refused_by_name(text: str) -> None:
         "42.lam",
         f"41_L1.42.3.o.-.{RANDOM}.lam",
         f"42_L2.42.3.o.-.{RANDOM}.lam",
+        f"42_L1.42.3.g.group.{RANDOM}.lam",
+        f"0_L1.0.3.e.-.{RANDOM}.lam",
         f".42_L1.42.3.o.-.{RANDOM}.lam.1-1.tmp",
         "1-2_zz.seg",
         f"1-2_{RANDOM}.seg.crc",

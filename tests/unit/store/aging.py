@@ -9,9 +9,8 @@ from lamina.format.entries import PUT
 from lamina.storage import Listed, Storage
 from lamina.store import Collected, Version
 from lamina.store.versioned_store import VersionedStore
-from lamina.store.versions.resolution import file_name
 from lamina.testing import FaultyBackend, ManualClock
-from tests.unit.store.writing import Query
+from tests.unit.store.writing import Query, file_name
 
 EMPTY = Version(0)
 MIN_AGE_MS = 600_000

@@ -12,9 +12,8 @@ from lamina.format.manifest import Base, CommitManifest, Run
 from lamina.store import Version
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions import arbitration
-from lamina.store.versions.resolution import file_name
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, damage
+from tests.unit.store.writing import Query, damage, file_name
 
 EMPTY = Version(0)
 

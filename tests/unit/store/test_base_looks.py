@@ -9,10 +9,9 @@ import pytest
 
 from lamina.format.entries import PUT
 from lamina.store import Version
-from lamina.store.versions.resolution import file_name
 from lamina.testing import Fault
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query
+from tests.unit.store.writing import Query, file_name
 
 EMPTY = Version(0)
 
@@ -41,14 +40,14 @@ def test_an_attempt_begins_before_the_storage_has_said_that_its_base_is_there(mo
     store = query.open()
     base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
     asked, answered = threading.Event(), threading.Event()
-    exists = store._commits._looks._exists
+    has_commit = store._commits._looks._has_commit
 
-    def late(name: str) -> bool:
+    def late(attempt: str) -> bool:
         asked.set()
         assert answered.wait(60)
-        return exists(name)
+        return has_commit(attempt)
 
-    monkeypatch.setattr(store._commits._looks, "_exists", late)
+    monkeypatch.setattr(store._commits._looks, "_has_commit", late)
     begun = query.begin(store, base)
     assert asked.wait(60)
     before = query.states[base.attempt]
@@ -70,11 +69,11 @@ def test_attempts_on_one_base_share_the_look_that_is_under_way(monkeypatch: pyte
     answered = threading.Event()
     looks: list[str] = []
 
-    def late(name: str) -> bool:
-        looks.append(name)
+    def late(attempt: str) -> bool:
+        looks.append(attempt)
         return answered.wait(60)
 
-    monkeypatch.setattr(store._commits._looks, "_exists", late)
+    monkeypatch.setattr(store._commits._looks, "_has_commit", late)
     begun = [query.begin(store, base) for _ in range(5)][-1]
     answered.set()
     before = query.states[base.attempt]

@@ -17,8 +17,7 @@ from lamina.storage import Storage, local
 from lamina.storage.local import LocalBackend
 from lamina.store import Version
 from lamina.store.files import store_files as files
-from lamina.store.versions.resolution import file_name
-from tests.unit.store.writing import Query, rows_of
+from tests.unit.store.writing import Query, file_name, rows_of
 
 EMPTY = Version(0)
 

@@ -18,8 +18,7 @@ from lamina.store import CommitRequest, Version
 from lamina.store.check.checker import COUNTS, StoreCheck, StoreChecker
 from lamina.store.check.checker import row_counts as counts
 from lamina.store.versioned_store import VersionedStore
-from lamina.store.versions.resolution import file_name
-from tests.unit.store.writing import FAMILY, Change, Query, damage, entries
+from tests.unit.store.writing import FAMILY, Change, Query, damage, entries, file_name
 
 EMPTY = Version(0)
 RETAINED = range(5, 25)
@@ -132,6 +131,18 @@ def test_whole_versions_are_counted_beside_broken_ones(
     assert counted == {*wrong, 8, 9} - broken
     newest = RETAINED[-1]
     assert found.rows == (None if newest in broken else len(query.states[versions[newest].attempt]))
+
+
+def test_a_version_whose_attempt_nobody_knows_is_broken_alone() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 3)
+    log = {version.version: version.attempt for version in versions}
+    for unknown in ("rocksdb-id", f"L1.2.1.g.group.{'0f' * 16}"):
+        found = check(query.storage, store, {**log, 2: unknown})
+        assert [(problem.kind, problem.versions) for problem in found.problems] == [("attempt-id.unknown", (2,))]
+        assert unknown in found.problems[0].message
+        assert found.whole == (1, 3)
 
 
 @pytest.mark.parametrize("mode", MODES)

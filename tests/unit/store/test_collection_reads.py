@@ -85,7 +85,7 @@ def test_what_many_attempts_off_the_lineage_refer_to_is_read_at_once(query: Quer
         query.run_batches(store, version, 1)
     cold = query.open()
     cold.collect(version, dry_run=True)  # its second collection has nothing else to read
-    cold._collector._footprints.keep(lambda *_: False)
+    cold._collector._footprints.keep(lambda _: False)
     remote(query).meet(READS)
     cold.collect(version, dry_run=True)
     assert remote(query).met

@@ -11,10 +11,9 @@ import pytest
 from lamina.format.entries import DELETE, PUT
 from lamina.store import CommitRequest, Version
 from lamina.store.versioned_store import VersionedStore
-from lamina.store.versions.resolution import file_name
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import FAMILY, Query, damage, entries, names
+from tests.unit.store.writing import FAMILY, Query, damage, entries, file_name, names
 
 EMPTY = Version(0)
 NEVER_WRITTEN = f"L1.0.3.e.-.{'0f' * 16}"

@@ -7,9 +7,8 @@ from typing import Any
 from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.store import Version
 from lamina.store.versioned_store import VersionedStore
-from lamina.store.versions.resolution import file_name
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query
+from tests.unit.store.writing import Query, file_name
 
 EMPTY = Version(0)
 

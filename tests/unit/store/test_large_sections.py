@@ -26,9 +26,8 @@ from lamina.store.direct.rows import newest_first
 from lamina.store.files import store_files as files
 from lamina.store.materialization import merging as merge
 from lamina.store.restore import stream
-from lamina.store.versions.resolution import file_name
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Change, Query, damage, rows_of, triples
+from tests.unit.store.writing import Change, Query, damage, file_name, rows_of, triples
 
 EMPTY = Version(0)
 

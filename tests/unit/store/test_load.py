@@ -11,10 +11,9 @@ from lamina.format.entries import PUT
 from lamina.storage import Storage
 from lamina.store import Version
 from lamina.store.restore import stream
-from lamina.store.versions.resolution import file_name
 from lamina.testing import Effect, Fault, FaultyBackend
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, damage, names, rows_of, triples
+from tests.unit.store.writing import Query, damage, file_name, names, rows_of, triples
 
 EMPTY = Version(0)
 

@@ -12,10 +12,9 @@ from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
 from lamina.store import Segment, Version
-from lamina.store.versions.resolution import file_name
 from lamina.testing import Fault
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, damage, rows_of
+from tests.unit.store.writing import Query, damage, file_name, rows_of
 
 EMPTY = Version(0)
 

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.components import Clock, Ids
+from lamina.format.attempt_id import AttemptId
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.format.manifest import ColumnFamily, Count
+from lamina.format.paths import CommitName
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Begin, CheckpointState, CommitRequest, Load, StoreConf, StoreId, Version
@@ -190,6 +192,11 @@ def rows_of(load: Load, have: Rows | None = None) -> Rows:
             after = applied(after, {key: (op, value)})
         return after
     return {key: value for (_, key), value in newest_first(load.batches).items()}
+
+
+def file_name(attempt: str) -> str:
+    """The name of an attempt's file."""
+    return str(CommitName(AttemptId.parse(attempt)))
 
 
 def names(storage: Storage, directory: str = "0/0") -> set[str]:

@@ -9,9 +9,10 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import kind_of, number_of
+from lamina.store.files.locator import attempts_in
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
-from lamina.store.versions import arbitration, chain
+from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
 
 COMMITTED = "committed"
@@ -117,7 +118,7 @@ def survey_store(
     files = StoreFiles(state, identity)
     versions = Versions(files)
     listing = sorted(files.list(), key=lambda entry: (number_of(entry.name), entry.name))
-    by_version = arbitration.attempts(listing)
+    by_version = attempts_in(listing)
     newest = max(named, default=None)
     problems: list[str] = []
     attempt, opened = None, None
@@ -126,7 +127,7 @@ def survey_store(
             attempt = versions.locate(Version(newest, named[newest]))
             if attempt is not None and not is_empty(attempt):
                 opened = versions.open(attempt, Version(newest, attempt))
-                chain.check(opened.references, opened.manifest.version, files.location(opened.name))
+                chain.check(opened.references, opened.manifest.version, files.place_of_commit(attempt))
         except LaminaError as error:
             problems.append(error.message)
     committed = {id for id in named.values() if id is not None} | ({attempt} if attempt else set())

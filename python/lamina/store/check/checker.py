@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.format.manifest import Reference, StoreIdentity
-from lamina.format.paths import parse_name
-from lamina.storage import Listed, Storage, is_temporary
+from lamina.storage import Listed, Storage
 from lamina.store.check import row_counts
-from lamina.store.collection.classes import kind_of
+from lamina.store.collection.classes import FOREIGN, kind_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
 from lamina.store.versions import chain
-from lamina.store.versions.resolution import Versions, file_name, is_empty
+from lamina.store.versions.resolution import Versions, is_empty
 
 COUNTS = "state.counts"
 LINEAGE = "state.lineage"
@@ -135,9 +134,10 @@ class StoreChecker:
         damaged = {version for problem in problems for version in problem.versions}
         orphans: dict[str, tuple[int, int]] = {}
         for name, entry in listing.items():
-            if name not in needed and name not in self._broken and (parse_name(name) or is_temporary(name)):
-                number, total = orphans.get(kind_of(name), (0, 0))
-                orphans[kind_of(name)] = (number + 1, total + entry.size)
+            kind = kind_of(name)
+            if name not in needed and name not in self._broken and kind != FOREIGN:
+                number, total = orphans.get(kind, (0, 0))
+                orphans[kind] = (number + 1, total + entry.size)
         whole = self._retained.versions - damaged - collected
         return StoreCheck(
             self._identity,
@@ -167,7 +167,7 @@ class StoreChecker:
             found.pop(version, None)
             unread.pop(version, None)
         for version, why in unread.items():
-            self._note(file_name(self._retained.below[version]), why, version)
+            self._note_version(version, self._retained.below[version], why)
         return found
 
     def _opened_of_log(self) -> dict[int, Opened]:
@@ -183,9 +183,15 @@ class StoreChecker:
                 found[version] = self._files.open_commit(attempt)
                 lineage.update((number, name) for name, number in found[version].manifest.lineage)
             except LaminaError as error:
-                known = self._named[version] or lineage.get(version)
-                self._note(file_name(known) if known else f"version {version}", error, version)
+                self._note_version(version, self._named[version] or lineage.get(version), error)
         return found
+
+    def _note_version(self, version: int, attempt: str | None, error: LaminaError) -> None:
+        """Notes what is wrong with the file of a version, or with the version where nobody knows which file that is."""
+        if attempt is None or error.kind == "attempt-id.unknown":
+            self._note(f"version {version}", error, version)
+        else:
+            self._note(self._files.locator.of(attempt).name, error, version)
 
     def _note(self, name: str, error: LaminaError, *versions: int) -> None:
         if not error.kind.startswith(("file.", "state.", "attempt-id.")):
@@ -351,7 +357,7 @@ def _users(opened: Mapping[int, Opened]) -> dict[str, list[tuple[int, Reference 
 
 def _shortened(opened: Opened) -> Opened:
     """A manifest without its lineage but for what it stands on: of very many versions, lineages take the memory."""
-    return Opened(replace(opened.manifest, lineage=opened.manifest.lineage[:1]), opened.size)
+    return replace(opened, manifest=replace(opened.manifest, lineage=opened.manifest.lineage[:1]))
 
 
 def _rows(counts: Mapping[int, int]) -> str:

@@ -80,7 +80,7 @@ def _needed(group: Sequence[Opened]) -> Iterator[tuple[int, Reference]]:
 
 def _brought(opened: Opened) -> list[Reference]:
     """The references to a commit's own file."""
-    return [one for one in opened.references if one.root is None and one.path == opened.name]
+    return [opened.placed(one) for one in opened.manifest.references if one.path is None]
 
 
 def _events(

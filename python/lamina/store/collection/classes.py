@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.format.paths import CommitName, SegmentName, parse_name
+from lamina.format.paths import SegmentName, parse_name
 from lamina.storage import Listed, is_temporary
+from lamina.store.files.locator import attempt_of
 
 COMMIT, SEGMENT, TEMPORARY, FOREIGN = "commit", "segment", "temporary", "foreign"
 """Classes of files."""
@@ -30,11 +31,12 @@ class StoreFile:
 
 def number_of(name: str) -> int:
     """The version that a file leads to, by its name; 0 where it names none."""
-    parsed = parse_name(name)
-    return parsed.version if isinstance(parsed, CommitName) else parsed.end if parsed else 0
+    attempt, parsed = attempt_of(name), parse_name(name)
+    return attempt.version if attempt else parsed.end if isinstance(parsed, SegmentName) else 0
 
 
 def kind_of(name: str) -> str:
     """The class of a file by its name."""
-    kinds = {CommitName: COMMIT, SegmentName: SEGMENT}
-    return kinds.get(type(parse_name(name)), TEMPORARY if is_temporary(name) else FOREIGN)
+    if attempt_of(name):
+        return COMMIT
+    return SEGMENT if parse_name(name) else TEMPORARY if is_temporary(name) else FOREIGN

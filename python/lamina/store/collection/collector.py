@@ -27,16 +27,16 @@ that time: the lineage is followed down to the first version that left longer ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.paths import CommitName, join, parse_name
+from lamina.format.paths import join
 from lamina.storage import Listed, Storage
-from lamina.store.collection.classes import COMMIT, FOREIGN, TEMPORARY, StoreFile
+from lamina.store.collection.classes import FOREIGN, TEMPORARY, StoreFile
 from lamina.store.collection.footprints import Entry, Footprints, Progressed
 from lamina.store.collection.known_others import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries
@@ -44,10 +44,11 @@ from lamina.store.collection.lineage import RetainedLineage
 from lamina.store.collection.registry import Registry
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.settled import Settled
+from lamina.store.files.locator import attempt_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.versions.checkpoint_state import Standing
-from lamina.store.versions.resolution import Versions, file_name, is_empty
+from lamina.store.versions.resolution import Versions, is_empty
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Collector:
         self._retention = retention
         self._clock = clock
         self._footprints = Footprints(files)
-        self._registry = Registry(self._footprints)
+        self._registry = Registry(self._footprints, files.locator)
         self._first_unneeded: dict[str, int] = {}
         self._settled: Settled | None = None
 
@@ -147,21 +148,21 @@ class Collector:
             epoch = max(written - known.epochs, default=0)
             if epoch > known.run.epoch:
                 return Judged.stopped(storage, f"a newer run of the query has written to the store, with epoch {epoch}")
-        if file_name(confirmed.attempt) not in listing:
-            raise self._versions.absent(confirmed, file_name(confirmed.attempt))
+        if not self._is_among(listing, confirmed.attempt):
+            raise self._versions.absent(confirmed, confirmed.attempt)
         # what is not there any more is not taken from memory: a retained version that was lost has to show
-        self._footprints.keep(lambda _, known: known.names[0] in listing)
+        self._footprints.keep(lambda attempt: self._is_among(listing, attempt))
         lineage = self._followed(self._lineage_of(confirmed, listing), confirmed.version, listing, now, progressed)
         if lineage is None:
             return Judged.stopped(storage, "the lineage of the retained versions cannot be followed")
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
-        pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity)}
+        pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity) if not is_empty(attempt)}
         verdicts = self._without_pinned(verdicts, pinned, progressed)
         self._registry.keep(listing, len(lineage.entries))
         # of the lineage's own versions the registry knows what they need
         used = self._registry.last_used
-        self._footprints.keep(lambda attempt, known: known.names[0] not in used or attempt in pinned)
+        self._footprints.keep(lambda attempt: attempt in pinned or not self._is_among(used, attempt))
         shares = collects_shared(self._files.identity)
         shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
         collected = Collected((*verdicts, *shared), True)
@@ -170,7 +171,7 @@ class Collector:
 
         def deleted() -> Collected:
             self._registry.forget(gone)
-            self._footprints.keep(lambda _, known: known.names[0] not in gone)
+            self._footprints.keep(lambda attempt: not self._is_among(gone, attempt))
             self._settled = settled
             return replace(collected, dry_run=False)
 
@@ -186,11 +187,15 @@ class Collector:
         """Says that this process is about to write to the store."""
         self._settled = None
 
+    def _is_among(self, names: Container[str], attempt: str) -> bool:
+        """Whether the file of an attempt's commit is one of these."""
+        return self._files.locator.of(attempt).is_among(names)
+
     def _lineage_of(self, confirmed: Version, listing: Mapping[str, Listed]) -> Iterable[Entry]:
         """The lineage of the confirmed version, newest first, at least down to what the registry knows."""
 
         def note(opened: Opened) -> None:
-            if opened.name in listing:
+            if opened.location.is_among(listing):
                 self._footprints.note(opened)
 
         assert confirmed.attempt is not None
@@ -214,7 +219,9 @@ class Collector:
         seen_before = 0
 
         def seen(entries: Sequence[Entry]) -> RetainedLineage:
-            return RetainedLineage(entries, confirmed, listing, self._retention, now, self._first_unneeded)
+            return RetainedLineage(
+                entries, confirmed, listing, self._retention, now, self._first_unneeded, self._files.locator
+            )
 
         def far_enough(entries: Sequence[Entry]) -> bool:
             nonlocal seen_before
@@ -252,13 +259,13 @@ class Collector:
         # of the lineage's own versions the registry knows what they need, and until when
         known = self._registry.last_used.keys()
         kept = {
-            _attempt_of(name): (name, verdict)
+            str(attempt): (name, verdict)
             for name, verdict in verdicts.items()
-            if verdict.kind == COMMIT and verdict.action != DELETE and name not in known
+            if verdict.action != DELETE and name not in known and (attempt := attempt_of(name))
         }
         self._footprints.learn(kept, progressed)
-        for attempt, (name, verdict) in kept.items():
-            for other in self._footprints.names(attempt):
+        for commit, (name, verdict) in kept.items():
+            for other in self._footprints.names(commit):
                 if other != name and other in verdicts and verdicts[other].action != KEEP:
                     verdicts[other] = _because(verdicts[other], verdict, name)
         return list(verdicts.values())
@@ -296,7 +303,7 @@ class Collector:
             pinned: the pin that names an attempt.
         """
         there = {verdict.path for verdict in verdicts}
-        self._footprints.learn([attempt for attempt in pinned if file_name(attempt) in there], progressed)
+        self._footprints.learn([attempt for attempt in pinned if self._is_among(there, attempt)], progressed)
         needed = {name: pin for attempt, pin in pinned.items() for name in self._footprints.names(attempt)}
         return [
             replace(verdict, action=KEEP, reason=f"pin {needed[verdict.path]} needs it")
@@ -312,13 +319,5 @@ def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:
     return replace(verdict, action=commit.action, reason=reason)
 
 
-def _attempt_of(name: str) -> str:
-    """The attempt of a commit's file."""
-    parsed = parse_name(name)
-    assert isinstance(parsed, CommitName)
-    return str(parsed.attempt)
-
-
 def _epochs(listing: Mapping[str, Listed]) -> set[int]:
-    parsed = (parse_name(name) for name in listing)
-    return {name.attempt.epoch for name in parsed if isinstance(name, CommitName)}
+    return {attempt.epoch for attempt in map(attempt_of, listing) if attempt is not None}

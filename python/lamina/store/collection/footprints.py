@@ -101,9 +101,9 @@ class Footprints:
             entries.append(known.stands_on)
         return entries
 
-    def keep(self, wanted: Callable[[str, Footprint], bool]) -> None:
-        """Forgets those that are not wanted any more."""
-        self._known = {attempt: known for attempt, known in self._known.items() if wanted(attempt, known)}
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forgets those of attempts that are not wanted any more."""
+        self._known = {attempt: known for attempt, known in self._known.items() if wanted(attempt)}
 
     def read(self, attempts: Sequence[str]) -> Generator[Callable[[], Footprint], None, None]:
         """For each attempt, in the order given, a call that gives its footprint, or raises as `footprint`.

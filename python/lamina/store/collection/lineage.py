@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from lamina.storage import Listed
 from lamina.store.collection.footprints import Entry
 from lamina.store.collection.retention import Retention
-from lamina.store.versions.resolution import file_name
+from lamina.store.files.locator import Locator
 
 
 class RetainedLineage:
@@ -27,9 +27,10 @@ class RetainedLineage:
         retention: Retention,
         now: int,
         first_unneeded: Mapping[str, int],
+        locator: Locator,
     ) -> None:
         self._numbers = [version for _, version in reversed(entries)]
-        self._times = list(reversed(_times(entries, listing)))
+        self._times = list(reversed(_times(entries, listing, locator)))
         self.first_unneeded: dict[str, int] = {}
         self.left: dict[int, int] = {}
         self.retained = len(entries)
@@ -63,10 +64,10 @@ class RetainedLineage:
         return self._times[index] if index < len(self._numbers) else None
 
 
-def _times(entries: Sequence[Entry], listing: Mapping[str, Listed]) -> list[int | None]:
+def _times(entries: Sequence[Entry], listing: Mapping[str, Listed], locator: Locator) -> list[int | None]:
     """When each version's manifest was published; for one that is gone, when the next newer one was."""
     times: list[int | None] = []
     for attempt, _ in entries:
-        entry = listing.get(file_name(attempt))
+        entry = locator.of(attempt).listed(listing)
         times.append(entry.modified_ms if entry else times[-1] if times else None)
     return times

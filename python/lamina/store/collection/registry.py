@@ -15,7 +15,7 @@ from contextlib import closing
 
 from lamina.errors import LaminaError
 from lamina.store.collection.footprints import Entry, Footprints, Progressed
-from lamina.store.versions.resolution import file_name
+from lamina.store.files.locator import Locator
 
 FarEnough = Callable[[Sequence[Entry]], bool]
 """Whether a lineage, newest first, was followed far enough down."""
@@ -24,8 +24,9 @@ FarEnough = Callable[[Sequence[Entry]], bool]
 class Registry:
     """The files of one store, by the versions of one lineage."""
 
-    def __init__(self, footprints: Footprints) -> None:
+    def __init__(self, footprints: Footprints, locator: Locator) -> None:
         self._footprints = footprints
+        self._locator = locator
         self._entries: list[Entry] = []
         self._last_used: dict[str, int] = {}
 
@@ -86,9 +87,10 @@ class Registry:
                     if error.kind != "file.missing":
                         raise
                     if index < retained:
-                        if older_is_there or file_name(attempt) in present:
+                        location = self._locator.of(attempt)
+                        if older_is_there or location.is_among(present):
                             raise
-                        collected[file_name(attempt)] = error
+                        collected[location.name] = error
                     continue  # what has left retention is the first to go
                 finally:
                     progressed()

@@ -19,7 +19,7 @@ from lamina.format.manifest import CommitManifest
 from lamina.storage import Listed
 from lamina.store.collection.retention import Retention
 from lamina.store.files.store_files import Opened, StoreFiles
-from lamina.store.versions.resolution import Versions, file_name
+from lamina.store.versions.resolution import Versions
 
 
 class Retained:
@@ -81,7 +81,7 @@ class Retained:
                 if version < oldest and attempt not in numbers:
                     self.before[min(self.below, default=oldest)] = version
                     self.below[version] = attempt
-                entry = listing.get(file_name(attempt))
+                entry = self._files.locator.of(attempt).listed(listing)
                 # a storage that tells no times (0) gives no reason to think that anything is old
                 after, published = version, (entry.modified_ms or self._now) if entry else published
         except LaminaError as error:
@@ -95,7 +95,7 @@ class Retained:
             opened: the manifests that could be read.
             present: the names in the store's directory.
         """
-        needed = {version: {file_name(attempt)} for version, attempt in self.below.items()}
+        needed = {version: {self._files.locator.of(attempt).name} for version, attempt in self.below.items()}
         for version, found in opened.items():
             needed.setdefault(version, set()).update(found.footprint())
         runs = read_runs(self._files.storage)

@@ -14,9 +14,9 @@ from collections.abc import Callable
 class BaseLook:
     """A look that goes on in a thread of its own: a storage that does not answer keeps nobody else's."""
 
-    def __init__(self, exists: Callable[[str], bool], name: str) -> None:
-        self.name = name
-        self._exists = exists
+    def __init__(self, has_commit: Callable[[str], bool], attempt: str) -> None:
+        self.attempt = attempt
+        self._has_commit = has_commit
         self._found = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="lamina-base-look", daemon=True)
@@ -24,7 +24,7 @@ class BaseLook:
 
     def _run(self) -> None:
         try:
-            self._found = self._exists(self.name)
+            self._found = self._has_commit(self.attempt)
         except Exception as error:
             self._error = error
 
@@ -48,14 +48,17 @@ class BaseLook:
 class BaseLooks:
     """The looks of one store. Thread-safe."""
 
-    def __init__(self, exists: Callable[[str], bool]) -> None:
-        self._exists = exists
+    def __init__(self, has_commit: Callable[[str], bool]) -> None:
+        self._has_commit = has_commit
         self._lock = threading.Lock()
         self._newest: BaseLook | None = None
 
-    def begun(self, name: str) -> BaseLook:
-        """A look for the file, or the one that is under way: a storage that hangs gets no more with each attempt."""
+    def begun(self, attempt: str) -> BaseLook:
+        """A look for the file of an attempt, or the one that is under way.
+
+        A storage that hangs gets no more with each attempt.
+        """
         with self._lock:
-            if self._newest is None or self._newest.name != name or not self._newest.under_way:
-                self._newest = BaseLook(self._exists, name)
+            if self._newest is None or self._newest.attempt != attempt or not self._newest.under_way:
+                self._newest = BaseLook(self._has_commit, attempt)
             return self._newest

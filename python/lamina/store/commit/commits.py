@@ -33,9 +33,9 @@ from lamina.store.memory.budget import Share
 from lamina.store.memory.commit_memory import CommitMemory
 from lamina.store.model import Begin, CommitRequest, Committed, StoreConf, Version
 from lamina.store.restore.detours import advised
-from lamina.store.versions import arbitration, chain
+from lamina.store.versions import chain
 from lamina.store.versions.checkpoint_state import CheckpointState
-from lamina.store.versions.resolution import Versions, file_name, is_empty
+from lamina.store.versions.resolution import Versions, is_empty
 
 _ATTEMPTS_KEPT = 16
 """Attempts that were begun and not committed; older ones were abandoned."""
@@ -86,7 +86,7 @@ class Commits:
         self._ids = ids
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        self._looks = BaseLooks(files.exists)
+        self._looks = BaseLooks(files.has_commit)
 
     def begin(
         self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
@@ -144,7 +144,7 @@ class Commits:
         by_id = self._conf.format_version > 1 and (base.attempt is not None or base.version == 0)
         if by_id:
             return self._versions.locate(base), ()
-        by_version = arbitration.attempts(self._files.list())
+        by_version = self._files.attempts()
         siblings = tuple(str(attempt) for attempt in by_version.get(base.version + 1, ()))
         if base.attempt is not None or base.version == 0:
             return self._versions.locate(base), siblings
@@ -165,10 +165,10 @@ class Commits:
             return None, True, None
         known = self._versions.remembered(base.attempt)
         if may_wait and known is not None and self._files.storage.remote:
-            return known, True, self._looks.begun(known.name)
+            return known, True, self._looks.begun(base.attempt)
         try:
             opened = self._versions.open_present(base.attempt, base)
-            chain.check(opened.references, opened.manifest.version, self._files.location(opened.name))
+            chain.check(opened.references, opened.manifest.version, self._files.place_of_commit(base.attempt))
         except LaminaError as error:
             if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
                 return None, False, None
@@ -222,15 +222,16 @@ class Commits:
             written.append(self._new_manifest(request, begun, stored, header_crc, older))
             return written[0].to_json()
 
-        name = file_name(request.attempt)
         memory = CommitMemory(share, remote=self._files.storage.remote, rows=max(request.rows.values(), default=0))
         try:
-            self._files.publish(name, memory.written(writer.chunks(memory.received(sections), manifest_of)))
+            self._files.publish_commit(
+                request.attempt, memory.written(writer.chunks(memory.received(sections), manifest_of))
+            )
         except LaminaError as error:
             # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides,
             # unless what there is to see may not last
             lost_answer = error.kind == "storage.failed" and not isinstance(error.__cause__, NotDurable)
-            if not lost_answer or not written or not self._is_there(name, written[0], writer.size):
+            if not lost_answer or not written or not self._is_there(written[0], writer.size):
                 raise
         finally:
             share.close()
@@ -239,8 +240,9 @@ class Commits:
         self._verify_adopted(written[0], begun.base)
         with self._lock:
             self._begun.pop(request.attempt, None)
-        self._versions.remember(Opened(written[0], writer.size))
-        return Committed(name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
+        location = self._files.locator.of(request.attempt)
+        self._versions.remember(Opened(written[0], location, writer.size))
+        return Committed(location.name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
 
     def _verify_base(self, request: CommitRequest, begun: _Begun) -> None:
         """The look for the base's file that was begun with the attempt."""
@@ -248,11 +250,11 @@ class Commits:
             return
         assert begun.base is not None
         # the next attempt looks first, and finds that it has to write everything
-        self._versions.forget(begun.base.manifest.attempt)
+        self._versions.forget(begun.look.attempt)
         raise LaminaError.from_kind(
             "state.base",
-            f"{self._files.location(begun.base.name)}, which attempt {request.attempt} stands on, is not there any "
-            "more; the next attempt writes the state in full",
+            f"{self._files.place_of_commit(begun.look.attempt)}, which attempt {request.attempt} stands on, is not "
+            "there any more; the next attempt writes the state in full",
         )
 
     def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
@@ -311,7 +313,7 @@ class Commits:
             request.rewrite,
         )
         # nothing is published that could not be restored
-        chain.check(references, request.version, file_name(request.attempt))
+        chain.check(references, request.version, self._files.place_of_commit(request.attempt))
         return CommitManifest(
             attempt=request.attempt,
             version=request.version,
@@ -331,7 +333,7 @@ class Commits:
             retention=self._retention.to_json(),
         )
 
-    def _is_there(self, name: str, manifest: CommitManifest, size: int) -> bool:
+    def _is_there(self, manifest: CommitManifest, size: int) -> bool:
         try:
             found = self._files.open_commit(manifest.attempt)
         except LaminaError:

@@ -12,14 +12,15 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.format import container, paths
-from lamina.format.attempt_id import FILE, AttemptId
+from lamina.format.attempt_id import AttemptId
 from lamina.format.container import COMMIT, Contents, Footer
 from lamina.format.entries import decode, messages
 from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
-from lamina.format.paths import CommitName, SegmentName
+from lamina.format.paths import SegmentName
 from lamina.storage import Listed, Storage
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
+from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in
 from lamina.store.files.section_reader import SectionFile, verified
 
 _TAIL_BYTES = 64 << 10
@@ -42,21 +43,25 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class Opened:
-    """A verified manifest of a commit, and the size of its file."""
+    """A verified manifest of a commit, where it is, and the size of its file."""
 
     manifest: CommitManifest
+    location: CommitLocation
     size: int
 
-    @cached_property
+    @property
     def name(self) -> str:
         """The name of the file."""
-        return str(CommitName(AttemptId.parse(self.manifest.attempt)))
+        return self.location.name
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
         """What the version consists of, newest first, with this file's own sections named."""
-        name = self.name
-        return tuple(reference.placed(name, self.size) for reference in self.manifest.references)
+        return tuple(map(self.placed, self.manifest.references))
+
+    def placed(self, reference: Reference) -> Reference:
+        """A reference to a section of this file, named; another one as it is."""
+        return reference.placed(self.location.name, self.size)
 
     def footprint(self) -> list[str]:
         """The files in the store's directory that the version needs, its own first."""
@@ -75,6 +80,7 @@ class StoreFiles:
     def __init__(self, storage: Storage, identity: StoreIdentity) -> None:
         self.storage = storage
         self.identity = identity
+        self.locator = Locator(identity)
         self.directory = paths.store_directory(identity.operator, identity.partition, identity.name)
         self._roots: dict[str, Storage] = {}
 
@@ -90,6 +96,22 @@ class StoreFiles:
         """Whether a file is there."""
         return self.storage.exists(self._path(name))
 
+    def attempts(self) -> Mapping[int, Sequence[AttemptId]]:
+        """The attempts whose commits are there, by version."""
+        return attempts_in(self.list())
+
+    def has_commit(self, attempt: str) -> bool:
+        """Whether the commit of an attempt is there."""
+        return self.storage.exists(self.locator.of(attempt).path)
+
+    def place_of_commit(self, attempt: str) -> str:
+        """How the file of an attempt's commit is named to people."""
+        return self.storage.location(self.locator.of(attempt).path)
+
+    def publish_commit(self, attempt: str, chunks: Iterable[Any]) -> int:
+        """Writes the commit of an attempt, whole and durably; gives its size."""
+        return self.storage.publish(self.locator.of(attempt).path, chunks)
+
     def publish(self, name: str, chunks: Iterable[Any]) -> int:
         """Writes a file whole and durably; gives its size."""
         return self.storage.publish(self._path(name), chunks)
@@ -99,29 +121,25 @@ class StoreFiles:
         return self.storage.stamp(self._path(name))
 
     def open_commit(self, attempt: str) -> Opened:
-        """The manifest of an attempt that wrote a file of its own.
+        """The manifest of an attempt that wrote something.
 
         Raises:
             LaminaError: `attempt-id.unknown`, `file.missing`, `file.damaged`, `file.version`, `file.identity`.
         """
-        parsed = AttemptId.parse(attempt)
-        if parsed.kind != FILE:
-            raise LaminaError.from_kind(
-                "attempt-id.unknown", f"attempt id {attempt!r} names no file that this release can open"
-            )
-        return Opened(*self._open(str(CommitName(parsed)), CommitManifest.from_json))
+        location = self.locator.of(attempt)
+        manifest, size = self._open(location.path, CommitManifest.from_json)
+        return Opened(manifest, location, size)
 
     def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
         """The manifest of a segment of this store, and the size of its file."""
-        return self._open(str(name), SegmentManifest.from_json)
+        return self._open(self._path(str(name)), SegmentManifest.from_json)
 
-    def _open(self, name: str, from_json: Callable[[Mapping[str, Any]], _Found]) -> tuple[_Found, int]:
-        path = self._path(name)
+    def _open(self, path: str, from_json: Callable[[Mapping[str, Any]], _Found]) -> tuple[_Found, int]:
         where = self.storage.location(path)
 
         def opened() -> tuple[_Found, int]:
             value, contents, size = self._manifest(self.storage, path, None)
-            _check_identity(name, contents, self.identity, where)
+            _check_identity(path, contents, self.identity, where)
             return container.parse(from_json, value, where), size
 
         return _without_bad_copy(self.storage, path, opened)
@@ -283,24 +301,24 @@ class StoreFiles:
 
 def _section(contents: Contents, reference: Reference, where: str) -> Section:
     """The section that is referred to, if this is a file of the store that the reference names."""
-    _check_identity(paths.directory_and_name(reference.path or "")[1], contents, reference.origin, where)
+    _check_identity(reference.path or "", contents, reference.origin, where)
     section = next((section for section in contents.sections if section.offset == reference.offset), None)
     if section is None or section.sha256 != reference.sha256 or section.length != reference.length:
         raise container.damaged(where, "it does not have the section that is referred to")
     return section
 
 
-def _check_identity(name: str, contents: Contents, store: StoreIdentity, where: str) -> None:
+def _check_identity(path: str, contents: Contents, store: StoreIdentity, where: str) -> None:
     """Raises `file.identity` where a file is not what its name says, or was not written by `store`."""
-    if not _is_named(name, contents) or contents.store != store:
+    if not _is_named(paths.directory_and_name(path)[1], contents) or contents.store != store:
         raise _foreign(where, contents.id, contents.store, store)
 
 
 def _is_named(name: str, contents: Contents) -> bool:
     """Whether a file has the name that its manifest asks for."""
-    parsed = paths.parse_name(name)
     if contents.kind == COMMIT:
-        return isinstance(parsed, CommitName) and str(parsed.attempt) == contents.id
+        return str(attempt_of(name)) == contents.id
+    parsed = paths.parse_name(name)
     return isinstance(parsed, SegmentName) and parsed.id == contents.id
 
 

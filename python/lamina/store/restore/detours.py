@@ -101,16 +101,18 @@ def increment_reference(opened: Opened, files: StoreFiles) -> Reference | None:
     section = manifest.section(INCREMENT)
     if section is None:
         return None
-    return Reference(
-        None,
-        opened.name,
-        section.offset,
-        section.length,
-        opened.size,
-        section.sha256,
-        INCREMENT,
-        manifest.base.version if manifest.base else 0,
-        manifest.version,
-        section.rows,
-        files.identity,
+    return opened.placed(
+        Reference(
+            None,
+            None,
+            section.offset,
+            section.length,
+            None,
+            section.sha256,
+            INCREMENT,
+            manifest.base.version if manifest.base else 0,
+            manifest.version,
+            section.rows,
+            files.identity,
+        )
     )

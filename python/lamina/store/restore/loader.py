@@ -47,7 +47,7 @@ class Loader:
             if steps is not None and self._all_whole(steps, share or unbounded()):
                 return self._load(opened, HAVE, steps, None, share)
         references: Sequence[Reference] = opened.references
-        chain.check(references, opened.manifest.version, self._files.location(opened.name))
+        chain.check(references, opened.manifest.version, self._files.place_of_commit(attempt))
         references = self._around_broken(opened, references)
         return self._load(opened, EMPTY, references, self._recover(opened), share)
 

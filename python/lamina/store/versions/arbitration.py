@@ -14,23 +14,11 @@ run executed N again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import CommitManifest
-from lamina.format.paths import CommitName, parse_name
-from lamina.storage import Listed
-
-
-def attempts(listing: Iterable[Listed]) -> dict[int, list[AttemptId]]:
-    """The attempts of a listing by version."""
-    found: dict[int, list[AttemptId]] = {}
-    for entry in listing:
-        name = parse_name(entry.name)
-        if isinstance(name, CommitName):
-            found.setdefault(name.version, []).append(name.attempt)
-    return found
 
 
 def arbitrate(
@@ -39,7 +27,7 @@ def arbitrate(
     """The attempt of `version` that counts; None where none is there that does.
 
     Args:
-        by_version: what `attempts` found.
+        by_version: the attempts whose commits are there.
         manifest_of: reads a manifest; not called where the version has one attempt and none is newer.
     """
     groups = _groups(by_version, version)

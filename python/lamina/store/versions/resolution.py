@@ -14,7 +14,7 @@ from typing import TypeVar
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.manifest import CommitManifest
-from lamina.format.paths import CommitName
+from lamina.store.files.locator import attempt_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version, VersionInfo
 from lamina.store.versions import arbitration
@@ -28,11 +28,6 @@ _MANIFESTS_KEPT = 4
 def is_empty(attempt: str | None) -> bool:
     """Whether nothing was ever written for this attempt (None: version 0 without an id)."""
     return attempt is None or AttemptId.parse(attempt).kind == EMPTY
-
-
-def file_name(attempt: str) -> str:
-    """The name of an attempt's file."""
-    return str(CommitName(AttemptId.parse(attempt)))
 
 
 class Versions:
@@ -58,7 +53,7 @@ class Versions:
             return version.attempt
         if version.version == 0:
             return None
-        return self.arbitrate(arbitration.attempts(self._files.list()), version)
+        return self.arbitrate(self._files.attempts(), version)
 
     def arbitrate(self, by_version: Mapping[int, Sequence[AttemptId]], version: Version) -> str:
         """The attempt of `version` that counts among those listed (checkpoint format v1).
@@ -71,7 +66,7 @@ class Versions:
                 attempt = arbitration.arbitrate(by_version, version.version, lambda name: self.open(name).manifest)
                 break
             except LaminaError as error:
-                listed = arbitration.attempts(self._files.list())
+                listed = self._files.attempts()
                 if error.kind != "file.missing" or listed == by_version:
                     raise
                 by_version = listed
@@ -91,17 +86,16 @@ class Versions:
         except LaminaError as error:
             if error.kind != "file.missing" or version is None:
                 raise
-            raise self.absent(version, file_name(attempt)) from error
+            raise self.absent(version, attempt) from error
         self.remember(opened)
         return opened
 
     def open_present(self, attempt: str, version: Version) -> Opened:
         """As `open`, after a look that the file is still there."""
-        name = file_name(attempt)
         opened = self.open(attempt, version)
-        if not self._files.exists(name):
+        if not self._files.has_commit(attempt):
             self.forget(attempt)
-            raise self.absent(version, name)
+            raise self.absent(version, attempt)
         return opened
 
     def remembered(self, attempt: str) -> Opened | None:
@@ -121,8 +115,7 @@ class Versions:
         found = [
             VersionInfo(attempt.version, str(attempt), attempt.epoch, entry.size, entry.modified_ms)
             for entry in self._files.list()
-            for group in arbitration.attempts([entry]).values()
-            for attempt in group
+            if (attempt := attempt_of(entry.name)) is not None
         ]
         return sorted(found, key=lambda info: (info.version, info.epoch, info.attempt))
 
@@ -172,9 +165,9 @@ class Versions:
             return found, False
         return found, True
 
-    def absent(self, version: Version, name: str) -> LaminaError:
-        """The error that a version's file is not there: collected, or lost."""
-        return self._absent(version, self._files.location(name), arbitration.attempts(self._files.list()))
+    def absent(self, version: Version, attempt: str) -> LaminaError:
+        """The error that the file of a version's attempt is not there: collected, or lost."""
+        return self._absent(version, self._files.place_of_commit(attempt), self._files.attempts())
 
     def _absent(self, version: Version, what: str, by_version: Mapping[int, Sequence[AttemptId]]) -> LaminaError:
         written = version.version if version.attempt is None else AttemptId.parse(version.attempt).version
@@ -196,7 +189,7 @@ class Versions:
         try:
             yield from batches
         except LaminaError as error:
-            if error.kind != "file.missing" or not self._has_left(version, arbitration.attempts(self._files.list())):
+            if error.kind != "file.missing" or not self._has_left(version, self._files.attempts()):
                 raise
             first = error.__cause__ if isinstance(error.__cause__, LaminaError) else error
             raise LaminaError.from_kind(
