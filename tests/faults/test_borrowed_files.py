@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,11 @@ from lamina.store.check.checker import StoreChecker
 from lamina.store.direct.open import open_store
 from lamina.testing.expect import fails_with
 from tests.faults.test_files import state_of
+from tests.s3_server import S3Server
 from tests.sealed import sealed
+
+HOW = ["by url", "by path", "copied"]
+"""How a reference says where the file of the other store is: where it was written, or in the directory of this one."""
 
 
 class Borrowing:
@@ -27,8 +32,9 @@ class Borrowing:
     What the store itself wrote there is gone, and had other values.
     """
 
-    def __init__(self, directory: Path, *, copied: bool) -> None:
+    def __init__(self, directory: Path, how: str) -> None:
         lender = open_store(str(directory / "lender"), 1, 2, "left", writable=True)
+        copied = how == "copied"
         self.borrower = str(directory / "borrower")
         self.roots = {} if copied else {"storage_roots": (directory / "lender").as_uri()}
         borrower = open_store(self.borrower, writable=True)
@@ -46,7 +52,8 @@ class Borrowing:
         lent = verify(self.file.read_bytes(), self.file.name)
         assert isinstance(lent, CommitManifest)
         reference = lent.references[0].placed(self.file.name, self.file.stat().st_size)
-        self.reference = reference if copied else replace(reference, root=self.file.parent.as_uri())
+        root = {"by url": self.file.parent.as_uri(), "by path": "../lender/state/1/2/left"}.get(how)
+        self.reference = replace(reference, root=root)
         if copied:
             self.file = Path(shutil.copy(self.file, own))
 
@@ -70,11 +77,11 @@ class Borrowing:
         return [problem.kind for problem in check.problems if 2 in problem.versions]
 
 
-@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
+@pytest.mark.parametrize("how", HOW)
 def test_a_file_of_another_store_is_used_where_a_reference_names_that_store_as_its_origin(
-    tmp_path: Path, copied: bool
+    tmp_path: Path, how: str
 ) -> None:
-    borrowing = Borrowing(tmp_path, copied=copied)
+    borrowing = Borrowing(tmp_path, how)
     borrowing.stand_on(borrowing.reference.origin)
     store = open_store(borrowing.borrower, writable=True, **borrowing.roots)
     assert state_of(store) == borrowing.expected
@@ -84,14 +91,14 @@ def test_a_file_of_another_store_is_used_where_a_reference_names_that_store_as_i
     assert borrowing.problems() == []
 
 
-@pytest.mark.parametrize("copied", [False, True], ids=["there", "copied"])
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(
     "other", [{"operator": 0}, {"partition": 0}, {"name": "default"}, {"checkpoint": "another"}], ids=str
 )
 def test_a_file_that_is_not_of_the_origin_that_a_reference_names_is_detected(
-    tmp_path: Path, copied: bool, other: dict[str, Any]
+    tmp_path: Path, how: str, other: dict[str, Any]
 ) -> None:
-    borrowing = Borrowing(tmp_path, copied=copied)
+    borrowing = Borrowing(tmp_path, how)
     borrowing.stand_on(replace(borrowing.reference.origin, **other))
     with fails_with("file.identity") as caught:
         open_store(borrowing.borrower, **borrowing.roots)
@@ -99,8 +106,9 @@ def test_a_file_that_is_not_of_the_origin_that_a_reference_names_is_detected(
     assert borrowing.problems() == ["file.identity"]
 
 
-def test_a_place_that_no_setting_names_is_not_read(tmp_path: Path) -> None:
-    borrowing = Borrowing(tmp_path, copied=False)
+@pytest.mark.parametrize("how", ["by url", "by path"])
+def test_a_place_that_no_setting_names_is_not_read(tmp_path: Path, how: str) -> None:
+    borrowing = Borrowing(tmp_path, how)
     borrowing.stand_on(borrowing.reference.origin)
     for roots in (
         {},
@@ -113,11 +121,79 @@ def test_a_place_that_no_setting_names_is_not_read(tmp_path: Path) -> None:
     assert state_of(open_store(borrowing.borrower, **borrowing.roots)) == borrowing.expected
 
 
+def test_checkpoints_that_refer_to_one_another_may_be_moved_together(tmp_path: Path) -> None:
+    borrowing = Borrowing(tmp_path / "old", "by path")
+    borrowing.stand_on(borrowing.reference.origin)
+    shutil.move(tmp_path / "old", tmp_path / "new")
+    moved, lender = str(tmp_path / "new" / "borrower"), (tmp_path / "new" / "lender").as_uri()
+    with fails_with("file.identity") as caught:
+        open_store(moved, **borrowing.roots)
+    assert f"{tmp_path}/new/lender/state/1/2/left" in caught.error.message
+    store = open_store(moved, writable=True, storage_roots=lender)
+    assert state_of(store) == borrowing.expected
+    store.put(b"further", b"1")
+    store.commit()
+    shutil.copytree(tmp_path / "new", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "new")
+    copy = open_store(str(tmp_path / "copy" / "borrower"), storage_roots=(tmp_path / "copy" / "lender").as_uri())
+    assert state_of(copy) == {**borrowing.expected, b"further": b"1"}
+
+
+@pytest.mark.parametrize("scheme", ["memory", "s3a"])
+def test_checkpoints_that_refer_to_one_another_may_be_copied_to_an_object_store(tmp_path: Path, scheme: str) -> None:
+    borrowing = Borrowing(tmp_path, "by path")
+    borrowing.stand_on(borrowing.reference.origin)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(S3Server()) if scheme == "s3a" else None
+        parent = f"s3a://{server.bucket}/a/b" if server else f"memory://{tmp_path.name}/a/b"
+        hadoop = server.hadoop if server else {}
+        to = Storage(parent, hadoop)
+        for file in tmp_path.rglob("*"):
+            if file.is_file():
+                to.publish(str(file.relative_to(tmp_path)), file.read_bytes())
+        for allowed in (f"{parent}/lender", parent):
+            store = open_store(f"{parent}/borrower", hadoop=hadoop, storage_roots=allowed)
+            assert state_of(store) == borrowing.expected
+        with fails_with("file.identity"):
+            open_store(f"{parent}/borrower", hadoop=hadoop, storage_roots=f"{parent}/lend")
+
+
+def test_a_path_to_another_store_of_the_same_checkpoint_needs_no_setting(tmp_path: Path) -> None:
+    borrowing = Borrowing(tmp_path, "by path")
+    shutil.copytree(tmp_path / "lender" / "state" / "1", tmp_path / "borrower" / "state" / "1")
+    borrowing.reference = replace(borrowing.reference, root="state/1/2/left")
+    borrowing.stand_on(borrowing.reference.origin)
+    shutil.rmtree(tmp_path / "lender")
+    assert state_of(open_store(borrowing.borrower)) == borrowing.expected
+
+
+@pytest.mark.parametrize(
+    "root", ["", ".", "..", "../", "../..", "./a", "a/../b", "../a/../lender", "a//b", "../lender/", "a\\b"]
+)
+def test_a_root_that_is_not_normal_is_refused(tmp_path: Path, root: str) -> None:
+    borrowing = Borrowing(tmp_path, "by path")
+    borrowing.reference = replace(borrowing.reference, root=root)
+    borrowing.stand_on(borrowing.reference.origin)
+    with fails_with("file.damaged") as caught:
+        open_store(borrowing.borrower, storage_roots=tmp_path.as_uri())
+    assert borrowing.newest.name in caught.error.message
+
+
+def test_a_root_never_leads_out_of_its_file_system(tmp_path: Path) -> None:
+    borrowing = Borrowing(tmp_path, "by path")
+    up = len(tmp_path.parts) + 1
+    borrowing.reference = replace(borrowing.reference, root="../" * up + "x")
+    borrowing.stand_on(borrowing.reference.origin)
+    with fails_with("file.identity") as caught:
+        open_store(borrowing.borrower, storage_roots="file:/")
+    assert "leads nowhere" in caught.error.message
+
+
 @pytest.mark.parametrize(
     "path", ["../0/{}", "/{}", "./{}", "a//{}", "..", "", "a\\{}", "../../../lender/state/1/2/left/{}"]
 )
 def test_a_path_that_is_not_normal_is_refused_and_never_read_or_deleted(tmp_path: Path, path: str) -> None:
-    borrowing = Borrowing(tmp_path, copied=True)
+    borrowing = Borrowing(tmp_path, "copied")
     there = borrowing.file
     borrowing.reference = replace(borrowing.reference, path=path.format(there.name))
     borrowing.stand_on(borrowing.reference.origin)

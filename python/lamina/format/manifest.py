@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lamina.format import blocks
-from lamina.format.paths import require_normal
+from lamina.format.paths import require_normal, require_root
 
 INCREMENT = "increment"
 SNAPSHOT = "snapshot"
@@ -114,7 +114,8 @@ class Section:
 class Reference:
     """Where one part of a version is, and whose it was when written.
 
-    `root` None is the directory of the store whose manifest this is. `path` None is the manifest's own file, whose
+    `root` None is the directory of the store whose manifest this is; else it is a path from that one's checkpoint, or a
+    URL. `path` None is the manifest's own file, whose
     `size` is then not known yet and None. `start` exclusive, `end` inclusive. `part` says what a rewrite covers; None
     for the other kinds.
     """
@@ -156,7 +157,7 @@ class Reference:
             raise ValueError("a reference has a filter, which this format version does not have")
         kind = str(value["kind"])
         return cls(
-            _optional_text(value["root"]),
+            None if value["root"] is None else require_root(str(value["root"])),
             None if value["path"] is None else require_normal(str(value["path"])),
             int(value["offset"]),
             int(value["length"]),
@@ -360,7 +361,3 @@ class SegmentManifest:
 def to_bytes(value: Mapping[str, Any]) -> bytes:
     """JSON as it is stored: UTF-8, object keys sorted, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _optional_text(value: Any) -> str | None:
-    return None if value is None else str(value)

@@ -27,6 +27,7 @@ FIRST_STORES = (DEFAULT_STORE, "left-keyToNumValues")
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _COMMIT = re.compile(rf"({_NUMBER})_(L1\.[A-Za-z0-9._-]+)\.lam", re.ASCII)
 _SEGMENT = re.compile(rf"({_NUMBER})-({_NUMBER})_([0-9a-f]{{32}})\.seg", re.ASCII)
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _RUN = re.compile(rf"({_NUMBER})_([^/]+)")
 
 
@@ -107,6 +108,19 @@ def require_normal(path: str) -> str:
     if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"{path!r} is no path below a directory")
     return path
+
+
+def require_root(root: str) -> str:
+    """`root`, if it is a URL, an absolute path, or a path from a checkpoint that is normal behind its leading `..`s.
+
+    Raises:
+        ValueError: for any other.
+    """
+    if not _ABSOLUTE.match(root):
+        parts = root.split("/")
+        up = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+        require_normal("/".join(parts[up:]))
+    return root
 
 
 def run_path(epoch: int, run_id: str) -> str:

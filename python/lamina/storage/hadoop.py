@@ -7,6 +7,7 @@ understood are left alone.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,7 +98,29 @@ def is_below(url: str, root: str, hadoop: Mapping[str, str]) -> bool:
         hadoop: says where a path without a scheme, and `hdfs:` without a name node, lie.
     """
     place = _place(url, hadoop)
-    return ".." not in place.split("/") and f"{place}/".startswith(f"{_place(root, hadoop)}/")
+    named = _place(root if _URL.fullmatch(root) else os.path.abspath(root), hadoop)
+    return ".." not in place.split("/") and f"{place}/".startswith(f"{named}/")
+
+
+def resolved(root: str, url: str) -> str:
+    """`root` where it is a URL or an absolute path, else where it leads from the directory that `url` lies in.
+
+    Raises:
+        ValueError: where it leads out of the file system of `url`, or that is not normal there.
+    """
+    if root.startswith("/") or _URL.fullmatch(root):
+        return root
+    match = _URL.fullmatch(url)
+    scheme, path = ("", os.path.abspath(url)) if match is None else (f"{match['scheme']}:", match["rest"])
+    if path.startswith("//"):
+        authority, _, path = path[2:].partition("/")
+        scheme, path = f"{scheme}//{authority}", f"/{path}"
+    up = root.split("/").count("..")
+    for _ in range(1 + up):
+        path, _, left = path.rpartition("/")
+        if left in ("", ".", ".."):
+            raise ValueError(f"{root!r} leads nowhere from {url}")
+    return f"{scheme}{path}/{root[3 * up :]}"
 
 
 def _place(url: str, hadoop: Mapping[str, str]) -> str:

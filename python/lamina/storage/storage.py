@@ -16,7 +16,7 @@ from lamina.errors import UNREADABLE, LaminaError
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.cache import CachingBackend
 from lamina.storage.conditional import require_create_mode
-from lamina.storage.hadoop import PACKAGES, is_below, translate
+from lamina.storage.hadoop import PACKAGES, is_below, resolved, translate
 from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
 from lamina.storage.local_copies import LocalCache
@@ -148,13 +148,19 @@ class Storage:
         """Another root with the same access."""
         return Storage(url, self._hadoop, self._fsync, cache=self._cache, jvm=self._jvm, roots=self._roots)
 
-    def named(self, url: str) -> Storage:
-        """Another root, which a file asks for: only one that the setting `storage.roots` names, or one below it.
+    def named(self, root: str) -> Storage:
+        """Another root, which a file asks for: below this one, or below one that the setting `storage.roots` names.
 
+        Args:
+            root: a URL, or a path from the directory that this root lies in, with any `..` at its beginning.
         Raises:
             LaminaError: `file.identity` for any other.
         """
-        if not any(is_below(url, root, self._hadoop) for root in self._roots):
+        try:
+            url = resolved(root, self.url)
+        except ValueError as error:
+            raise LaminaError.from_kind("file.identity", f"{self.url} refers to files of no place: {error}") from error
+        if not any(is_below(url, allowed, self._hadoop) for allowed in (self.url, *self._roots)):
             raise LaminaError.from_kind(
                 "file.identity",
                 f"{self.url} refers to files of {url}, a place of its own that storage.roots does not name: name it "

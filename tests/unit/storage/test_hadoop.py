@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lamina.storage.hadoop import Location, is_below, translate
+from lamina.storage.hadoop import Location, is_below, resolved, translate
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,36 @@ def test_a_root_that_is_named_is_the_same_in_whatever_way_it_is_written(root: st
 )
 def test_another_place_is_not_below_a_root_that_is_named(root: str, url: str) -> None:
     assert not is_below(url, root, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("/a/ckpt/state", "/a/lent/0"),
+        ("/a/x/../ckpt/state", "/a/lent/0"),
+        ("file:/a/ckpt/state", "file:/a/lent/0"),
+        ("file:///a/ckpt/state", "file:///a/lent/0"),
+        ("s3a://bucket/a/ckpt/state", "s3a://bucket/a/lent/0"),
+        ("s3a://bucket/ckpt/state", "s3a://bucket/lent/0"),
+        ("memory://a/ckpt/state", "memory://a/lent/0"),
+        ("hdfs://node:8020/ckpt/state", "hdfs://node:8020/lent/0"),
+        ("hdfs:/ckpt/state", "hdfs:/lent/0"),
+        ("abfss://c@a.dfs.core.windows.net/x/ckpt/state", "abfss://c@a.dfs.core.windows.net/x/lent/0"),
+    ],
+)
+def test_a_relative_root_is_beside_the_checkpoint(url: str, place: str) -> None:
+    assert resolved("../lent/0", url) == place
+
+
+@pytest.mark.parametrize("url", ["s3a://bucket/state", "file:/state", "/state", "s3a://b/a//state", "file:/a/../state"])
+def test_a_relative_root_leads_nowhere_out_of_a_file_system(url: str) -> None:
+    with pytest.raises(ValueError, match="leads nowhere"):
+        resolved("../lent/0", url)
+
+
+@pytest.mark.parametrize("root", ["s3a://other/lent", "file:/x", "/x", "memory:x"])
+def test_a_url_and_an_absolute_path_name_a_place_by_themselves(root: str) -> None:
+    assert resolved(root, "s3a://bucket/ckpt/state") == root
 
 
 def test_a_path_without_scheme_is_on_the_default_file_system() -> None:

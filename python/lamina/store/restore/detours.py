@@ -11,8 +11,8 @@ from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.versions import chain
 from lamina.store.versions.chain import Segment
 
-Place = tuple[str | None, int]
-"""A section: path of its file, and offset in it."""
+Place = tuple[str | None, str | None, int]
+"""A section: root and path of its file, and offset in it."""
 
 
 def unrecoverable(error: LaminaError) -> LaminaError:
@@ -92,7 +92,7 @@ def _segments(files: StoreFiles, broken: frozenset[Place]) -> list[Segment]:
 
 def place(reference: Reference) -> Place:
     """Where the section that is referred to lies."""
-    return reference.path, reference.offset
+    return reference.root, reference.path, reference.offset
 
 
 def increment_reference(opened: Opened, files: StoreFiles) -> Reference | None:
