@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from lamina.format import container, manifest
+from lamina.format.manifest import CommitManifest, Reference
 
 
-def sealed(body: bytes, value: Mapping[str, Any]) -> bytes:
+def sealed(body: bytes, value: Mapping[str, Any], version: int = container.PLAIN) -> bytes:
     """A file: `body`, which is its header and sections, then this manifest, then the footer that fits both."""
     text = manifest.to_bytes(value)
     stored = pa.Codec("zstd").compress(text, asbytes=True)
     size = len(body) + len(stored) + container.FOOTER.size
-    return body + stored + container.footer(len(body), stored, len(text), size)
+    return body + stored + container.footer(len(body), stored, len(text), size, version)
+
+
+def with_base(data: bytes, base: Sequence[Reference], **changed: Any) -> bytes:
+    """The file of a commit of which only its own increment is left, on top of `base`.
+
+    Args:
+        changed: further members of its manifest.
+    """
+    found = container.verify(data, "the commit")
+    assert isinstance(found, CommitManifest)
+    references = (next(one for one in found.references if one.path is None), *base)
+    version = container.version_of({one.kind for one in references})
+    header = container.header(container.COMMIT, version)
+    value = replace(found, references=references, header_crc=zlib.crc32(header), **changed).to_json()
+    end = container.Footer.parse(data, len(data), "the commit").manifest_offset
+    return sealed(header + data[len(header) : end], value, version)

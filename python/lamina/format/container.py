@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,12 +21,14 @@ from lamina.format.blocks import BlockHasher, half_sha256
 from lamina.format.entries import Compression, Written, encode
 from lamina.format.manifest import CommitManifest, Section, SegmentManifest, StoreIdentity
 
-FORMAT_VERSION = 2
-"""The greatest format version that this release reads."""
-
 PLAIN = 1
 REWRITES = 2
-"""Format versions as written: 2 where a commit refers to rewrites, which a reader of 1 would misunderstand, else 1."""
+BASES = 3
+"""Format versions: 2 where a commit refers to rewrites and 3 where it refers to whole files, which readers of smaller
+ones would misunderstand, else 1."""
+
+FORMAT_VERSION = BASES
+"""The greatest format version that this release reads."""
 
 COMMIT = 1
 SEGMENT = 2
@@ -46,6 +48,13 @@ _Parsed = TypeVar("_Parsed")
 def checksum(*chunks: Any) -> str:
     """First 16 bytes of SHA-256, in hexadecimal."""
     return half_sha256(*chunks).hex()
+
+
+def version_of(kinds: Collection[str]) -> int:
+    """The format version of a commit with references of these kinds."""
+    if manifest.FILE in kinds:
+        return BASES
+    return REWRITES if manifest.REWRITE in kinds else PLAIN
 
 
 def header(kind: int, version: int = PLAIN) -> bytes:
@@ -160,10 +169,8 @@ class Footer:
         if not isinstance(value, dict):
             raise damaged(path, "its manifest is no object")
         references = value.get("references")
-        rewrites = isinstance(references, list) and any(
-            isinstance(one, dict) and one.get("rewrite") for one in references
-        )
-        needed = REWRITES if rewrites else PLAIN
+        found = references if isinstance(references, list) else []
+        needed = version_of({str(one.get("kind")) for one in found if isinstance(one, dict)})
         if self.version != needed:
             raise damaged(path, f"its footer names format version {self.version}, and its manifest is of {needed}")
         return value

@@ -17,6 +17,8 @@ INCREMENT = "increment"
 SNAPSHOT = "snapshot"
 RUN = "run"
 REWRITE = "rewrite"
+FILE = "file"
+"""Kinds of references. Those of kind `FILE` are to whole files that are no containers; the others are to sections."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Reference:
     `root` None is the directory of the store whose manifest this is; else it is a path from that one's checkpoint, or a
     URL. `path` None is the manifest's own file, whose
     `size` is then not known yet and None. `start` exclusive, `end` inclusive. `part` says what a rewrite covers; None
-    for the other kinds.
+    for the other kinds. Of a whole file `length` is its size and `sha256` that of all its bytes.
     """
 
     root: str | None
@@ -156,7 +158,7 @@ class Reference:
         if value.get("filter") is not None:
             raise ValueError("a reference has a filter, which this format version does not have")
         kind = str(value["kind"])
-        return cls(
+        found = cls(
             None if value["root"] is None else require_root(str(value["root"])),
             None if value["path"] is None else require_normal(str(value["path"])),
             int(value["offset"]),
@@ -170,6 +172,9 @@ class Reference:
             StoreIdentity.from_json(value["origin"]),
             Part.from_json(value["rewrite"]) if kind == REWRITE else None,
         )
+        if kind == FILE and (found.path is None or found.offset or found.length < 1 or found.length != found.size):
+            raise ValueError("a reference to a whole file is to a part of one")
+        return found
 
     def placed(self, path: str, size: int) -> Reference:
         """This reference as a manifest of another file writes it."""

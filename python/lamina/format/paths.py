@@ -2,6 +2,7 @@
 
     <state>/<operator>/<partition>/[<store name>/]<version>_<attempt id>.lam
     <state>/<operator>/<partition>/[<store name>/]<from>-<to>_<id>.seg
+    <state>/<operator>/<partition>/[<store name>/]<id>.sst
     <state>/_lamina/checkpoint
     <state>/_lamina/runs/<epoch>_<run id>
     <state>/_lamina/pins/<id>
@@ -27,6 +28,7 @@ FIRST_STORES = (DEFAULT_STORE, "left-keyToNumValues")
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _COMMIT = re.compile(rf"({_NUMBER})_(L1\.[A-Za-z0-9._-]+)\.lam", re.ASCII)
 _SEGMENT = re.compile(rf"({_NUMBER})-({_NUMBER})_([0-9a-f]{{32}})\.seg", re.ASCII)
+_TABLE = re.compile(r"([0-9a-f]{32})\.sst", re.ASCII)
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _RUN = re.compile(rf"({_NUMBER})_([^/]+)")
 
@@ -57,7 +59,17 @@ class SegmentName:
         return f"{self.start}-{self.end}_{self.id}.seg"
 
 
-def parse_name(name: str) -> CommitName | SegmentName | None:
+@dataclass(frozen=True)
+class TableName:
+    """The name of a sorted table (SST file), which is no container: its reference has its checksum."""
+
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.id}.sst"
+
+
+def parse_name(name: str) -> CommitName | SegmentName | TableName | None:
     """What `name` (without its directory) names; None for files that are not ours."""
     if match := _COMMIT.fullmatch(name):
         try:
@@ -67,6 +79,8 @@ def parse_name(name: str) -> CommitName | SegmentName | None:
         return CommitName(attempt) if attempt.kind == FILE and str(attempt.version) == match[1] else None
     if match := _SEGMENT.fullmatch(name):
         return SegmentName(int(match[1]), int(match[2]), match[3])
+    if match := _TABLE.fullmatch(name):
+        return TableName(match[1])
     return None
 
 

@@ -164,7 +164,7 @@ class Verdict:
 
     Args:
         path: the file's name; of a `shared_temporary` its path below the directory `state`.
-        kind: `commit`, `segment`, `temporary`, `shared_temporary` or `foreign`.
+        kind: `commit`, `segment`, `table`, `temporary`, `shared_temporary` or `foreign`.
         age_ms: since nothing needs the file; of a file that is needed, since its publication.
         action: `DELETE`, `WAIT` or `KEEP`.
     """

@@ -67,7 +67,7 @@ class FileSurvey:
     """One file of a store.
 
     Args:
-        kind: `commit`, `segment`, `temporary` (a publication that was cut off), or `foreign`.
+        kind: `commit`, `segment`, `table`, `temporary` (a publication that was cut off), or `foreign`.
         used: whether the committed version needs it.
     """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.manifest import Reference, StoreIdentity
+from lamina.format.manifest import FILE, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.check import row_counts
 from lamina.store.collection.classes import FOREIGN, kind_of
@@ -247,6 +247,12 @@ class StoreChecker:
             with self._reading(size) as read:
                 if not self._contents:
                     return True
+                tables = {(one.sha256, one.length): one for _, one in users if one is not None and one.kind == FILE}
+                for table in tables.values():
+                    for piece in self._files.read_file(table):
+                        read(piece.size)
+                if tables:
+                    return True
                 manifest, _ = self._files.verify(name, read)
         except LaminaError as error:
             self._note(name, error, *(version for version, _ in users))
@@ -264,12 +270,16 @@ class StoreChecker:
 
     def _count(self, opened: Mapping[int, Opened]) -> int | None:
         """The live rows of the newest version, None where it is broken; the manifest of each version that is whole must
-        agree with what its files have."""
+        agree with what its files have. Versions that stand on whole files are not counted."""
         newest = max(self._named, default=None)
         broken = {version for found in self._broken.values() for version in found.versions}
         if newest not in opened and newest not in broken:
             return 0
-        left = {version: found for version, found in opened.items() if version not in broken}
+        left = {
+            version: found
+            for version, found in opened.items()
+            if version not in broken and not any(reference.kind == FILE for reference in found.references)
+        }
         while left:
             try:
                 live = self._counted(left)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.format.paths import SegmentName, parse_name
+from lamina.format.paths import SegmentName, TableName, parse_name
 from lamina.storage import Listed, is_temporary
 from lamina.store.files.locator import attempt_of
 
-COMMIT, SEGMENT, TEMPORARY, FOREIGN = "commit", "segment", "temporary", "foreign"
+COMMIT, SEGMENT, TABLE, TEMPORARY, FOREIGN = "commit", "segment", "table", "temporary", "foreign"
 """Classes of files."""
 
 
@@ -39,4 +39,5 @@ def kind_of(name: str) -> str:
     """The class of a file by its name."""
     if attempt_of(name):
         return COMMIT
-    return SEGMENT if parse_name(name) else TEMPORARY if is_temporary(name) else FOREIGN
+    kinds = {SegmentName: SEGMENT, TableName: TABLE}
+    return kinds.get(type(parse_name(name)), TEMPORARY if is_temporary(name) else FOREIGN)

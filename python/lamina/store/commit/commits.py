@@ -20,7 +20,7 @@ from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
-from lamina.format.container import COMMIT, PLAIN, REWRITES, ContainerWriter
+from lamina.format.container import COMMIT, ContainerWriter, version_of
 from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
 from lamina.storage import NotDurable
@@ -209,11 +209,10 @@ class Commits:
             _check_rewrite(request, begun, REWRITE in sections)
         self._refuse_if_superseded(request)
         older = self._segments.applied(begun.base, self._young) if begun.base and SNAPSHOT not in sections else ()
-        rewrites = REWRITE in sections or any(reference.part is not None for reference in older)
         writer = ContainerWriter(
             COMMIT,
             Compression(self._settings.compression_codec, self._settings.compression_level),
-            REWRITES if rewrites else PLAIN,
+            version_of({*sections, *(reference.kind for reference in older)}),
         )
         written: list[CommitManifest] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format import container, paths
 from lamina.format.attempt_id import AttemptId
+from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.format.container import COMMIT, Contents, Footer
 from lamina.format.entries import decode, messages
-from lamina.format.manifest import CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
+from lamina.format.manifest import FILE, CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
 from lamina.format.paths import SegmentName
 from lamina.storage import Listed, Storage
 from lamina.storage.backend import PIECE_BYTES, ranges
@@ -159,8 +161,14 @@ class StoreFiles:
         Args:
             ahead: reads a large section on while what came of it is used.
         Raises:
-            LaminaError: as `read`; of a large section also from reading the file.
+            LaminaError: as `read`; of a large section also from reading the file. `store.unsupported` for whole files.
         """
+        if reference.kind == FILE:
+            raise LaminaError.from_kind(
+                "store.unsupported",
+                f"{self.place(reference)} is no file of entries: its version stands on it, and only another backend "
+                "can restore that",
+            )
         if reference.length <= _IN_MEMORY_BYTES:
             return pa.BufferReader(self.read(reference))
         return pa.PythonFile(SectionFile(self._verified(reference), ahead), mode="r")
@@ -172,6 +180,24 @@ class StoreFiles:
             # one is used, one is ahead, both are in parts before they are whole, and a batch is made of them
             return 5 * piece
         return (2 if self.storage.remote else 1) * reference.length + _TAIL_BYTES
+
+    def read_file(self, reference: Reference) -> Iterator[pa.Buffer]:
+        """The bytes of a whole file, piece by piece; nothing of them is verified before the end.
+
+        Raises:
+            LaminaError: `file.missing`, `file.damaged`, naming the file.
+        """
+        storage, path = self._place(reference)
+        digest, size = hashlib.sha256(), 0
+        for offset, length in ranges(0, reference.length, _PIECE_BYTES):
+            # and one more at the end, so that a longer file shows
+            last = offset + length == reference.length
+            piece = storage.read_range(path, offset, length + last)
+            digest.update(piece)
+            size += piece.size
+            yield piece
+        if size != reference.size or digest.digest()[:CHECKSUM_BYTES].hex() != reference.sha256:
+            raise container.damaged(storage.location(path), "it does not fit the checksum that is referred to")
 
     def check_section(self, reference: Reference) -> None:
         """Verifies the section that `reference` refers to.

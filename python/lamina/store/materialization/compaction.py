@@ -25,7 +25,7 @@ from lamina.store.materialization.materializer import Compacted, Merge, Progress
 from lamina.store.materialization.merging import Merger
 from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.memory.budget import Share
-from lamina.store.versions.chain import Segment
+from lamina.store.versions.chain import Segment, mergeable
 
 WORKING_PREFIX = "lamina-compaction-"
 """Names of the local directories that a compaction works in begin so."""
@@ -55,6 +55,8 @@ class Compaction:
             return None
         if any(reference.kind == REWRITE for reference in inputs):
             # a chain that ends at rewrites needs all of them, unless one run takes the place of the whole
+            if len(mergeable(references)) < len(references):
+                return None
             inputs = references
         return Merge(
             sum(reference.length for reference in inputs), lambda progress, share: self._run(inputs, progress, share)

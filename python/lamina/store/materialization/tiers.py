@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.format.manifest import CommitManifest, Reference
+from lamina.store.versions.chain import mergeable
 
 _LEAST_MERGED = 3
 """Merging only two would come up again with the next commit but one."""
@@ -30,6 +31,7 @@ _LARGE_ROWS = 1 << 18
 
 def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]:
     """The newest references that are worth a merge; empty where none are."""
+    references = mergeable(references)
     if len(references) > 1 and _mostly_dead(references, max(live_rows, 1)):
         return references
     if len(references) < 2:

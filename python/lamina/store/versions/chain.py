@@ -1,7 +1,8 @@
 """Chains: which references make a version, and when a commit must bring a snapshot.
 
 Pure functions over references, newest first. A chain is whole when each reference begins where the next older one ends,
-and the oldest begins at 0, or the rewrites in it cover every key.
+and the oldest begins at 0, or the rewrites in it cover every key. Whole files are a base: all of them are the state of
+one version, at which what is newer begins.
 
 A rewrite of version v holds every row of v whose key is in one of n parts, and comes before (is newer than) what else
 v brought. A chain that ends at the oldest of n rewrites of all n parts needs nothing older: a row that lives was
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import (
+    FILE,
     INCREMENT,
     REWRITE,
     RUN,
@@ -84,8 +86,8 @@ def longest(settings: Settings) -> int:
 
 
 def files(chain: Sequence[Reference]) -> int:
-    """How many files the references are in."""
-    return len({(reference.root, reference.path) for reference in chain})
+    """How many containers the references are in."""
+    return len({(reference.root, reference.path) for reference in chain if reference.kind != FILE})
 
 
 def next_part(chain: Sequence[Reference], parts: int) -> int:
@@ -172,18 +174,33 @@ def _key(reference: Reference) -> tuple[str | None, str | None, int, str]:
 
 def check(chain: Sequence[Reference], version: int, where: str) -> None:
     """Raises `file.damaged` where the references do not add up to `version`."""
-    end = version
-    for reference in chain:
-        if reference.end != end or reference.start >= reference.end:
-            break
-        if reference.kind != REWRITE:
-            end = reference.start
+    own = mergeable(chain)
+    base = chain[len(own) :]
+    start = _start(own, version)
+    if base:
+        whole = all(one.kind == FILE and one.start == 0 and one.end == start for one in base)
     else:
-        if end == 0 or _covered(chain):
-            return
+        whole = start == 0 or (start is not None and _covered(own) is not None)
+    if whole:
+        return
     raise LaminaError.from_kind(
         "file.damaged", f"{where} is damaged: its references do not add up to version {version}"
     )
+
+
+def _start(chain: Sequence[Reference], end: int) -> int | None:
+    """The version at which references that end at `end` begin; None where they do not join."""
+    for reference in chain:
+        if reference.end != end or reference.start >= reference.end:
+            return None
+        if reference.kind != REWRITE:
+            end = reference.start
+    return end
+
+
+def mergeable(chain: Sequence[Reference]) -> Sequence[Reference]:
+    """The references above a base of whole files, which hold entries; all where there is no such base."""
+    return chain[: next((index for index, reference in enumerate(chain) if reference.kind == FILE), len(chain))]
 
 
 def since(chain: Sequence[Reference], version: int) -> tuple[Reference, ...] | None:
