@@ -17,10 +17,21 @@ HadoopKeys = Annotated[
     typer.Option("--hadoop", metavar="KEY=VALUE", help="A Hadoop key for access, such as an endpoint. Repeatable."),
 ]
 
+Roots = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--root",
+        metavar="URL",
+        help="Another checkpoint whose files may be read, as the query's setting storage.roots has it. Repeatable.",
+    ),
+]
 
-def storage(checkpoint: str, hadoop: Sequence[str] | None) -> Storage:
+
+def storage(checkpoint: str, hadoop: Sequence[str] | None, roots: Sequence[str] | None = None) -> Storage:
     """The storage whose root is the checkpoint, with the access that `KEY=VALUE`s give.
 
+    Args:
+        roots: other directories whose files may be referred to.
     Raises:
         typer.BadParameter: where one is something else.
         LaminaError: `storage.scheme`.
@@ -34,4 +45,4 @@ def storage(checkpoint: str, hadoop: Sequence[str] | None) -> Storage:
                 f"{given!r} is not KEY=VALUE, such as fs.s3a.endpoint=http://localhost:9000", param_hint="--hadoop"
             )
         keys[key] = value.strip()
-    return Storage(checkpoint, keys)
+    return Storage(checkpoint, keys, roots=roots or ())

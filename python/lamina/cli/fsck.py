@@ -12,11 +12,11 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lamina.checkpoint import StoreSelection, logged_stores
-from lamina.cli.access import HadoopKeys, storage
+from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.wording import number_text, plain_table, show, size_text, store_name
 from lamina.store.admin.check import check_stores
-from lamina.store.check.checker import Problem, StoreCheck
+from lamina.store.check.report import UNREAD, Problem, StoreCheck
 
 _CONCURRENT_STORES = 8
 
@@ -27,31 +27,37 @@ def fsck(
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
     hadoop: HadoopKeys = None,
+    root: Roots = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only manifests, references and sizes; no contents.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
 ) -> None:
     """Checks that every retained version of every store is whole. It only reads.
 
     \b
-    Retained are the versions in Spark's commit log, and older ones that
-    retention.minVersionAgeMs keeps, as the query was last run. It checks
+    Retained are the versions in Spark's commit log, older ones that
+    retention.minVersionAgeMs keeps, as the query was last run, and those
+    that another checkpoint has pinned. It checks
       of each version   the manifest, the lineage, that the references add up,
                         by merging its files, that it has the rows it says,
       of each file      every checksum.
 
+    Files of other checkpoints that a version needs are checked where
+    --root names those; whether they are pinned there is looked at, too.
+
     It may run beside the query: a file collected meanwhile is no damage.
 
-    Exit code 1 on damage.
+    Exit code 1 on damage, and where files may not be read.
 
     \b
     Examples:
       lamina fsck /data/checkpoints/flights
       lamina fsck s3a://bucket/flights --quick
       lamina fsck /data/checkpoints/flights --json | jq '.stores[].problems[]'
+      lamina fsck /data/checkpoints/clone --root /data/checkpoints/flights
       lamina fsck s3a://bucket/flights --hadoop fs.s3a.endpoint=http://minio:9000
     """
     with interrupt_ends_at_once():
-        found = logged_stores(storage(checkpoint, hadoop), StoreSelection(operator, partition, store))
+        found = logged_stores(storage(checkpoint, hadoop, root), StoreSelection(operator, partition, store))
         with progress_bar("checking", in_bytes=True) as progress:
             checks = check_stores(found, contents=not quick, progress=progress)
     if as_json:
@@ -81,6 +87,8 @@ def _parts(checks: Sequence[StoreCheck], *, quick: bool) -> list[RenderableType]
     for check in checks:
         for problem in check.problems:
             parts.append(Text(f"{store_name(check.identity)}  {_about(problem)}", style="red"))
+        for warning in check.warnings:
+            parts.append(Text(f"{store_name(check.identity)}  {warning}", style="yellow"))
     parts.append(_verdict(checks, quick=quick))
     return parts
 
@@ -93,7 +101,12 @@ def _about(problem: Problem) -> str:
 def _verdict(checks: Sequence[StoreCheck], *, quick: bool) -> Text:
     files, size = sum(check.files for check in checks), sum(check.bytes for check in checks)
     what = f"{number_text(len(checks))} stores, {number_text(files)} files, {size_text(size)}"
-    damaged = sum(bool(check.problems) for check in checks)
+    damaged = sum(_is_damaged(check) for check in checks)
+    if not damaged and any(check.problems for check in checks):
+        return Text(
+            f"{what} checked: what was read is whole. Name other checkpoints whose files are to be read by --root.",
+            style="red",
+        )
     if not damaged:
         how = "looked at" if quick else "verified"
         return Text(f"{what} {how}: every retained version is whole.", style="green")
@@ -102,6 +115,10 @@ def _verdict(checks: Sequence[StoreCheck], *, quick: bool) -> Text:
         "from a copy, or restart the query from a batch whose versions are whole in all stores (docs: operations).",
         style="red",
     )
+
+
+def _is_damaged(check: StoreCheck) -> bool:
+    return any(problem.kind != UNREAD for problem in check.problems)
 
 
 def _ranges(versions: Sequence[int]) -> str:
@@ -118,7 +135,7 @@ def _ranges(versions: Sequence[int]) -> str:
 def _to_json(url: str, checks: Sequence[StoreCheck]) -> dict[str, Any]:
     return {
         "checkpoint": url,
-        "damaged": any(check.problems for check in checks),
+        "damaged": any(_is_damaged(check) for check in checks),
         "stores": [
             {
                 "operator": check.identity.operator,
@@ -137,6 +154,7 @@ def _to_json(url: str, checks: Sequence[StoreCheck]) -> dict[str, Any]:
                     {"kind": problem.kind, "versions": list(problem.versions), "message": problem.message}
                     for problem in check.problems
                 ],
+                "warnings": list(check.warnings),
             }
             for check in checks
         ],

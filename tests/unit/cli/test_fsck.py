@@ -13,7 +13,8 @@ import pytest
 from lamina.components import SystemClock
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Backend, Storage
-from lamina.store.check.checker import StoreCheck, StoreChecker
+from lamina.store.check.checker import StoreChecker
+from lamina.store.check.report import StoreCheck
 from lamina.testing import Fault, FaultyBackend
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk

@@ -15,8 +15,9 @@ from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Count
 from lamina.storage import Storage
 from lamina.store import CommitRequest, Version
-from lamina.store.check.checker import COUNTS, StoreCheck, StoreChecker
+from lamina.store.check.checker import StoreChecker
 from lamina.store.check.checker import row_counts as counts
+from lamina.store.check.report import COUNTS, StoreCheck
 from lamina.store.versioned_store import VersionedStore
 from tests.unit.store.writing import FAMILY, Change, Query, damage, entries, file_name
 

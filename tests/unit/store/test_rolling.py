@@ -15,7 +15,8 @@ from lamina.format.manifest import CommitManifest, Part, Reference
 from lamina.settings import Settings
 from lamina.storage import Storage
 from lamina.store import CommitRequest, Version
-from lamina.store.check.checker import COUNTS, StoreCheck, StoreChecker
+from lamina.store.check.checker import StoreChecker
+from lamina.store.check.report import COUNTS, StoreCheck
 from lamina.store.direct import store as plain
 from lamina.store.direct.open import open_store
 from lamina.store.direct.rows import in_part

@@ -13,7 +13,8 @@ from lamina.format.container import BASES, COMMIT, Footer, header, verify
 from lamina.format.entries import PUT
 from lamina.format.manifest import FILE, Reference
 from lamina.store import Version
-from lamina.store.check.checker import StoreCheck, StoreChecker
+from lamina.store.check.checker import StoreChecker
+from lamina.store.check.report import StoreCheck
 from lamina.store.files import store_files
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing.expect import fails_with
@@ -206,3 +207,15 @@ def test_nothing_is_older_than_tables(on_tables: OnTables) -> None:
     on_tables.stand_on([*on_tables.tables[:2], *older])
     with fails_with("file.damaged"):
         on_tables.query.open().load(on_tables.versions[2], have=None, read_only=True)
+
+
+def test_who_reads_a_table_is_told_at_its_end_that_it_is_another_one(on_tables: OnTables) -> None:
+    query, table = on_tables.query, on_tables.tables[0]
+    files = store_files.StoreFiles(query.storage, table.origin)
+    whole = bytes(query.storage.read(f"0/0/{TABLES[0]}"))
+    assert b"".join(bytes(piece) for piece in files.read_file(table)) == whole
+    for content in (*flipped(whole), whole[:-1], whole + b"x", b""):
+        query.storage.publish(f"0/0/{TABLES[0]}", content)
+        with fails_with("file.damaged") as caught:
+            list(files.read_file(table))
+        assert TABLES[0] in caught.error.message

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
-from lamina.checkpoint import LoggedStore, LoggedStores
+from lamina.checkpoint import LoggedStore, LoggedStores, Pin, read_pins
 from lamina.components import SystemClock
+from lamina.errors import LaminaError
+from lamina.storage import Storage
 from lamina.store.admin.side_by_side import Progress, side_by_side
-from lamina.store.check.checker import Problem, StoreCheck, StoreChecker
+from lamina.store.check.checker import StoreChecker
+from lamina.store.check.other_pins import OtherPins
+from lamina.store.check.report import Problem, StoreCheck
 
 
 def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> list[StoreCheck]:
@@ -19,6 +24,8 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
         progress: called with the bytes that were read, and those that are known to be read.
     """
     lock = threading.Lock()
+    pins, of_pins = _pins(found.state)
+    others = OtherPins()
     done = total = 0
 
     def read(count: int) -> None:
@@ -40,12 +47,25 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
             store.named,
             still_named=found.named_now,
             clock=SystemClock(),
+            pins=pins,
+            others=others,
             read=read,
             plan=plan,
             contents=contents,
         )
         check = checker.check()
         of_log = (Problem("file.damaged", (), text) for text in store.problems)
-        return replace(check, problems=(*of_log, *check.problems))
+        of_checkpoint = of_pins if store is found.stores[0] else ()
+        return replace(check, problems=(*of_checkpoint, *of_log, *check.problems))
 
     return side_by_side(one, found.stores)
+
+
+def _pins(state: Storage) -> tuple[Sequence[Pin], Sequence[Problem]]:
+    """What other checkpoints need of this one; where that cannot be read, what is wrong with it."""
+    try:
+        return read_pins(state), ()
+    except LaminaError as error:
+        if not error.kind.startswith(("file.", "attempt-id.")):
+            raise
+        return (), (Problem(error.kind, (), error.message),)

@@ -1,20 +1,25 @@
-"""Checks one store: every retained version, every file that one of them needs, byte by byte.
+"""Checks one store: every version that is retained or pinned, every file that one of them needs, byte by byte.
 
-Only what a retained version needs can be damage. The check runs beside the query: a file that was collected between the
-listing and the reading is none, which shows by the versions that needed it being retained no more (`retained`).
+Only what such a version needs can be damage; it may lie in another checkpoint. The check runs beside the query: a file
+that was collected between the listing and the reading is none, which shows by the versions that needed it being
+retained no more (`retained`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
+from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import FILE, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.check import row_counts
+from lamina.store.check.other_pins import OtherPins
+from lamina.store.check.report import COUNTS, LINEAGE, UNREAD, Problem, StoreCheck
 from lamina.store.collection.classes import FOREIGN, kind_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -22,41 +27,8 @@ from lamina.store.model import Version
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
 
-COUNTS = "state.counts"
-LINEAGE = "state.lineage"
-"""Kinds of problems that no error has: what manifests say does not fit what is there."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Damage: a kind (of `lamina.errors`, `COUNTS` or `LINEAGE`), the versions that it is about, one sentence."""
-
-    kind: str
-    versions: tuple[int, ...]
-    message: str
-
-
-@dataclass(frozen=True)
-class StoreCheck:
-    """What was found in one store.
-
-    Args:
-        whole, damaged: the retained versions, by whether all that they need is whole.
-        files, bytes: that were verified.
-        rows: live rows of the newest version, counted; None where it was not, or that version is broken.
-        orphans: files that none of the versions needs, by class: number and bytes.
-        collected: versions that left retention while the check ran.
-    """
-
-    identity: StoreIdentity
-    whole: tuple[int, ...]
-    damaged: tuple[int, ...]
-    files: int
-    bytes: int
-    rows: int | None
-    orphans: Mapping[str, tuple[int, int]]
-    collected: tuple[int, ...]
-    problems: tuple[Problem, ...]
+Place = tuple[str | None, str]
+"""Of a file: the root and the path of references to it."""
 
 
 @dataclass
@@ -84,6 +56,8 @@ class StoreChecker:
         named: the versions in Spark's commit log, with the attempt that it names (None under checkpoint format v1).
         clock: by which versions are retained by their age.
         still_named: the versions that the log names now, where those may have become others.
+        pins: what other checkpoints need of this one; by default it is read.
+        others: pins of the checkpoints that this one refers to.
         read: called with the number of bytes that were read.
         plan: called with the number of bytes that will be.
         contents: whether files are read whole and rows counted, or only manifests and sizes looked at.
@@ -97,6 +71,8 @@ class StoreChecker:
         *,
         clock: Clock,
         still_named: Callable[[], Collection[int]] | None = None,
+        pins: Sequence[Pin] | None = None,
+        others: OtherPins | None = None,
         read: Callable[[int], None] = lambda _: None,
         plan: Callable[[int], None] = lambda _: None,
         contents: bool = True,
@@ -109,7 +85,10 @@ class StoreChecker:
         self._read = read
         self._plan = plan
         self._contents = contents
-        self._broken: dict[str, _Found] = {}
+        self._pins = read_pins(state) if pins is None else pins
+        self._others = others or OtherPins()
+        self._broken: dict[Place, _Found] = {}
+        self._unread: dict[Place, _Found] = {}
         self._checked: list[Problem] = []
 
     def check(self) -> StoreCheck:
@@ -120,25 +99,28 @@ class StoreChecker:
         """
         listing = {entry.name: entry for entry in self._files.list()}
         opened = self._opened(listing)
+        pinned = self._opened_pinned(opened)
         self._check_lineage(opened)
-        needed = self._needed(opened, {name: entry.size for name, entry in listing.items()})
-        self._plan(sum(size for name, size in needed.items() if name not in self._broken))
+        versions = [*opened.items(), *pinned]
+        needed = self._needed(versions, {name: entry.size for name, entry in listing.items()})
+        self._plan(sum(size for place, size in needed.items() if place not in self._broken))
         verified = size_verified = 0
-        users = _users(opened)
-        for name, size in needed.items():
-            if name not in self._broken and self._verify(name, size, users[name]):
+        users = _users(versions)
+        for place, size in needed.items():
+            if place not in self._broken and self._verify(place, size, users[place]):
                 verified += 1
                 size_verified += size
-        rows = self._count(opened) if self._contents else None
+        rows = self._count(opened, pinned) if self._contents else None
         problems, collected = self._confirmed_problems()
         damaged = {version for problem in problems for version in problem.versions}
+        unread = self._versions_of(self._unread)
         orphans: dict[str, tuple[int, int]] = {}
         for name, entry in listing.items():
-            kind = kind_of(name)
-            if name not in needed and name not in self._broken and kind != FOREIGN:
+            place, kind = (None, name), kind_of(name)
+            if place not in needed and place not in self._broken and kind != FOREIGN:
                 number, total = orphans.get(kind, (0, 0))
                 orphans[kind] = (number + 1, total + entry.size)
-        whole = self._retained.versions - damaged - collected
+        whole = (self._retained.versions | {version for version, _ in pinned}) - damaged - collected - unread
         return StoreCheck(
             self._identity,
             tuple(sorted(whole)),
@@ -148,7 +130,8 @@ class StoreChecker:
             rows,
             orphans,
             tuple(sorted(collected)),
-            tuple(problems),
+            (*problems, *self._unread_problems()),
+            tuple(self._others.missing(self._files, self._elsewhere(versions))),
         )
 
     def _opened(self, listing: Mapping[str, Listed]) -> dict[int, Opened]:
@@ -186,17 +169,32 @@ class StoreChecker:
                 self._note_version(version, self._named[version] or lineage.get(version), error)
         return found
 
+    def _opened_pinned(self, opened: Mapping[int, Opened]) -> list[tuple[int, Opened]]:
+        """The versions that other checkpoints need, but for those that are retained anyway."""
+        known = {found.manifest.attempt for found in opened.values()}
+        found: dict[str, Opened] = {}
+        for pin in self._pins:
+            for attempt in pin.of(self._identity):
+                if attempt in known or attempt in found or is_empty(attempt):
+                    continue
+                try:
+                    found[attempt] = _shortened(self._files.open_commit(attempt))
+                except LaminaError as error:
+                    text = f"{error.message}; pin {pin.id} of {pin.url or pin.checkpoint} needs it"
+                    self._note_version(_version(attempt), attempt, LaminaError.from_kind(error.kind, text))
+        return sorted(((one.manifest.version, one) for one in found.values()), key=lambda one: one[0])
+
     def _note_version(self, version: int, attempt: str | None, error: LaminaError) -> None:
         """Notes what is wrong with the file of a version, or with the version where nobody knows which file that is."""
         if attempt is None or error.kind == "attempt-id.unknown":
-            self._note(f"version {version}", error, version)
+            self._note((None, f"version {version}"), error, version)
         else:
-            self._note(self._files.locator.of(attempt).name, error, version)
+            self._note((None, self._files.locator.of(attempt).name), error, version)
 
-    def _note(self, name: str, error: LaminaError, *versions: int) -> None:
+    def _note(self, place: Place, error: LaminaError, *versions: int) -> None:
         if not error.kind.startswith(("file.", "state.", "attempt-id.")):
             raise error
-        self._broken.setdefault(name, _Found(error)).versions.update(versions)
+        self._broken.setdefault(place, _Found(error)).versions.update(versions)
 
     def _check_lineage(self, opened: Mapping[int, Opened]) -> None:
         """Each version must stand on the one that Spark committed before it."""
@@ -217,32 +215,69 @@ class StoreChecker:
                     )
                 )
 
-    def _needed(self, opened: Mapping[int, Opened], sizes: Mapping[str, int]) -> dict[str, int]:
+    def _needed(self, versions: Iterable[tuple[int, Opened]], sizes: Mapping[str, int]) -> dict[Place, int]:
         """The files that the versions need, with the sizes that are referred to; what does not fit is noted."""
-        needed: dict[str, int] = {}
-        for version, found in opened.items():
+        needed: dict[Place, int] = {}
+        seen: dict[Place, int | None] = {(None, name): size for name, size in sizes.items()}
+        for version, found in versions:
             references = found.references
             try:
                 chain.check(references, found.manifest.version, self._files.location(found.name))
             except LaminaError as error:
-                self._note(found.name, error, version)
-            needed[found.name] = found.size
+                self._note((None, found.name), error, version)
+            needed[None, found.name] = found.size
             for reference in references:
-                name = reference.path or ""
-                if reference.root is not None:
-                    continue  # another store's: checked there
-                needed.setdefault(name, reference.size or 0)
-                where = self._files.location(name)
-                if name in self._broken:
-                    self._broken[name].versions.add(version)
-                elif name not in sizes and not self._files.exists(name):
-                    self._note(name, LaminaError.from_kind("file.missing", f"{where} is not there"), version)
-                elif sizes.get(name, reference.size) != reference.size:
-                    text = f"{where} has {sizes[name]} bytes, and {reference.size} are referred to"
-                    self._note(name, LaminaError.from_kind("file.damaged", text), version)
+                place = _place(reference)
+                if place not in self._broken and place not in self._unread and place not in seen:
+                    seen[place] = self._size(reference)
+                if place in self._unread:
+                    self._unread[place].versions.add(version)
+                    continue
+                needed.setdefault(place, reference.size or 0)
+                if place in self._broken:
+                    self._broken[place].versions.add(version)
+                elif seen[place] != reference.size:
+                    where = self._files.place(reference)
+                    text = f"{where} has {seen[place]} bytes, and {reference.size} are referred to"
+                    self._note(place, LaminaError.from_kind("file.damaged", text), version)
         return needed
 
-    def _verify(self, name: str, size: int, users: Sequence[tuple[int, Reference | None]]) -> bool:
+    def _size(self, reference: Reference) -> int | None:
+        """The size of a file that is not in the listing; where it is not there, or may not be read, that is noted."""
+        try:
+            return self._files.size(reference)
+        except LaminaError as error:
+            if error.kind == "file.identity":
+                self._unread[_place(reference)] = _Found(error)
+            else:
+                self._note(_place(reference), error)
+            return None
+
+    def _elsewhere(self, versions: Iterable[tuple[int, Opened]]) -> list[Reference]:
+        """References to files outside of the store's directory that may be read."""
+        return [
+            reference
+            for _, found in versions
+            for reference in found.references
+            if reference.root is not None and _place(reference) not in self._unread
+        ]
+
+    def _unread_problems(self) -> list[Problem]:
+        """What may not be read, by the reason why."""
+        by_reason: dict[str, list[Place]] = {}
+        for place, found in self._unread.items():
+            by_reason.setdefault(found.error.message, []).append(place)
+        return [
+            Problem(
+                UNREAD,
+                tuple(sorted({version for place in places for version in self._unread[place].versions})),
+                f"{', '.join(path for _, path in places)} not checked: {reason}",
+            )
+            for reason, places in by_reason.items()
+        ]
+
+    def _verify(self, place: Place, size: int, users: Sequence[tuple[int, Reference | None]]) -> bool:
+        root, path = place
         try:
             with self._reading(size) as read:
                 if not self._contents:
@@ -253,33 +288,39 @@ class StoreChecker:
                         read(piece.size)
                 if tables:
                     return True
-                manifest, _ = self._files.verify(name, read)
+                manifest, where = self._files.verify(path, read, root)
         except LaminaError as error:
-            self._note(name, error, *(version for version, _ in users))
+            self._note(place, error, *(version for version, _ in users))
             return False
         sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
         for version, reference in users:
             try:
-                self._files.check_origin(name, manifest, reference.origin if reference else None)
+                self._files.check_origin(where, manifest, reference.origin if reference else None)
             except LaminaError as error:
-                self._note(name, error, version)
+                self._note(place, error, version)
             if reference and (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
-                text = f"{self._files.location(name)} does not have the section that version {version} refers to"
-                self._note(name, LaminaError.from_kind("file.damaged", text), version)
-        return name not in self._broken
+                text = f"{where} does not have the section that version {version} refers to"
+                self._note(place, LaminaError.from_kind("file.damaged", text), version)
+        return place not in self._broken
 
-    def _count(self, opened: Mapping[int, Opened]) -> int | None:
+    def _count(self, opened: Mapping[int, Opened], pinned: Iterable[tuple[int, Opened]]) -> int | None:
         """The live rows of the newest version, None where it is broken; the manifest of each version that is whole must
         agree with what its files have. Versions that stand on whole files are not counted."""
         newest = max(self._named, default=None)
-        broken = {version for found in self._broken.values() for version in found.versions}
+        broken = self._versions_of(self._broken) | self._versions_of(self._unread)
         if newest not in opened and newest not in broken:
             return 0
-        left = {
-            version: found
-            for version, found in opened.items()
-            if version not in broken and not any(reference.kind == FILE for reference in found.references)
-        }
+
+        def counted(version: int, found: Opened) -> bool:
+            return version not in broken and not any(reference.kind == FILE for reference in found.references)
+
+        for version, found in pinned:
+            if counted(version, found):
+                try:
+                    self._counted({version: found})
+                except _CannotCount as failed:
+                    self._note((None, found.name), failed.error, version)
+        left = {version: found for version, found in opened.items() if counted(version, found)}
         while left:
             try:
                 live = self._counted(left)
@@ -287,11 +328,15 @@ class StoreChecker:
             except _CannotCount as failed:
                 error, versions = failed.error, failed.versions
                 # the oldest versions may have been collected meanwhile, with files that are counted by; the rest stays
-                gone = set(left) - self._retained.now() if error.kind == "file.missing" else set()
+                gone = set(left) - self._now() if error.kind == "file.missing" else set()
                 lost = gone or versions
-                self._note(left[max(lost)].name, error, *lost)
+                self._note((None, left[max(lost)].name), error, *lost)
                 left = {version: found for version, found in left.items() if version not in lost}
         return None
+
+    @staticmethod
+    def _versions_of(places: Mapping[Place, _Found]) -> set[int]:
+        return {version for found in places.values() for version in found.versions}
 
     def _counted(self, opened: Mapping[int, Opened]) -> int:
         numbers: dict[str, list[int]] = {}
@@ -341,11 +386,20 @@ class StoreChecker:
                 self._checked.append(problem)
         return sum(has.values())
 
+    def _now(self) -> set[int]:
+        """The versions that are retained or pinned now."""
+        try:
+            pins: Sequence[Pin] = read_pins(self._files.storage)
+        except LaminaError:
+            pins = self._pins
+        pinned = {_version(attempt) for pin in pins for attempt in pin.of(self._identity)}
+        return self._retained.now() | pinned
+
     def _confirmed_problems(self) -> tuple[list[Problem], set[int]]:
         """Problems with versions that are still retained, and the versions that are not any more."""
         problems = list(self._checked)
         collected: set[int] = set()
-        now = self._retained.now() if self._broken else self._retained.versions
+        now = self._now() if self._broken else self._retained.versions
         for found in self._broken.values():
             kept = found.versions & now
             if kept or not found.versions:
@@ -354,15 +408,22 @@ class StoreChecker:
         return problems, collected
 
 
-def _users(opened: Mapping[int, Opened]) -> dict[str, list[tuple[int, Reference | None]]]:
+def _users(versions: Iterable[tuple[int, Opened]]) -> dict[Place, list[tuple[int, Reference | None]]]:
     """The versions that need each file, with the reference to it where it is not only the version's own file."""
-    users: dict[str, list[tuple[int, Reference | None]]] = {}
-    for version, found in opened.items():
-        users.setdefault(found.name, []).append((version, None))
+    users: dict[Place, list[tuple[int, Reference | None]]] = {}
+    for version, found in versions:
+        users.setdefault((None, found.name), []).append((version, None))
         for reference in found.references:
-            if reference.root is None:
-                users.setdefault(reference.path or "", []).append((version, reference))
+            users.setdefault(_place(reference), []).append((version, reference))
     return users
+
+
+def _place(reference: Reference) -> Place:
+    return reference.root, reference.path or ""
+
+
+def _version(attempt: str) -> int:
+    return AttemptId.parse(attempt).version
 
 
 def _shortened(opened: Opened) -> Opened:

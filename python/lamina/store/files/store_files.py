@@ -252,33 +252,47 @@ class StoreFiles:
             raise container.damaged(where, f"it has {size} bytes where {reference.size} are referred to")
         return _section(contents, reference, where)
 
-    def verify(self, name: str, read: Callable[[int], None]) -> tuple[CommitManifest | SegmentManifest, int]:
-        """Verifies every byte of a file in the store's directory, in bounded memory; gives its manifest and its size.
+    def size(self, reference: Reference) -> int:
+        """The size that the file of a reference has.
+
+        Raises:
+            LaminaError: `file.missing`, `file.identity` where its place may not be read.
+        """
+        storage, path = self._place(reference)
+        return storage.size(path)
+
+    def verify(
+        self, path: str, read: Callable[[int], None], root: str | None = None
+    ) -> tuple[CommitManifest | SegmentManifest, str]:
+        """Verifies every byte of a file, in bounded memory; gives its manifest, and how it is named to people.
 
         Args:
+            path, root: as in a reference.
             read: called with the bytes read so far of it, piece by piece.
         Raises:
             LaminaError: `file.*`, naming the file.
         """
-        path = self._path(name)
-        where = self.storage.location(path)
-        value, contents, size = self._manifest(self.storage, path, None)
-        if not _is_named(name, contents):
+        storage, path = self._at(root, path)
+        where = storage.location(path)
+        value, contents, _ = self._manifest(storage, path, None)
+        if not _is_named(paths.directory_and_name(path)[1], contents):
             raise _foreign(where, contents.id, contents.store, self.identity)
-        header = self.storage.read_range(path, 0, _HEADER_BYTES)
+        header = storage.read_range(path, 0, _HEADER_BYTES)
         container.check_header(header, contents.kind, contents.header_crc, where)
         for section in contents.sections:
-            pieces = _in_place(self.storage, path, section)
+            pieces = _in_place(storage, path, section)
             for run in verified(section, pieces, lambda *_: None, lambda reason: container.damaged(where, reason)):
                 read(len(run))
-        return container.parse_manifest(value, where), size
+        return container.parse_manifest(value, where), where
 
-    def check_origin(self, name: str, manifest: CommitManifest | SegmentManifest, origin: StoreIdentity | None) -> None:
+    def check_origin(
+        self, where: str, manifest: CommitManifest | SegmentManifest, origin: StoreIdentity | None
+    ) -> None:
         """Raises `file.identity` where a file was not written by `origin`, by default this store."""
         expected = origin or self.identity
         if manifest.store != expected:
             held = manifest.attempt if isinstance(manifest, CommitManifest) else manifest.segment
-            raise _foreign(self.location(name), held, manifest.store, expected)
+            raise _foreign(where, held, manifest.store, expected)
 
     def entries(self, reference: Reference) -> Iterator[pa.RecordBatch]:
         """The verified entries of a section, of which only a batch is in memory."""
@@ -293,12 +307,14 @@ class StoreFiles:
         return storage.location(path)
 
     def _place(self, reference: Reference) -> tuple[Storage, str]:
-        path = reference.path or ""
-        if reference.root is None:
+        return self._at(reference.root, reference.path or "")
+
+    def _at(self, root: str | None, path: str) -> tuple[Storage, str]:
+        if root is None:
             return self.storage, self._path(path)
-        if reference.root not in self._roots:
-            self._roots[reference.root] = self.storage.named(reference.root)
-        return self._roots[reference.root], path
+        if root not in self._roots:
+            self._roots[root] = self.storage.named(root)
+        return self._roots[root], path
 
     def _manifest(
         self, storage: Storage, path: str, whole: pa.Buffer | None

@@ -1,0 +1,49 @@
+"""What a check finds in one store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lamina.format.manifest import StoreIdentity
+
+COUNTS = "state.counts"
+LINEAGE = "state.lineage"
+UNREAD = "file.unread"
+"""Kinds of problems that no error has: what manifests say does not fit what is there, or it may not be read."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Damage, or what may not be read: a kind (of `lamina.errors`, `COUNTS`, `LINEAGE` or `UNREAD`), the versions that
+    it is about, one sentence."""
+
+    kind: str
+    versions: tuple[int, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class StoreCheck:
+    """What was found in one store.
+
+    Args:
+        whole, damaged: the versions that are retained or pinned, by whether all that they need is whole; those that
+            need what may not be read are neither.
+        files, bytes: that were verified.
+        rows: live rows of the newest version, counted; None where it was not, or that version is broken.
+        orphans: files that none of the versions needs, by class: number and bytes.
+        collected: versions that left retention while the check ran.
+        warnings: what is no damage yet, one sentence each.
+    """
+
+    identity: StoreIdentity
+    whole: tuple[int, ...]
+    damaged: tuple[int, ...]
+    files: int
+    bytes: int
+    rows: int | None
+    orphans: Mapping[str, tuple[int, int]]
+    collected: tuple[int, ...]
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
