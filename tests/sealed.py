@@ -30,8 +30,16 @@ def with_base(data: bytes, base: Sequence[Reference], **changed: Any) -> bytes:
     found = container.verify(data, "the commit")
     assert isinstance(found, CommitManifest)
     references = (next(one for one in found.references if one.path is None), *base)
-    version = container.version_of({one.kind for one in references})
+    version = container.version_of({one.kind for one in references}, union=any(one.union for one in references))
     header = container.header(container.COMMIT, version)
     value = replace(found, references=references, header_crc=zlib.crc32(header), **changed).to_json()
     end = container.Footer.parse(data, len(data), "the commit").manifest_offset
     return sealed(header + data[len(header) : end], value, version)
+
+
+def without_sections(value: CommitManifest) -> bytes:
+    """The file of a commit that brings no changes of its own, with a manifest of the test's choice."""
+    kinds = {one.kind for one in value.references}
+    version = container.version_of(kinds, union=any(one.union for one in value.references))
+    header = container.header(container.COMMIT, version)
+    return sealed(header, replace(value, sections=(), header_crc=zlib.crc32(header)).to_json(), version)

@@ -20,7 +20,7 @@ from lamina.store.direct.open import open_store
 from lamina.testing.expect import fails_with
 from tests.faults.test_files import state_of
 from tests.s3_server import S3Server
-from tests.sealed import sealed
+from tests.sealed import sealed, with_base
 
 HOW = ["by url", "by path", "copied"]
 """How a reference says where the file of the other store is: where it was written, or in the directory of this one."""
@@ -165,6 +165,23 @@ def test_a_path_to_another_store_of_the_same_checkpoint_needs_no_setting(tmp_pat
     borrowing.stand_on(borrowing.reference.origin)
     shutil.rmtree(tmp_path / "lender")
     assert state_of(open_store(borrowing.borrower)) == borrowing.expected
+
+
+def test_a_broken_copy_elsewhere_says_nothing_of_the_own_file_of_that_name(tmp_path: Path) -> None:
+    own = open_store(str(tmp_path / "own"), writable=True)
+    for number in range(2):
+        own.put(b"key %d" % number, b"value")
+        own.commit()
+    shutil.copytree(tmp_path / "own", tmp_path / "copy")
+    newest, oldest = (next((tmp_path / "own").rglob(f"{number}_*.lam")) for number in (2, 1))
+    found = verify(newest.read_bytes(), "")
+    assert isinstance(found, CommitManifest)
+    base = [replace(reference, root="../copy/state/0/0") for reference in found.references[1:]]
+    newest.write_bytes(with_base(newest.read_bytes(), base))
+    copied = tmp_path / "copy" / oldest.relative_to(tmp_path / "own")
+    copied.write_bytes(copied.read_bytes()[:-1])
+    store = open_store(str(tmp_path / "own"), storage_roots=(tmp_path / "copy").as_uri())
+    assert state_of(store) == {b"key 0": b"value", b"key 1": b"value"}
 
 
 @pytest.mark.parametrize(

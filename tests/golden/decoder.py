@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -68,7 +69,7 @@ class File:
         need(len(data) >= 80, "too short")
         need(data[:8] == b"LAMINA\r\n", "magic at the start")
         version, kind = struct.unpack("<HB", data[8:11])
-        need(version in (1, 2), "format version in the header")
+        need(version in (1, 2, 3), "format version in the header")
         need(kind in (1, 2), "kind")
         need(data[11:16] == bytes(5), "zeros in the header")
         footer = data[-64:]
@@ -85,8 +86,10 @@ class File:
         self.manifest: dict[str, Any] = json.loads(text)
         need(json.dumps(self.manifest, sort_keys=True) == json.dumps(json.loads(text)), "object keys are sorted")
         need(self.manifest["header_crc"] == zlib.crc32(data[:16]), "checksum of the header")
-        rewrites = any("rewrite" in reference for reference in self.manifest.get("references", ()))
-        need(version == (2 if rewrites else 1), "format version fits the manifest")
+        references = self.manifest.get("references", ())
+        rewrites = any("rewrite" in reference for reference in references)
+        bases = any(reference["kind"] == "file" or "union" in reference for reference in references)
+        need(version == (3 if bases else 2 if rewrites else 1), "format version fits the manifest")
         need(kind == (2 if "segment" in self.manifest else 1), "kind fits the manifest")
         self.name = path.name
         self.size = len(data)
@@ -138,8 +141,29 @@ def entries(content: bytes) -> list[tuple[int, int, bytes, bytes]]:
 def state(directory: Path, name: str) -> dict[Key, bytes]:
     """The state of the version in the file `name`: its references applied oldest first to nothing."""
     newest = File(directory / name)
-    rows: dict[Key, bytes] = {}
     references = newest.manifest["references"]
+    union = [reference for reference in references if "union" in reference]
+    own = references[: len(references) - len(union)]
+    need(all("union" not in reference for reference in own), "a union is the oldest")
+    rows: dict[Key, bytes] = {}
+    if union:
+        begin = own[-1]["from"] if own else newest.manifest["version"]
+        rows = union_of(directory, union, begin, newest.manifest["column_families"])
+    version = chain(directory, newest, own, rows, based=bool(union))
+    need(version == newest.manifest["version"] or not own, "references reach the version")
+    for family, count in newest.manifest["counts"].items():
+        mine = [(key, value) for (cf, key), value in rows.items() if cf == int(family)]
+        need(count == {"rows": len(mine), "bytes": sum(len(key) + len(value) for key, value in mine)}, "counts")
+    return rows
+
+
+def chain(
+    directory: Path, newest: File, references: list[dict[str, Any]], rows: dict[Key, bytes], *, based: bool
+) -> int:
+    """Applies references to `rows`, oldest first; the version that they reach.
+
+    `based`: something older is what the oldest of them begins at.
+    """
     rewritten: dict[tuple[str, int], set[int]] = {}
     for reference in references:
         if reference["kind"] == "rewrite":
@@ -147,14 +171,15 @@ def state(directory: Path, name: str) -> dict[Key, bytes]:
             rewritten.setdefault((part["hash"], part["parts"]), set()).add(part["part"])
     covered = any(parts == set(range(number)) for (_, number), parts in rewritten.items())
     version = references[-1]["to"] if covered and references[-1]["kind"] == "rewrite" else 0
+    if based and references:
+        version = references[-1]["from"]
     for reference in reversed(references):
-        need(reference["root"] is None and reference["filter"] is None, "references of this directory only")
         if reference["kind"] == "rewrite":
             need(reference["from"] == 0 and reference["to"] == version, "a rewrite is of the version before it")
         else:
             need(reference["from"] == version, "references join")
         version = reference["to"]
-        file = newest if reference["path"] is None else File(directory / reference["path"])
+        file = newest if reference["path"] is None else File(place(directory, reference))
         need(reference["path"] is None or reference["size"] == file.size, "size of the file")
         need(file.manifest["store"] == reference["origin"], "origin")
         content = file.section_at(reference["offset"], reference["length"])
@@ -167,11 +192,80 @@ def state(directory: Path, name: str) -> dict[Key, bytes]:
             places = {part_of(key, part["parts"], part["hash"]) for _, _, key, _ in content}
             need(places <= {part["part"]}, "keys of the part that is rewritten")
         apply(rows, content)
-    need(version == newest.manifest["version"], "references reach the version")
-    for family, count in newest.manifest["counts"].items():
-        own = [(key, value) for (cf, key), value in rows.items() if cf == int(family)]
-        need(count == {"rows": len(own), "bytes": sum(len(key) + len(value) for key, value in own)}, "counts")
+    return version
+
+
+def place(directory: Path, reference: dict[str, Any]) -> Path:
+    """The file of a reference of a store in `directory`."""
+    if reference["root"] is None:
+        return directory / reference["path"]
+    checkpoint = next(parent for parent in directory.parents if parent.name == "state").parent
+    return Path(os.path.normpath(checkpoint / reference["root"])) / reference["path"]
+
+
+def whole_files(directory: Path, name: str) -> list[bytes]:
+    """The whole files that the version in the file `name` stands on."""
+    references = [one for one in File(directory / name).manifest["references"] if one["kind"] == "file"]
+    contents = [place(directory, reference).read_bytes() for reference in references]
+    for reference, content in zip(references, contents, strict=True):
+        need(len(content) == reference["size"] == reference["length"] > 0, "size of a whole file")
+        need(reference["offset"] == 0 and reference["rows"] == 0, "a whole file has no sections")
+        need(half_sha256(content).hex() == reference["sha256"], "checksum of a whole file")
+    return contents
+
+
+def union_of(
+    directory: Path, references: list[dict[str, Any]], version: int, families: list[dict[str, Any]]
+) -> dict[Key, bytes]:
+    """The rows of the chains of a union at `version`."""
+    rows: dict[Key, bytes] = {}
+    number = references[0]["union"]["chains"]
+    need([one["union"]["chain"] for one in references] == sorted(one["union"]["chain"] for one in references), "order")
+    for index in range(number):
+        members = [one for one in references if one["union"]["chain"] == index]
+        said = [(one["union"], one["filter"], one["families"]) for one in members]
+        need(bool(said) and all(one == said[0] for one in said), "members of one chain are alike")
+        need(members[0]["union"] == {"chain": index, "chains": number, "to": version}, "a chain of the union")
+        theirs: dict[Key, bytes] = {}
+        chain(directory, File(place(directory, members[0])), members, theirs, based=False)
+        for (cf, key), value in theirs.items():
+            ours = cf if members[0]["families"] is None else members[0]["families"].get(str(cf))
+            if ours is None or not belongs(key, members[0]["filter"], families, ours):
+                continue
+            need((ours, key) not in rows, "chains have different keys")
+            rows[ours, key] = value
     return rows
+
+
+def belongs(key: bytes, filter: dict[str, int] | None, families: list[dict[str, Any]], family: int) -> bool:
+    """Whether a filter lets a key through; only keys of one column of 64 bits are known here."""
+    if filter is None:
+        return True
+    described = next((one for one in families if one["id"] == family), None)
+    if described is None:
+        return False
+    (column,) = json.loads(described["key_schema"])["fields"]
+    need(column["type"] == "long" and described["partition_key"] == {"kind": "key"}, "a key of one long")
+    nulls, low, high = struct.unpack("<QII", key)
+    bits = 42 if nulls else murmur_3([low, high])
+    signed = bits - (1 << 32) if bits >> 31 else bits
+    return signed % filter["partitions"] == filter["partition"]
+
+
+def murmur_3(words: list[int]) -> int:
+    """Murmur3 (x86, 32 bits) of words of 32 bits, with seed 42."""
+    bits = (1 << 32) - 1
+    h = 42
+    for word in words:
+        k = word * 0xCC9E2D51 & bits
+        k = (k << 15 | k >> 17) & bits
+        h ^= k * 0x1B873593 & bits
+        h = (h << 13 | h >> 19) & bits
+        h = (h * 5 + 0xE6546B64) & bits
+    h ^= 4 * len(words)
+    h = (h ^ h >> 16) * 0x85EBCA6B & bits
+    h = (h ^ h >> 13) * 0xC2B2AE35 & bits
+    return h ^ h >> 16
 
 
 def apply(rows: dict[Key, bytes], content: list[tuple[int, int, bytes, bytes]]) -> None:

@@ -24,7 +24,7 @@ from lamina.format.manifest import CommitManifest, Section, SegmentManifest, Sto
 PLAIN = 1
 REWRITES = 2
 BASES = 3
-"""Format versions: 2 where a commit refers to rewrites and 3 where it refers to whole files, which readers of smaller
+"""Format versions: 2 where a commit refers to rewrites, and 3 where to whole files or a union, which readers of smaller
 ones would misunderstand, else 1."""
 
 FORMAT_VERSION = BASES
@@ -50,9 +50,9 @@ def checksum(*chunks: Any) -> str:
     return half_sha256(*chunks).hex()
 
 
-def version_of(kinds: Collection[str]) -> int:
-    """The format version of a commit with references of these kinds."""
-    if manifest.FILE in kinds:
+def version_of(kinds: Collection[str], *, union: bool) -> int:
+    """The format version of a commit with references of these kinds, some of them to a union or none."""
+    if union or manifest.FILE in kinds:
         return BASES
     return REWRITES if manifest.REWRITE in kinds else PLAIN
 
@@ -169,8 +169,9 @@ class Footer:
         if not isinstance(value, dict):
             raise damaged(path, "its manifest is no object")
         references = value.get("references")
-        found = references if isinstance(references, list) else []
-        needed = version_of({str(one.get("kind")) for one in found if isinstance(one, dict)})
+        found = [one for one in references if isinstance(one, dict)] if isinstance(references, list) else []
+        union = any(one.get("union") is not None for one in found)
+        needed = version_of({str(one.get("kind")) for one in found}, union=union)
         if self.version != needed:
             raise damaged(path, f"its footer names format version {self.version}, and its manifest is of {needed}")
         return value

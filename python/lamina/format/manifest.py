@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lamina.format import blocks
+from lamina.format.entries import MAX_FAMILY_ID
 from lamina.format.paths import require_normal, require_root
 
 INCREMENT = "increment"
@@ -38,6 +39,67 @@ class Part:
         if not 0 <= found.part < found.parts:
             raise ValueError(f"part {found.part} of {found.parts}")
         return found
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The keys that Spark's hash partitioning puts into `partition` of `partitions`."""
+
+    partitions: int
+    partition: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"partitions": self.partitions, "partition": self.partition}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Filter:
+        found = cls(int(value["partitions"]), int(value["partition"]))
+        if not 0 <= found.partition < found.partitions:
+            raise ValueError(f"partition {found.partition} of {found.partitions}")
+        return found
+
+
+@dataclass(frozen=True)
+class UnionMember:
+    """Of which chain of a union a reference is, and what of that chain belongs to the version.
+
+    Args:
+        chain, chains: the number of the chain, and how many there are.
+        end: the version of the store that refers to them whose state the chains make together.
+        filter: which keys of the chain belong to it; None for all.
+        families: pairs of ids of column families, as they are in the files and as the manifest has them; entries of
+            others do not belong to it. None where all do, under the same ids.
+    """
+
+    chain: int
+    chains: int
+    end: int
+    filter: Filter | None
+    families: tuple[tuple[int, int], ...] | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "union": {"chain": self.chain, "chains": self.chains, "to": self.end},
+            "filter": None if self.filter is None else self.filter.to_json(),
+            "families": None if self.families is None else {str(theirs): ours for theirs, ours in self.families},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> UnionMember:
+        """From the members of a reference."""
+        union, families, pairs = value["union"], value.get("families"), None
+        if families is not None:
+            pairs = tuple(sorted((int(theirs), int(ours)) for theirs, ours in families.items()))
+            ids = [ours for _, ours in pairs]
+            if len({*ids}) < len(ids) or any(not 0 <= one <= MAX_FAMILY_ID for pair in pairs for one in pair):
+                raise ValueError(f"{families} gives no column families their ids")
+        return cls(
+            int(union["chain"]),
+            int(union["chains"]),
+            int(union["to"]),
+            None if value.get("filter") is None else Filter.from_json(value["filter"]),
+            pairs,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,9 +179,9 @@ class Reference:
     """Where one part of a version is, and whose it was when written.
 
     `root` None is the directory of the store whose manifest this is; else it is a path from that one's checkpoint, or a
-    URL. `path` None is the manifest's own file, whose
-    `size` is then not known yet and None. `start` exclusive, `end` inclusive. `part` says what a rewrite covers; None
-    for the other kinds. Of a whole file `length` is its size and `sha256` that of all its bytes.
+    URL. `path` None is the manifest's own file, whose `size` is then not known yet and None. `start` exclusive, `end`
+    inclusive; in a chain of a `union` they are versions of the store that wrote the chain. `part` says what a rewrite
+    covers; None for the other kinds. Of a whole file `length` is its size and `sha256` that of all its bytes.
     """
 
     root: str | None
@@ -134,11 +196,25 @@ class Reference:
     rows: int
     origin: StoreIdentity
     part: Part | None = None
+    union: UnionMember | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the store whose manifest this is up to which the reference leads."""
+        return self.end if self.union is None else self.union.end
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether what belongs to the version comes sorted by (column family, key)."""
+        families = self.union.families if self.union is not None else None
+        return self.kind == RUN and (families is None or [*families] == sorted(families, key=lambda pair: pair[1]))
 
     def to_json(self) -> dict[str, Any]:
         part = {} if self.part is None else {"rewrite": self.part.to_json()}
+        union = {"filter": None} if self.union is None else self.union.to_json()
         return {
             **part,
+            **union,
             "root": self.root,
             "path": self.path,
             "offset": self.offset,
@@ -150,13 +226,13 @@ class Reference:
             "to": self.end,
             "rows": self.rows,
             "origin": self.origin.to_json(),
-            "filter": None,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Reference:
-        if value.get("filter") is not None:
-            raise ValueError("a reference has a filter, which this format version does not have")
+        union = value.get("union")
+        if union is None and (value.get("filter") is not None or value.get("families") is not None):
+            raise ValueError("a reference has a filter, and is of no union")
         kind = str(value["kind"])
         found = cls(
             None if value["root"] is None else require_root(str(value["root"])),
@@ -171,6 +247,7 @@ class Reference:
             int(value["rows"]),
             StoreIdentity.from_json(value["origin"]),
             Part.from_json(value["rewrite"]) if kind == REWRITE else None,
+            None if union is None else UnionMember.from_json(value),
         )
         if kind == FILE and (found.path is None or found.offset or found.length < 1 or found.length != found.size):
             raise ValueError("a reference to a whole file is to a part of one")

@@ -164,6 +164,21 @@ def test_increments_above_the_tables_are_merged_and_the_tables_left_alone(on_tab
     assert rows_of(load, query.states[versions[1].attempt]) == query.states[versions[-1].attempt]
 
 
+def test_rewrites_of_all_parts_take_the_place_of_tables(on_tables: OnTables) -> None:
+    query = Query(on_tables.query.storage, clock=on_tables.query.clock, compaction__mode="rolling",
+                  compaction__rollingParts=2)  # fmt: skip
+    query.states.update(on_tables.query.states)
+    store = query.open()
+    first, second = batches(query, store, on_tables.versions[2], 2)
+    kinds = []
+    for version in (first, second):
+        manifest = store.manifest(version)
+        assert manifest is not None
+        kinds.append([reference.kind for reference in manifest.references])
+    assert kinds == [["rewrite", "increment", "increment", "file", "file"], ["rewrite", "increment", "rewrite"]]
+    query.assert_restores(query.open(), second)
+
+
 def test_files_that_refer_to_tables_have_a_format_that_older_releases_refuse(on_tables: OnTables) -> None:
     query = on_tables.query
     (newest,) = on_tables.further(query.open(), 1)[3:]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.format.manifest import RUN, SNAPSHOT, Reference
+from lamina.format.manifest import SNAPSHOT, ColumnFamily, Reference
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.merging import Merger
 
@@ -61,7 +61,8 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
     changes: list[Rows] = [Counter() for _ in group]
     with tempfile.TemporaryDirectory(prefix="lamina-fsck-") as directory:
         inputs = (
-            (reference.kind == RUN, _events(files, reference, place, read)) for place, reference in _needed(group)
+            (reference.is_sorted, _events(files, reference, group[0].manifest.column_families, place, read))
+            for place, reference in _needed(group)
         )
         for batch in Merger(directory).merged(inputs, whole=True):
             for family, place, change in _changes(batch):
@@ -84,7 +85,11 @@ def _brought(opened: Opened) -> list[Reference]:
 
 
 def _events(
-    files: StoreFiles, reference: Reference, place: int, read: Callable[[int], None]
+    files: StoreFiles,
+    reference: Reference,
+    families: Sequence[ColumnFamily],
+    place: int,
+    read: Callable[[int], None],
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a section with events as values, which append: a merge keeps them all, oldest first.
 
@@ -92,7 +97,7 @@ def _events(
     """
     there, gone = (pa.scalar(_EVENT.pack(2 * place + present), pa.binary()) for present in (1, 0))
     op = pa.scalar(APPEND if place else PUT, pa.uint8())
-    for batch in files.entries(reference):
+    for batch in files.entries(reference, families):
         values = pc.if_else(pc.equal(batch.column(1), pa.scalar(DELETE, pa.uint8())), gone, there)
         columns = [batch.column(0), pa.repeat(op, batch.num_rows), batch.column(2), values]
         yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

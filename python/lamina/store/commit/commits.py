@@ -208,11 +208,16 @@ class Commits:
         if SNAPSHOT not in sections:
             _check_rewrite(request, begun, REWRITE in sections)
         self._refuse_if_superseded(request)
-        older = self._segments.applied(begun.base, self._young) if begun.base and SNAPSHOT not in sections else ()
+        older: Sequence[Reference] = ()
+        if begun.base and SNAPSHOT not in sections:
+            older = chain.carried(self._segments.applied(begun.base, self._young), request.rewrite)
         writer = ContainerWriter(
             COMMIT,
             Compression(self._settings.compression_codec, self._settings.compression_level),
-            version_of({*sections, *(reference.kind for reference in older)}),
+            version_of(
+                {*sections, *(reference.kind for reference in older)},
+                union=any(reference.union is not None for reference in older),
+            ),
         )
         written: list[CommitManifest] = []
 

@@ -17,13 +17,22 @@ from lamina.format.attempt_id import AttemptId
 from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.format.container import COMMIT, Contents, Footer
 from lamina.format.entries import decode, messages
-from lamina.format.manifest import FILE, CommitManifest, Reference, Section, SegmentManifest, StoreIdentity
+from lamina.format.manifest import (
+    FILE,
+    ColumnFamily,
+    CommitManifest,
+    Reference,
+    Section,
+    SegmentManifest,
+    StoreIdentity,
+)
 from lamina.format.paths import SegmentName
 from lamina.storage import Listed, Storage
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
 from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in
 from lamina.store.files.section_reader import SectionFile, verified
+from lamina.store.files.selection import selected
 
 _TAIL_BYTES = 64 << 10
 """What is read first of a file to see its manifest; most manifests fit."""
@@ -294,12 +303,16 @@ class StoreFiles:
             held = manifest.attempt if isinstance(manifest, CommitManifest) else manifest.segment
             raise _foreign(where, held, manifest.store, expected)
 
-    def entries(self, reference: Reference) -> Iterator[pa.RecordBatch]:
-        """The verified entries of a section, of which only a batch is in memory."""
+    def entries(self, reference: Reference, families: Sequence[ColumnFamily] = ()) -> Iterator[pa.RecordBatch]:
+        """The verified entries of a section that belong to its version, of which only a batch is in memory.
+
+        Args:
+            families: of the manifest that has the reference; only a reference to a union needs them.
+        """
         where = self.place(reference)
         schema, undecoded = messages(self.open_section(reference), reference.length, where)
         for message in undecoded:
-            yield decode(message, schema, where)
+            yield selected(decode(message, schema, where), reference.union, families, where)
 
     def place(self, reference: Reference) -> str:
         """How the file of a reference is named to people."""

@@ -18,7 +18,7 @@ from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.container import SEGMENT, ContainerWriter
 from lamina.format.entries import Compression
-from lamina.format.manifest import REWRITE, RUN, CommitManifest, Reference, Section, SegmentManifest
+from lamina.format.manifest import REWRITE, RUN, ColumnFamily, CommitManifest, Reference, Section, SegmentManifest
 from lamina.format.paths import SegmentName
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge, Progress
@@ -53,17 +53,24 @@ class Compaction:
         inputs = pick(references, live_rows(manifest))
         if not inputs:
             return None
-        if any(reference.kind == REWRITE for reference in inputs):
-            # a chain that ends at rewrites needs all of them, unless one run takes the place of the whole
+        if any(reference.kind == REWRITE or reference.union is not None for reference in inputs):
+            # a chain that ends at rewrites or a union needs all of them, unless one run takes the place of the whole
             if len(mergeable(references)) < len(references):
                 return None
             inputs = references
         return Merge(
-            sum(reference.length for reference in inputs), lambda progress, share: self._run(inputs, progress, share)
+            sum(reference.length for reference in inputs),
+            lambda progress, share: self._run(inputs, manifest.column_families, progress, share),
         )
 
-    def _run(self, inputs: Sequence[Reference], progress: Progress | None, share: Share) -> Compacted:
-        sources = ((reference.kind == RUN, self._files.entries(reference)) for reference in inputs)
+    def _run(
+        self,
+        inputs: Sequence[Reference],
+        families: Sequence[ColumnFamily],
+        progress: Progress | None,
+        share: Share,
+    ) -> Compacted:
+        sources = ((reference.is_sorted, self._files.entries(reference, families)) for reference in inputs)
         return self._merged(inputs, sources, inputs[-1].start, progress, share)
 
     def rebuilt(
@@ -108,7 +115,7 @@ class Compaction:
                     whole=start == 0,
                     read=read,
                 )
-                segment = self._publish(start, replaced[0].end, tuple(replaced), merged)
+                segment = self._publish(start, replaced[0].version, tuple(replaced), merged)
         finally:
             share.close()
         pa.default_memory_pool().release_unused()

@@ -68,7 +68,8 @@ class Loader:
 
     def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
         """The entries of a version newest first, around files that are broken."""
-        return stream.stream(self._files, opened.references, self._recover(opened))
+        families = opened.manifest.column_families
+        return stream.stream(self._files, opened.references, self._recover(opened), families=families)
 
     def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
         """See `Store.replay`."""
@@ -142,9 +143,10 @@ class Loader:
         manifest = opened.manifest
 
         def recover(failed: Reference, broken: frozenset[detours.Place], appended: bool) -> Sequence[Reference]:
-            if appended:
+            if appended or failed.union is not None:
+                # of a union, appends of what is newer in the chain may be out, which another way would bring again
                 self._remember_broken(broken)
-                raise LaminaError.from_kind("file.damaged", f"appends of {failed.path} were handed out already")
+                raise LaminaError.from_kind("file.damaged", f"entries beside {failed.path} were handed out already")
             attempt = self._attempt_at(manifest, failed.end)
             if attempt is None:
                 raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
@@ -169,7 +171,7 @@ class Loader:
     ) -> Load:
         """`oldest`: the version whose retention keeps all of `references`, where that is not the one opened."""
         manifest = opened.manifest
-        batches = stream.stream(self._files, references, recover, share)
+        batches = stream.stream(self._files, references, recover, share, manifest.column_families)
         return Load(
             manifest.attempt,
             manifest.version,

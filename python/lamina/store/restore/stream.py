@@ -22,7 +22,8 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format.decoded_size import decoded_bytes
 from lamina.format.entries import decode, has_appends, messages
-from lamina.format.manifest import Reference
+from lamina.format.manifest import ColumnFamily, Reference
+from lamina.store.files.selection import selected
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.restore.detours import Place, place, unrecoverable
@@ -42,11 +43,16 @@ state at its end."""
 
 
 def stream(
-    files: StoreFiles, references: Sequence[Reference], recover: Recover | None, share: Share | None = None
+    files: StoreFiles,
+    references: Sequence[Reference],
+    recover: Recover | None,
+    share: Share | None = None,
+    families: Sequence[ColumnFamily] = (),
 ) -> Iterator[pa.RecordBatch]:
     """The entries of `references`, reference by reference in its order.
 
     Args:
+        families: of the manifest that has them; only references to a union need them.
         share: what is in memory at once is taken from it; a batch that was handed out counts until the one after it
             was handed out, since a loop keeps the last one until then.
     Raises:
@@ -56,7 +62,7 @@ def stream(
     first: LaminaError | None = None
     remaining = list(references)
     while remaining:
-        reader = _Reader(files, remaining, share or unbounded())
+        reader = _Reader(files, remaining, share or unbounded(), families)
         try:
             yield from reader.batches()
             return
@@ -88,8 +94,11 @@ class _Reader:
     `failed` is the reference whose section could not be read, and `appended` whether appends of it were handed out.
     """
 
-    def __init__(self, files: StoreFiles, references: Sequence[Reference], share: Share) -> None:
+    def __init__(
+        self, files: StoreFiles, references: Sequence[Reference], share: Share, families: Sequence[ColumnFamily]
+    ) -> None:
         self._files = files
+        self._families = families
         self._share = share
         self._handed_out = 0
         self._chain = references
@@ -148,8 +157,9 @@ class _Reader:
                         self._share.take(size)
                         break
                     yield from self._taken(decoded)
-                decoded.append(_Decoding(reference, size, decoding.submit(decode, body, schema, where)))
-                del message, body
+                batch = decoding.submit(self._decode, body, schema, reference, where)
+                decoded.append(_Decoding(reference, size, batch))
+                del message, body, batch
                 if len(decoded) >= _BATCHES_AHEAD:
                     yield from self._taken(decoded)
             del section, undecoded
@@ -160,6 +170,9 @@ class _Reader:
     def _cost(self, reference: Reference) -> int:
         """What reading a section takes while it goes on."""
         return self._files.reading_bytes(reference)
+
+    def _decode(self, body: Any, schema: pa.Schema, reference: Reference, where: str) -> pa.RecordBatch:
+        return selected(decode(body, schema, where), reference.union, self._families, where)
 
     @staticmethod
     def _messages(section: Future[pa.NativeFile], reference: Reference, where: str) -> Iterator[tuple[pa.Schema, Any]]:

@@ -2,7 +2,8 @@
 
 Pure functions over references, newest first. A chain is whole when each reference begins where the next older one ends,
 and the oldest begins at 0, or the rewrites in it cover every key. Whole files are a base: all of them are the state of
-one version, at which what is newer begins.
+one version, at which what is newer begins. So is a union: chains with disjoint keys, each whole by itself in the
+versions of the store that wrote it.
 
 A rewrite of version v holds every row of v whose key is in one of n parts, and comes before (is newer than) what else
 v brought. A chain that ends at the oldest of n rewrites of all n parts needs nothing older: a row that lives was
@@ -12,8 +13,9 @@ since, it has the removal too, as it has every change after its oldest rewrite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, takewhile
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import (
@@ -69,7 +71,7 @@ def wants_snapshot(settings: Settings, version: int, chain: Sequence[Reference])
     file, whatever is asked for here, so the multiples themselves may all be missed.
     """
     if settings.compaction_mode == "full":
-        written = chain[0].end if chain else 0
+        written = chain[0].version if chain else 0
         interval = settings.compaction_full_interval
         if version // interval > written // interval:
             return True
@@ -95,21 +97,35 @@ def next_part(chain: Sequence[Reference], parts: int) -> int:
 
     The chain alone decides, so that attempts of one version rewrite the same part, and one that failed changes nothing.
     """
-    rewritten = [one.part.part for one in chain if one.part is not None and one.part.parts == parts]
+    rewritten = [part.part for part in map(_own_part, chain) if part is not None and part.parts == parts]
     last = {part: age for age, part in reversed(list(enumerate(rewritten)))}
     return max(range(parts), key=lambda part: last.get(part, len(rewritten)))
 
 
 def trimmed(chain: Sequence[Reference]) -> tuple[Reference, ...]:
     """`chain` without what is older than a full cycle of rewrites."""
-    return tuple(chain[: _covered(chain) or len(chain)])
+    return tuple(chain[: _covered(map(_own_part, chain)) or len(chain)])
 
 
-def _covered(chain: Sequence[Reference]) -> int | None:
-    """How many of the references, from the newest on, hold a rewrite of each part; None where all of them do not."""
+def carried(older: Sequence[Reference], part: Part | None) -> Sequence[Reference]:
+    """What of `older` a commit on top of it refers to, which itself rewrites `part`, or none."""
+    covered = _covered([part, *map(_own_part, older)])
+    return older if covered is None else older[: covered - 1]
+
+
+def _own_part(reference: Reference) -> Part | None:
+    """What a reference rewrites in the store whose manifest it is in."""
+    return reference.part if reference.union is None else None
+
+
+def _covered(parts: Iterable[Part | None]) -> int | None:
+    """How many of the references, from the newest on, hold a rewrite of each part; None where all of them do not.
+
+    Args:
+        parts: what each of them rewrites, newest first.
+    """
     seen: dict[tuple[str, int], set[int]] = {}
-    for count, reference in enumerate(chain, start=1):
-        part = reference.part
+    for count, part in enumerate(parts, start=1):
         if part is not None:
             group = seen.setdefault((part.hash, part.parts), set())
             group.add(part.part)
@@ -174,18 +190,34 @@ def _key(reference: Reference) -> tuple[str | None, str | None, int, str]:
 
 def check(chain: Sequence[Reference], version: int, where: str) -> None:
     """Raises `file.damaged` where the references do not add up to `version`."""
-    own = mergeable(chain)
-    base = chain[len(own) :]
-    start = _start(own, version)
-    if base:
-        whole = all(one.kind == FILE and one.start == 0 and one.end == start for one in base)
-    else:
-        whole = start == 0 or (start is not None and _covered(own) is not None)
-    if whole:
-        return
-    raise LaminaError.from_kind(
-        "file.damaged", f"{where} is damaged: its references do not add up to version {version}"
-    )
+    if not _is_whole(chain, version):
+        raise LaminaError.from_kind(
+            "file.damaged", f"{where} is damaged: its references do not add up to version {version}"
+        )
+
+
+def _is_whole(chain: Sequence[Reference], version: int) -> bool:
+    own = tuple(takewhile(lambda reference: reference.union is None, chain))
+    above = mergeable(own)
+    start = _start(above, version)
+    if start is None:
+        return False
+    base, union = own[len(above) :], chain[len(own) :]
+    if base or union:
+        files = all(one.kind == FILE and one.start == 0 and one.end == start for one in base)
+        return files and start > 0 and (not union or (not base and _is_union(union, start)))
+    return start == 0 or _covered(map(_own_part, own)) is not None
+
+
+def _is_union(union: Sequence[Reference], version: int) -> bool:
+    """Whether references are whole chains, one after the other, that make `version` together."""
+    chains = [list(group) for _, group in groupby(union, key=lambda reference: reference.union)]
+    members = [group[0].union for group in chains]
+    if any(one is None or (one.chains, one.end) != (len(chains), version) for one in members):
+        return False
+    if [one.chain for one in members if one is not None] != [*range(len(chains))]:
+        return False
+    return all(_is_whole([replace(one, union=None) for one in group], group[0].end) for group in chains)
 
 
 def _start(chain: Sequence[Reference], end: int) -> int | None:
@@ -205,5 +237,5 @@ def mergeable(chain: Sequence[Reference]) -> Sequence[Reference]:
 
 def since(chain: Sequence[Reference], version: int) -> tuple[Reference, ...] | None:
     """The changes after `version`, newest first; None where the references do not begin there."""
-    newer = tuple(reference for reference in chain if reference.end > version and reference.kind != REWRITE)
+    newer = tuple(reference for reference in chain if reference.version > version and reference.kind != REWRITE)
     return newer if not newer or newer[-1].start == version else None
