@@ -19,6 +19,7 @@ from lamina.format.manifest import FILE, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.check import row_counts
 from lamina.store.check.other_pins import OtherPins
+from lamina.store.check.places import Place, place_of, users_of
 from lamina.store.check.report import COUNTS, LINEAGE, UNREAD, Problem, StoreCheck
 from lamina.store.collection.classes import FOREIGN, kind_of
 from lamina.store.collection.retained import Retained
@@ -26,9 +27,6 @@ from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
-
-Place = tuple[str | None, str]
-"""Of a file: the root and the path of references to it."""
 
 
 @dataclass
@@ -105,7 +103,7 @@ class StoreChecker:
         needed = self._needed(versions, {name: entry.size for name, entry in listing.items()})
         self._plan(sum(size for place, size in needed.items() if place not in self._broken))
         verified = size_verified = 0
-        users = _users(versions)
+        users = users_of(versions)
         for place, size in needed.items():
             if place not in self._broken and self._verify(place, size, users[place]):
                 verified += 1
@@ -227,7 +225,7 @@ class StoreChecker:
                 self._note((None, found.name), error, version)
             needed[None, found.name] = found.size
             for reference in references:
-                place = _place(reference)
+                place = place_of(reference)
                 if place not in self._broken and place not in self._unread and place not in seen:
                     seen[place] = self._size(reference)
                 if place in self._unread:
@@ -248,9 +246,9 @@ class StoreChecker:
             return self._files.size(reference)
         except LaminaError as error:
             if error.kind == "file.identity":
-                self._unread[_place(reference)] = _Found(error)
+                self._unread[place_of(reference)] = _Found(error)
             else:
-                self._note(_place(reference), error)
+                self._note(place_of(reference), error)
             return None
 
     def _elsewhere(self, versions: Iterable[tuple[int, Opened]]) -> list[Reference]:
@@ -259,7 +257,7 @@ class StoreChecker:
             reference
             for _, found in versions
             for reference in found.references
-            if reference.root is not None and _place(reference) not in self._unread
+            if reference.root is not None and place_of(reference) not in self._unread
         ]
 
     def _unread_problems(self) -> list[Problem]:
@@ -406,20 +404,6 @@ class StoreChecker:
                 problems.append(Problem(found.error.kind, tuple(sorted(kept)), found.error.message))
             collected |= found.versions - now
         return problems, collected
-
-
-def _users(versions: Iterable[tuple[int, Opened]]) -> dict[Place, list[tuple[int, Reference | None]]]:
-    """The versions that need each file, with the reference to it where it is not only the version's own file."""
-    users: dict[Place, list[tuple[int, Reference | None]]] = {}
-    for version, found in versions:
-        users.setdefault((None, found.name), []).append((version, None))
-        for reference in found.references:
-            users.setdefault(_place(reference), []).append((version, reference))
-    return users
-
-
-def _place(reference: Reference) -> Place:
-    return reference.root, reference.path or ""
 
 
 def _version(attempt: str) -> int:
