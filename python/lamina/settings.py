@@ -302,7 +302,8 @@ class Settings:
         "engine.connections",
         _integer(1, 1024),
         64,
-        "Most data connections that the engine serves at once; further requests wait.",
+        "Most data connections that the engine serves at once, and most commits that it publishes at once in one "
+        "storage; more wait.",
         "More lets more tasks commit at once; each costs a thread and buffers in the engine.",
         process_wide=True,
     )

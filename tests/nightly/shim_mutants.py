@@ -16,6 +16,7 @@ MODEL = "model/ConcurrentModelSuite.scala"
 READS = "an open that is not stale reads exactly the rows of its version"
 KEEPS_BYTES = "rows that were handed out in place keep their bytes as long as their task lives"
 FAILED = "a commit whose publication failed is not visible"
+ENDS_DURABLE = "a task ends well when its commits are durable, under the ids that they were accepted as"
 ONE_WRITER = "there is one writer, and its table is in use"
 KEEPS_TRANSACTION = "a writer whose task lives keeps its transaction"
 READS_ON = "a task that reads on what it has committed is not cut off"
@@ -228,7 +229,7 @@ MUTANTS = [
     Mutant(
         "a_failed_commit_is_not_taken_back",
         "TaskDurability.scala",
-        "if (failure != null) live.rollBack(content)",
+        "if (failure != null) live.rollBack(answer.attempt)",
         "if (failure == null) live.rollBack(Attempts.Empty)",
         (FAILED,),
     ),
@@ -325,6 +326,21 @@ MUTANTS = [
         "(live.isBusy || live.hasReaders)",
         "live.isBusy",
         (READS_ON,),
+    ),
+    # accepted and durable
+    Mutant(
+        "a_task_ends_when_its_commits_are_accepted",
+        "TaskDurability.scala",
+        "    if (first) task.addTaskCompletionListener[Unit](ended => settle(ended, id))\n",
+        "",
+        (ENDS_DURABLE,),
+    ),
+    Mutant(
+        "spark_is_told_the_id_that_an_attempt_was_begun_with",
+        "Commits.scala",
+        "} else Sent(answer.attempt, Some(next), Some(",
+        "} else Sent(begun.attempt, Some(next), Some(",
+        (ENDS_DURABLE,),
     ),
     # waits and turns
     Mutant(

@@ -1,4 +1,7 @@
-"""The data server: a unix socket, one thread per connection, at most `engine.connections` of them at once."""
+"""The data server: a unix socket, one thread per connection, at most `engine.connections` of them at once.
+
+The stream of outcomes is a connection that is not counted: there is one of it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from lamina.engine.framing import Connection, PeerGone
+from lamina.engine.outcomes import OutcomeStream
 from lamina.engine.places import Place, Places
 from lamina.engine.requests import Request, Requests, Stopped, failure
 from lamina.errors import EngineError, LaminaError
@@ -31,6 +35,8 @@ class Exchange:
         self._request = request
         self._unread = self._section_names()
         self._current: Iterator[pa.RecordBatch] | None = None
+        self.stream_of_outcomes: OutcomeStream | None = None
+        """What the connection is for from now on, once the request was answered."""
 
     @property
     def deadline(self) -> float | None:
@@ -56,8 +62,12 @@ class Exchange:
 
     def answer(self, fields: Mapping[str, Any]) -> None:
         """Sends the response's header."""
-        self._request.claim()
-        self._connection.send_header({"id": self._request.id, "ok": True, **fields})
+        self._request.answer(fields)
+
+    def accept(self, fields: dict[str, Any], outcomes: OutcomeStream) -> Request:
+        """Answers that the request was accepted; it goes on without this exchange, and ends by an outcome."""
+        self._request.accept(fields, outcomes)
+        return self._request
 
     def stream(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Sends the response's stream; after `answer`."""
@@ -184,7 +194,11 @@ class DataServer:
                 with self._requests.started(connection, header) as request:
                     # its thread may hang in a storage then
                     request.on_stop(place.leave)
-                    self._work(connection, request, header)
+                    exchange = self._work(connection, request, header)
+                if exchange is not None and exchange.stream_of_outcomes is not None:
+                    place.end()
+                    exchange.stream_of_outcomes.serve(connection)
+                    return
             except EngineError as error:
                 if error.kind != "engine.protocol":
                     raise
@@ -192,7 +206,7 @@ class DataServer:
                 connection.send_header(failure(request_id, error))
                 return
 
-    def _work(self, connection: Connection, request: Request, header: dict[str, Any]) -> None:
+    def _work(self, connection: Connection, request: Request, header: dict[str, Any]) -> Exchange | None:
         exchange = None
         try:
             exchange = Exchange(connection, request, header)
@@ -200,7 +214,8 @@ class DataServer:
             if operation is None:
                 raise EngineError("engine.protocol", f"{request.op!r} is not an operation of this engine")
             operation(exchange)
-            request.failed = False
+            if not request.goes_on:
+                request.failed = False
         except (Stopped, PeerGone):
             raise
         except Exception as error:
@@ -217,5 +232,5 @@ class DataServer:
                 request.claim()
                 raise ours from None
             exchange.skip_sections()
-            request.claim()
-            connection.send_header(failure(request.id, ours))
+            request.fail(ours)
+        return exchange

@@ -98,11 +98,11 @@ class Connection:
             raise EngineError("engine.protocol", f"a request header that is not an object but {type(header).__name__}")
         return header
 
-    def send_header(self, header: dict[str, Any]) -> None:
-        """Sends a response's header at once."""
-        body = json.dumps(header, separators=(",", ":")).encode()
+    def send_header(self, *headers: dict[str, Any]) -> None:
+        """Sends a response's header at once, or several one after the other."""
+        bodies = [json.dumps(header, separators=(",", ":")).encode() for header in headers]
         try:
-            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+            self._socket.sendall(b"".join(_LENGTH.pack(len(body)) + body for body in bodies))
         except ConnectionError as error:
             raise PeerGone("the connection was closed before a response") from error
 

@@ -1,4 +1,4 @@
-"""The operations of the data side: commit, load, replay, feed and ping, each on an open store."""
+"""The operations of the data side: commit, outcomes, load, replay, feed and ping."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from lamina.engine.data import Exchange, Operation
 from lamina.engine.framing import FEED_SCHEMA
+from lamina.engine.outcomes import Outcomes
+from lamina.engine.publications import MOST_HELD_BYTES, Publications
 from lamina.engine.sessions import Sessions, StoreHandle, field, version_of
 from lamina.format import SCHEMA
 from lamina.store import Load
@@ -23,7 +25,8 @@ class Memory:
     """The engine's memory for requests: one budget for restores and uploads, and one for change feeds."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._requests = MemoryBudget(max_bytes - max_bytes // _FEEDS_SHARE)
+        self.requests_bytes = max_bytes - max_bytes // _FEEDS_SHARE
+        self._requests = MemoryBudget(self.requests_bytes)
         self._feeds = MemoryBudget(max_bytes // _FEEDS_SHARE)
 
     def stats(self) -> dict[str, Any]:
@@ -38,8 +41,9 @@ class Memory:
         return share
 
 
-def operations(sessions: Sessions, memory: Memory) -> Mapping[str, Operation]:
+def operations(sessions: Sessions, memory: Memory, publications: Publications) -> Mapping[str, Operation]:
     """The operations by name."""
+    outcomes_of_jvm = Outcomes()
 
     @contextmanager
     def opened(exchange: Exchange) -> Iterator[StoreHandle]:
@@ -48,8 +52,31 @@ def operations(sessions: Sessions, memory: Memory) -> Mapping[str, Operation]:
             yield opened
 
     def commit(exchange: Exchange) -> None:
+        stream, share = outcomes_of_jvm.current, memory.share(exchange)
         with opened(exchange) as handle:
-            exchange.answer(handle.commit(exchange.header, exchange.sections(), memory.share(exchange)))
+            # where a publication is as quick as a message, a second message would be the slower way
+            waits = stream is not None and not handle.store.is_prompt
+            accepted = handle.accept(exchange.header, exchange.sections(), share, MOST_HELD_BYTES if waits else 0)
+            taken = accepted.held_bytes and publications.take(handle.storage, accepted.held_bytes, share)
+            if stream is None or not taken:
+                exchange.answer({"accepted": accepted.attempt, "durable": handle.durable(accepted)})
+                return
+        try:
+            request = exchange.accept({"accepted": accepted.attempt}, stream)
+        except BaseException:
+            publications.give(handle.storage, taken)
+            share.close()
+            raise
+
+        def publish() -> dict[str, Any]:
+            with handle.in_storage(request.deadline):
+                return handle.durable(accepted)
+
+        publications.submit(request, handle.storage, publish, share, taken)
+
+    def outcomes(exchange: Exchange) -> None:
+        exchange.answer({})
+        exchange.stream_of_outcomes = outcomes_of_jvm.opened()
 
     def load(exchange: Exchange) -> None:
         have = field(exchange.header, "have", dict, type(None))
@@ -78,7 +105,7 @@ def operations(sessions: Sessions, memory: Memory) -> Mapping[str, Operation]:
     def ping(exchange: Exchange) -> None:
         exchange.answer({})
 
-    return {"commit": commit, "load": load, "replay": replay, "feed": feed, "ping": ping}
+    return {"commit": commit, "outcomes": outcomes, "load": load, "replay": replay, "feed": feed, "ping": ping}
 
 
 @contextmanager

@@ -65,7 +65,8 @@ class Place:
                 self._left = self._places._leave()
 
     def end(self) -> None:
-        """Says that its thread ends."""
+        """Says that its thread ends, or needs no place any more; once is enough."""
         with self._lock:
-            self._ended = True
-            self._places._end(self._left)
+            if not self._ended:
+                self._ended = True
+                self._places._end(self._left)

@@ -23,6 +23,7 @@ from lamina.engine.directories import Directories
 from lamina.engine.framing import PROTOCOL, TOKEN_BYTES
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.operations import Memory, operations
+from lamina.engine.publications import Publications
 from lamina.engine.requests import Requests
 from lamina.engine.sessions import Sessions
 from lamina.errors import EngineError
@@ -64,10 +65,11 @@ class EngineProcess:
             self._maintenance = MaintenanceQueue(clock, directory, silence_s, settings.engine_maintenance_workers, jvm)
             self._sessions = Sessions(settings, self._maintenance, clock, ids, jvm)
             self._memory = Memory(settings.engine_memory_bytes or default_bytes())
+            self._publications = Publications(self._requests, settings.engine_connections, self._memory.requests_bytes)
             self._data = DataServer(
                 self._directories.socket_path,
                 token,
-                operations(self._sessions, self._memory),
+                operations(self._sessions, self._memory, self._publications),
                 self._requests,
                 settings.engine_connections,
             )
@@ -128,6 +130,7 @@ class EngineProcess:
             "cpu_ms": round((usage.ru_utime + usage.ru_stime) * 1000),
             "requests": self._requests.stats(),
             "data": self._data.stats(),
+            "publications": self._publications.stats(),
             "stores": self._sessions.stats(),
             "maintenance": self._maintenance.stats(),
         }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
-from lamina.engine.framing import Connection
 from lamina.errors import EngineError, LaminaError
 
 _BROKEN_KEPT = 256
@@ -18,6 +17,16 @@ class Stopped(Exception):
     """The request was answered by its deadline or by a cancel; the thread that works on it gives up."""
 
 
+class Answers(Protocol):
+    """Where a response goes: the request's own connection, or the stream of outcomes."""
+
+    def send_header(self, header: dict[str, Any], /) -> None:
+        """Sends a response's header."""
+
+    def shut_down(self) -> None:
+        """Ends what only this request uses."""
+
+
 class Request:
     """One data request. Exactly one party answers it: the thread that works on it, or the one that stops it.
 
@@ -25,13 +34,19 @@ class Request:
     2. After `claim` a part of the response may be on its way: stopping only ends the connection.
     3. A commit that is stopped while it publishes may still become durable. Its attempt is then not confirmed by
        anyone, and the collector removes its file.
+    4. A commit that was accepted goes on without its connection: it is answered a second time, by an outcome.
     """
 
-    def __init__(self, connection: Connection, request_id: int, op: str, handle: Any, deadline: float | None) -> None:
+    def __init__(
+        self, connection: Answers, request_id: int, op: str, handle: Any, begun: float, deadline: float | None
+    ) -> None:
         self.id = request_id
         self.op = op
         self.handle = handle
+        self.begun = begun
         self.deadline = deadline
+        self.goes_on = False
+        """Whether it was accepted: whoever brings about its outcome ends it."""
         self.failed = True
         """Until the response is complete."""
         self.broken: LaminaError | None = None
@@ -55,6 +70,29 @@ class Request:
         """Raises Stopped once the request was stopped; long work calls it between its pieces."""
         if self._stopped:
             raise Stopped
+
+    def accept(self, fields: dict[str, Any], outcomes: Answers) -> None:
+        """Answers that the request was accepted; its outcome goes to `outcomes`.
+
+        From now on a stop ends neither the connection nor what was to be woken with it.
+        """
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            connection, self._connection = self._connection, outcomes
+            self._on_stop = []
+        connection.send_header({"id": self.id, "ok": True, **fields})
+        self.goes_on = True
+
+    def answer(self, fields: Mapping[str, Any]) -> None:
+        """Claims the response and sends its header."""
+        self.claim()
+        self._connection.send_header({"id": self.id, "ok": True, **fields})
+
+    def fail(self, error: LaminaError) -> None:
+        """Claims the response and says why there is none."""
+        self.claim()
+        self._connection.send_header(failure(self.id, error))
 
     def claim(self) -> None:
         """Takes the right to answer, for the working thread."""
@@ -120,8 +158,8 @@ class Requests:
         self._watcher.start()
 
     @contextmanager
-    def started(self, connection: Connection, header: dict[str, Any]) -> Iterator[Request]:
-        """Registers the request of `header` while it is worked on."""
+    def started(self, connection: Answers, header: dict[str, Any]) -> Iterator[Request]:
+        """Registers the request of `header` while it is worked on; one that was accepted until `end`."""
         request_id, op, deadline_ms = header.get("id"), header.get("op"), header.get("deadline_ms", 0)
         if type(request_id) is not int or type(op) is not str or type(deadline_ms) not in (int, float):
             raise EngineError(
@@ -129,7 +167,7 @@ class Requests:
             )
         begun = self._now()
         deadline = begun + deadline_ms / 1000 if deadline_ms > 0 else None
-        request = Request(connection, request_id, op, header.get("handle"), deadline)
+        request = Request(connection, request_id, op, header.get("handle"), begun, deadline)
         with self._changed:
             if request_id in self._active:
                 raise EngineError("engine.protocol", f"request id {request_id} is in use; ids are unique per JVM")
@@ -139,16 +177,21 @@ class Requests:
         try:
             yield request
         finally:
-            request.finish()
-            with self._changed:
-                del self._active[request_id]
-                if request.broken is not None:
-                    # not the error itself: its traceback holds what was read and decoded ahead
-                    error = LaminaError.from_kind(request.broken.kind, request.broken.message)
-                    self._broken[request_id] = error
-                    while len(self._broken) > _BROKEN_KEPT:
-                        self._broken.popitem(last=False)
-                self._count(op, (self._now() - begun) * 1000, request.failed)
+            if not request.goes_on:
+                self.end(request)
+
+    def end(self, request: Request) -> None:
+        """Says that nobody works on a request any more."""
+        request.finish()
+        with self._changed:
+            del self._active[request.id]
+            if request.broken is not None:
+                # not the error itself: its traceback holds what was read and decoded ahead
+                error = LaminaError.from_kind(request.broken.kind, request.broken.message)
+                self._broken[request.id] = error
+                while len(self._broken) > _BROKEN_KEPT:
+                    self._broken.popitem(last=False)
+            self._count(request.op, (self._now() - request.begun) * 1000, request.failed)
 
     def cancel(self, request_id: int) -> bool:
         """Stops a request with `engine.cancelled`; False where no such request is in progress."""

@@ -15,12 +15,12 @@ from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import segment_from_json, waiting_to_json
-from lamina.engine.storage_calls import StorageCalls
+from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import EngineError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
-from lamina.store import CommitRequest, Store, Version
+from lamina.store import Accepted, CommitRequest, Store, Version
 from lamina.store.memory.budget import Share
 
 _SHORTEST_STAMP_S = 5.0
@@ -103,15 +103,28 @@ class StoreHandle:
             "lost": begun.lost,
         }
 
-    def commit(
-        self, header: Mapping[str, Any], sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share
-    ) -> dict[str, Any]:
-        """Makes an attempt durable; the response of a commit."""
+    @property
+    def storage(self) -> str:
+        """What stands still together with the store's files."""
+        return storage_of(self.argument.store.checkpoint_url)
+
+    def accept(
+        self,
+        header: Mapping[str, Any],
+        sections: Mapping[str, Iterable[pa.RecordBatch]],
+        share: Share,
+        most_held: int,
+    ) -> Accepted:
+        """Receives a commit; a file of at most `most_held` bytes waits to be published."""
         try:
             request = CommitRequest.from_header(header)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EngineError("engine.protocol", f"a commit without a field, or with a wrong one: {error!r}") from None
-        committed = self.store.commit(request, sections, share)
+        return self.store.accept(request, sections, share, most_held=most_held)
+
+    def durable(self, accepted: Accepted) -> dict[str, Any]:
+        """Publishes what was accepted, if it was not while it arrived; what the JVM is told then."""
+        committed = accepted.publish()
         return {
             "file": committed.file,
             "bytes": committed.bytes,

@@ -84,6 +84,11 @@ class Storage:
         """Whether a read costs a request to another machine."""
         return self._remote
 
+    @property
+    def is_prompt(self) -> bool:
+        """Whether a publication takes about as long as a message to another process: nothing is sent or flushed."""
+        return not self._remote and not self._fsync
+
     def read(self, path: str, size: int | None = None) -> pa.Buffer:
         """The whole object; `file.missing` where there is none, `file.damaged` where the system cannot read it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lamina.store.materialization.materializer import Compacted
 from lamina.store.model import (
+    Accepted,
     Begin,
     Collected,
     CommitRequest,
@@ -21,6 +22,7 @@ from lamina.store.versions.chain import Segment
 from lamina.store.versions.checkpoint_state import CheckpointState
 
 __all__ = [
+    "Accepted",
     "Begin",
     "CheckpointState",
     "Collected",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +101,21 @@ class CommitRequest:
             {str(name): int(rows) for name, rows in (header.get("rows") or {}).items()},
             None if header.get("rewrite") is None else Part.from_json(header["rewrite"]),
         )
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A commit of which everything was received, and whose attempt has its final id.
+
+    Args:
+        attempt: the id that it was accepted as.
+        held_bytes: the size of the file that waits in memory for `publish`; 0 where it is durable already.
+        publish: makes it durable; to be called once, on any thread.
+    """
+
+    attempt: str
+    held_bytes: int
+    publish: Callable[[], Committed]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,18 @@ from lamina.store.collection.collector import Judged
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.materialization.materializer import Compacted, Merge, Progress
 from lamina.store.memory.budget import Share
-from lamina.store.model import Begin, Collected, CommitRequest, Committed, Feed, Load, StoreId, Version, VersionInfo
+from lamina.store.model import (
+    Accepted,
+    Begin,
+    Collected,
+    CommitRequest,
+    Committed,
+    Feed,
+    Load,
+    StoreId,
+    Version,
+    VersionInfo,
+)
 from lamina.store.versions.chain import Segment
 
 
@@ -63,6 +74,28 @@ class Store(Protocol):
         Raises:
             LaminaError: `store.state`, `state.base`, `state.superseded`, `storage.*`, `engine.protocol`.
         """
+
+    def accept(
+        self,
+        request: CommitRequest,
+        sections: Mapping[str, Iterable[pa.RecordBatch]],
+        share: Share | None = None,
+        *,
+        most_held: int,
+    ) -> Accepted:
+        """Receives an attempt that `begin` allotted, and gives it its final id.
+
+        Args:
+            sections: as in `commit`; consumed when it returns.
+            share: as in `commit`; given back when the file is durable.
+            most_held: a file of at most so many bytes waits for `publish`; a larger one is published while it arrives.
+        Raises:
+            LaminaError: as `commit`; what a file that waits may fail for is raised by its `publish`.
+        """
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether a publication takes about as long as a message between processes."""
 
     def load(self, version: Version, *, have: Version | None, read_only: bool, share: Share | None = None) -> Load:
         """Streams `version`, from empty or on top of the version that the caller has.

@@ -25,6 +25,7 @@ from lamina.store.materialization.materializer import Compacted, Materializer, M
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.model import (
+    Accepted,
     Begin,
     Collected,
     CommitRequest,
@@ -129,7 +130,21 @@ class VersionedStore:
     def commit(
         self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share | None = None
     ) -> Committed:
-        return self._commits.commit(request, sections, share or unbounded())
+        return self.accept(request, sections, share, most_held=0).publish()
+
+    def accept(
+        self,
+        request: CommitRequest,
+        sections: Mapping[str, Iterable[pa.RecordBatch]],
+        share: Share | None = None,
+        *,
+        most_held: int,
+    ) -> Accepted:
+        return self._commits.accept(request, sections, share or unbounded(), most_held)
+
+    @property
+    def is_prompt(self) -> bool:
+        return self._files.storage.is_prompt
 
     # Reading
 

@@ -193,10 +193,15 @@ class Data:
 
     def header(self) -> dict[str, Any]:
         """The next response's header; raises where it is an error, ConnectionError where there is none."""
+        return checked(self.raw_header())
+
+    def raw_header(self) -> dict[str, Any]:
+        """The next response's header, also where it is an error."""
         length = self._file.read(4)
         if len(length) < 4:
             raise ConnectionError("the engine closed the connection")
-        return checked(json.loads(self._file.read(struct.unpack("<I", length)[0])))
+        found: dict[str, Any] = json.loads(self._file.read(struct.unpack("<I", length)[0]))
+        return found
 
     def stream(self) -> list[pa.RecordBatch]:
         """The batches of a response; ConnectionError where its end mark is missing, which Arrow would not mind."""

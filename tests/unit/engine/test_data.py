@@ -54,7 +54,8 @@ def test_a_response_says_which_file_became_durable_and_how_large_it_is(engine: E
     store = Store(engine, url)
     begun = store.begin(0, None)
     answer = data.request(store.commit_header(1, begun, 3), [[entries(rows(3))]])
-    assert (store.directory / answer["file"]).stat().st_size == answer["bytes"]
+    durable = answer["durable"]
+    assert (store.directory / durable["file"]).stat().st_size == durable["bytes"]
 
 
 def test_large_values_and_many_batches_cross_in_both_directions(engine: Engine, data: Data, url: str) -> None:

@@ -182,7 +182,7 @@ def commit_and_hear(store: Store, data: Data, version: int, base: str | None) ->
     """The attempt that committed one row, and what its answer told of maintenance."""
     begun = store.begin(version - 1, base)
     answer = data.request(store.commit_header(version, begun, 1), [[entries([put(b"k", b"v")])]])
-    return begun["attempt"], answer["maintained"]
+    return begun["attempt"], answer["durable"]["maintained"]
 
 
 def test_neither_process_of_the_engine_imports_pandas_which_is_installed(

@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.memory.budget import Share
 from lamina.store.memory.commit_memory import CommitMemory
-from lamina.store.model import Begin, CommitRequest, Committed, StoreConf, Version
+from lamina.store.model import Accepted, Begin, CommitRequest, Committed, StoreConf, Version
 from lamina.store.restore.detours import advised
 from lamina.store.versions import chain
 from lamina.store.versions.checkpoint_state import CheckpointState
@@ -191,15 +192,13 @@ class Commits:
         older = known.manifest.lineage if known else ()
         return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
 
-    def commit(
-        self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share
-    ) -> Committed:
-        """Writes an attempt that `begin` allotted; returns when its file is durable.
+    def accept(
+        self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share, most_held: int
+    ) -> Accepted:
+        """See `Store.accept`. The final id of an attempt with a file of its own is the one that it was begun with.
 
         Args:
             sections: `increment`, and `snapshot` or `rewrite` where `begin` asked for it; consumed in their order.
-        Raises:
-            LaminaError: `store.state`, `state.base`, `state.superseded`, `storage.*`, `engine.protocol`.
         """
         started = self._clock.monotonic()
         begun = self._begun_as(request)
@@ -207,7 +206,6 @@ class Commits:
             raise LaminaError.from_kind("state.base", f"attempt {request.attempt} has no base and brings no snapshot")
         if SNAPSHOT not in sections:
             _check_rewrite(request, begun, REWRITE in sections)
-        self._refuse_if_superseded(request)
         older: Sequence[Reference] = ()
         if begun.base and SNAPSHOT not in sections:
             older = chain.carried(self._segments.applied(begun.base, self._young), request.rewrite)
@@ -226,27 +224,43 @@ class Commits:
             written.append(self._new_manifest(request, begun, stored, header_crc, older))
             return written[0].to_json()
 
-        memory = CommitMemory(share, remote=self._files.storage.remote, rows=max(request.rows.values(), default=0))
+        gathers = most_held > 0 or self._files.storage.remote
+        memory = CommitMemory(share, gathers=gathers, rows=max(request.rows.values(), default=0))
+        chunks = memory.written(writer.chunks(memory.received(sections), manifest_of))
+
+        def publish() -> Committed:
+            try:
+                # right before it: a commit may have waited since it was accepted
+                self._refuse_if_superseded(request)
+                self._files.publish_commit(request.attempt, itertools.chain(held, chunks))
+            except LaminaError as error:
+                # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look
+                # decides, unless what there is to see may not last
+                lost_answer = error.kind == "storage.failed" and not isinstance(error.__cause__, NotDurable)
+                if not lost_answer or not written or not self._is_there(written[0], writer.size):
+                    raise
+            finally:
+                held.clear()
+                share.close()
+            if SNAPSHOT not in sections:
+                self._verify_base(request, begun)
+            self._verify_adopted(written[0], begun.base)
+            with self._lock:
+                self._begun.pop(request.attempt, None)
+            location = self._files.locator.of(request.attempt)
+            self._versions.remember(Opened(written[0], location, writer.size))
+            return Committed(location.name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
+
+        held: list[Any] = []
         try:
-            self._files.publish_commit(
-                request.attempt, memory.written(writer.chunks(memory.received(sections), manifest_of))
-            )
-        except LaminaError as error:
-            # a storage may fail after it did what it was asked for: the name is the attempt's alone, so a look decides,
-            # unless what there is to see may not last
-            lost_answer = error.kind == "storage.failed" and not isinstance(error.__cause__, NotDurable)
-            if not lost_answer or not written or not self._is_there(written[0], writer.size):
-                raise
-        finally:
+            whole = most_held > 0 and _gather(chunks, most_held, held)
+        except BaseException:
             share.close()
-        if SNAPSHOT not in sections:
-            self._verify_base(request, begun)
-        self._verify_adopted(written[0], begun.base)
-        with self._lock:
-            self._begun.pop(request.attempt, None)
-        location = self._files.locator.of(request.attempt)
-        self._versions.remember(Opened(written[0], location, writer.size))
-        return Committed(location.name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
+            raise
+        if whole:
+            return Accepted(request.attempt, writer.size, publish)
+        committed = publish()
+        return Accepted(request.attempt, 0, lambda: committed)
 
     def _verify_base(self, request: CommitRequest, begun: _Begun) -> None:
         """The look for the base's file that was begun with the attempt."""
@@ -348,6 +362,18 @@ class Commits:
         if self._checkpoint.epoch is None:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
         return self._checkpoint.epoch
+
+
+def _gather(chunks: Iterator[Any], most: int, held: list[Any]) -> bool:
+    """Puts chunks into `held` until there are no more, or more than `most` bytes; whether there are no more."""
+    size = 0
+    while size <= most:
+        chunk = next(chunks, None)
+        if chunk is None:
+            return True
+        held.append(chunk)
+        size += len(chunk)
+    return False
 
 
 def _check_rewrite(request: CommitRequest, begun: _Begun, brought: bool) -> None:

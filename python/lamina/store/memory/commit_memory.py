@@ -34,13 +34,13 @@ class CommitMemory:
     """What one commit takes of `share`.
 
     Args:
-        remote: whether the storage gathers what is written.
+        gathers: whether what is written is gathered in memory: until it is published, or by the storage.
         rows: how many rows of one section are announced.
     """
 
-    def __init__(self, share: Share, *, remote: bool, rows: int) -> None:
+    def __init__(self, share: Share, *, gathers: bool, rows: int) -> None:
         self._share = share
-        self._remote = remote
+        self._gathers = gathers
         self._batch_bytes = min(_FIRST_BATCH_BYTES, rows * _ROW_BYTES)
         self._guessed = True
         self._batches = 0
@@ -75,7 +75,7 @@ class CommitMemory:
 
     def _hold(self, batches: int) -> None:
         self._batches = batches
-        upload = min(_UPLOAD_BYTES, _COPIES * self._written) if self._remote else 0
+        upload = min(_UPLOAD_BYTES, _COPIES * self._written) if self._gathers else 0
         size = -(-(batches * self._batch_bytes + upload) // _STEP_BYTES) * _STEP_BYTES
         held = self._share.held
         if size > max(held, _FREE_BYTES):

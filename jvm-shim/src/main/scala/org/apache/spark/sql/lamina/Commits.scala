@@ -31,8 +31,8 @@ final case class Draft(
 final case class Outcome(info: StateStoreCheckpointInfo, metrics: StateStoreMetrics)
 
 /**
- * Commits of one store: the change set goes to the engine once, the table moves on, and the answer is waited for where
- * the durability level says.
+ * Commits of one store: the change set goes to the engine once, and the table moves on when it is accepted, under the id
+ * that the engine gives it then. Its being durable is waited for where the durability level says.
  */
 final class Commits(
     id: StateStoreId,
@@ -46,7 +46,7 @@ final class Commits(
   /** Under format v2 Spark names each version by attempt, so a version may be the attempt of an older one. */
   private val namesAttempts = storeConf.enableStateStoreCheckpointIds
 
-  /** The lock of the table is held before and after the change set is sent and waited for, and not meanwhile. */
+  /** The lock of the table is held before and after the change set is sent and accepted, and not meanwhile. */
   def commit(store: LaminaStateStore): Unit = {
     val live = store.live
     live.synchronized {
@@ -119,7 +119,7 @@ final class Commits(
     val sections = Seq(increment) ++ (if (whole) Some(snapshot) else rewrite)
     val header = () => describe(store, draft, begun, base, whole, summary)
     val answer = engine.commit(begun, header, sections)
-    val next = Position(store.version + 1, begun.attempt, live.working)
+    val next = Position(store.version + 1, answer.attempt, live.working)
     if (draft.forceSnapshot) counters.add(Metrics.ForcedSnapshots, 1)
     summary.foreach { changed =>
       counters.add(Metrics.ChangedRows, changed.rows)
@@ -127,12 +127,11 @@ final class Commits(
     }
     val task = TaskContext.get()
     val waits = task == null || begun.handle.settings.get(Commits.DurabilityKey).contains("store")
-    if (waits) {
+    if (waits || answer.isDone) {
       // The transaction stays open until the file is durable: a failure leaves it to be aborted.
-      val sent = System.nanoTime()
-      onDurable(answer.await(), (System.nanoTime() - sent) / 1000000L)
-      Sent(begun.attempt, Some(next), None)
-    } else Sent(begun.attempt, Some(next), Some(new DurableCommit(live, begun.attempt, answer, onDurable)))
+      onDurable(answer.await(), (System.nanoTime() - answer.sentNanos) / 1000000L)
+      Sent(answer.attempt, Some(next), None)
+    } else Sent(answer.attempt, Some(next), Some(new DurableCommit(live, answer, onDurable)))
   }
 
   private def describe(
@@ -180,7 +179,7 @@ final class Commits(
 object Commits {
 
   /**
-   * A change set that was sent.
+   * A change set that was accepted.
    *
    * @param attempt what the next version is called
    * @param next what the table holds then; none where nothing changed

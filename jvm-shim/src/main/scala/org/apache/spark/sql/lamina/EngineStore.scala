@@ -208,9 +208,18 @@ class EngineStore(
 
   private def request[A](readOnly: Boolean)(send: EngineHandle => A): A = send(handle(readOnly))
 
-  /** Sends a commit. The header is asked for when the first section was collected, or its first batch is full. */
-  def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): CommitAnswer =
-    begun.handle.engine.commit(() => ("handle" -> JInt(begun.handle.number)) ~ header(), sections)
+  /**
+   * Sends a commit; returns when it is accepted. The header is asked for when the first section was collected, or its
+   * first batch is full.
+   */
+  def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): CommitAnswer = {
+    val task = TaskContext.get()
+    begun.handle.engine.commit(
+      () => ("handle" -> JInt(begun.handle.number)) ~ header(),
+      sections,
+      () => task != null && task.isInterrupted()
+    )
+  }
 
   /** Queues compaction and collection, if the store is open in a living engine for writing. */
   def maintain(): Unit = Option(current).filter(opened => opened.isCurrent && !opened.readOnly)

@@ -10,13 +10,12 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.wire.CommitAnswer
 
 /**
- * A commit whose change set was sent and whose file is not known to be durable yet.
+ * A commit that was accepted and whose file is not known to be durable yet.
  *
  * Whoever needs to know settles it: the end of the task, the next open of the store, the closing of the provider. The
  * first to do so waits; the others get the same outcome. A commit that failed takes the table back to its base.
  */
-final class DurableCommit(live: LiveTable, content: String, answer: CommitAnswer, onDurable: (JValue, Long) => Unit) {
-  private val sentNanos = System.nanoTime()
+final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JValue, Long) => Unit) {
   private var settled = false
   private var failure: Throwable = _
 
@@ -41,14 +40,14 @@ final class DurableCommit(live: LiveTable, content: String, answer: CommitAnswer
   private def finish(outcome: Either[Throwable, JValue]): Throwable = synchronized {
     if (!settled) {
       outcome match {
-        case Right(durable) => onDurable(durable, (System.nanoTime() - sentNanos) / 1000000L)
+        case Right(durable) => onDurable(durable, (System.nanoTime() - answer.sentNanos) / 1000000L)
         case Left(error) => failure = error
       }
       settled = true
       live.synchronized {
         if (live.pending eq this) live.pending = null
         // A table that cannot go back is empty then, and is loaded when it is opened.
-        try if (failure != null) live.rollBack(content)
+        try if (failure != null) live.rollBack(answer.attempt)
         catch { case error: Throwable => failure.addSuppressed(error) }
         live.rest()
         live.notifyAll()
@@ -59,9 +58,9 @@ final class DurableCommit(live: LiveTable, content: String, answer: CommitAnswer
 }
 
 /**
- * Durability level `task`: the commits of a task's stores are sent one after the other and become durable together; the
- * task ends when all of them are. A commit that fails fails the task, which Spark then tries again from the same
- * version.
+ * Durability level `task`: the commits of a task's stores are accepted one after the other and become durable
+ * together; the task ends when all of them are. A commit that fails fails the task, which Spark then tries again from
+ * the same version.
  */
 object TaskDurability extends Logging {
   private val waiting = mutable.HashMap.empty[Long, mutable.ArrayBuffer[DurableCommit]]

@@ -7,6 +7,7 @@ import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.{TaskContext, TaskContextImpl}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
+import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** A storage that hangs holds up its own store alone, and no task that is killed. */
 class StalledStorageSuite extends ProviderFixture {
@@ -210,6 +211,34 @@ class StalledStorageSuite extends ProviderFixture {
     assert(asTask(task)(contents(next.getStore(1, base))) == Map(1L -> 1))
     task.markTaskCompleted(None)
     next.close()
+  }
+
+  test("an engine that is killed between acceptance and upload fails the task, and its next attempt loses nothing") {
+    val id = heldId()
+    val provider = provideHeld(id)
+    val base = commit(provider, 0, None)(put(_, 1L -> 1))
+    val task = TaskContext.empty()
+    val uploads = new Uploads("0")
+    HeldFileSystem.uploads = Some(uploads)
+    try {
+      val store = asTask(task)(provider.getStore(1, base).asInstanceOf[LaminaStateStore])
+      asTask(task) { put(store, 2L -> 2); store.commit() }
+      assert(uploads.allArrived())
+      val process = ProcessHandle.of(provider.held.handle(readOnly = true).engine.pid).get
+      process.destroyForcibly()
+      val failure = Try(asTask(task)(task.markTaskCompleted(None))).failed.get
+      assert(Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).exists {
+        case ours: LaminaError => ours.kind == LaminaError.EngineLost
+        case other => other.getMessage.contains(LaminaError.EngineLost)
+      })
+      assert(store.live.synchronized(store.live.at.content) == base.get)
+    } finally {
+      uploads.release("0")
+      HeldFileSystem.uploads = None
+    }
+    val again = commit(provider, 1, base)(put(_, 2L -> 3))
+    assert(restored(id, 2, again) == Map(1L -> 1, 2L -> 3))
+    provider.close()
   }
 
   test(

@@ -11,8 +11,8 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 /**
  * At most `limit` data connections; who wants one more waits.
  *
- * A sent commit keeps its connection until its answer was read, which does not depend on anybody who waits here: tasks
- * with several stores never wait for one another's connections.
+ * A request keeps its connection until its answer was read, which does not depend on anybody who waits here: tasks with
+ * several stores never wait for one another's connections.
  *
  * Invariant: `open` counts idle connections, borrowed ones, and those being opened.
  */
@@ -92,14 +92,17 @@ private[wire] final class ConnectionPool(limit: Int, connect: Deadline => Connec
     if (!keeps) connection.close()
   }
 
+  /** Lets go of a connection that carries no further requests, and is its user's to close. */
+  def release(connection: Connection): Unit = locked {
+    borrowed -= connection
+    open -= 1
+    freed.signal()
+  }
+
   /** Closes a connection on which no further request can follow. */
   def discard(connection: Connection): Unit = {
     connection.close()
-    locked {
-      borrowed -= connection
-      open -= 1
-      freed.signal()
-    }
+    release(connection)
   }
 
   /** Connections open now, and those of them in use. */

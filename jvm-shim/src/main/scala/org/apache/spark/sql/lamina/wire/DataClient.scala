@@ -2,11 +2,12 @@ package org.apache.spark.sql.lamina.wire
 
 import java.io.IOException
 import java.nio.file.Path
-import java.util.concurrent.{Executors, RejectedExecutionException}
+import java.util.concurrent.{CompletableFuture, Executors, RejectedExecutionException}
 import java.util.concurrent.atomic.AtomicLong
+import java.util.concurrent.locks.ReentrantLock
 
 import org.json4s.{JArray, JObject, JValue}
-import org.json4s.JsonAST.JString
+import org.json4s.JsonAST.{JNothing, JString}
 
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.EntrySink
@@ -25,21 +26,69 @@ private[wire] final class DataClient(
 
   private val timer = new DeadlineTimer(s"$name-deadlines")
   private val pool = new ConnectionPool(settings.connections, connect)
-  private val answers = Executors.newCachedThreadPool(DaemonThreads(s"$name-answers"))
+  private val cancels = Executors.newCachedThreadPool(DaemonThreads(s"$name-cancels"))
+  private val opening = new ReentrantLock
+  @volatile private var outcomes: OutcomeStream = _
   private val writers = new Reuse[ChangeWriter](MaxIdleBytes, () => new ChangeWriter)
   private val readers = new Reuse[EntryReader](MaxIdleBytes, () => new EntryReader)
 
   /**
    * Sends a commit. Each section is collected once. `header` is asked for once too, when the first section was collected,
    * so that the header may say what that amounted to; of one that does not fit into a batch, when the first batch is full.
+   * Returns when the engine has accepted it.
    */
-  def commit(header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
+  def commit(
+      header: () => JObject,
+      sections: Seq[(String, EntrySink => Unit)],
+      nobodyWaits: () => Boolean
+  ): PendingCommit = {
+    val stream = openOutcomes()
+    val (exchange, expected) = sent(header, sections, stream)
+    val sentNanos = System.nanoTime()
+    val (attempt, durable) =
+      try {
+        val answer = exchange.readAnswer(nobodyWaits)
+        (accepted(answer), if (answer \ "durable" == JNothing) None else Some(answer))
+      } catch {
+        case error: Throwable =>
+          stream.forget(exchange.id)
+          throw exchange.failed(error)
+      }
+    exchange.done()
+    durable match {
+      case Some(answer) =>
+        stream.forget(exchange.id)
+        val known = CompletableFuture.completedFuture[OutcomeStream.Outcome](Right(answer))
+        new PendingCommit(exchange.id, attempt, sentNanos, known, cancelRequest)
+      case None =>
+        val disarm = timer.at(exchange.patience) {
+          stream.forget(exchange.id)
+          if (expected.complete(Left(exchange.deadlineError))) cancelLater(exchange.id)
+        }
+        expected.whenComplete((_, _) => disarm())
+        new PendingCommit(exchange.id, attempt, sentNanos, expected, cancelRequest)
+    }
+  }
+
+  private def accepted(answer: JValue): String = answer \ "accepted" match {
+    case JString(attempt) => attempt
+    case _ => throw new LaminaError(LaminaError.EngineProtocol, "a commit was answered without its attempt's id")
+  }
+
+  /** Sends a commit whose outcome `stream` is to expect. */
+  private def sent(
+      header: () => JObject,
+      sections: Seq[(String, EntrySink => Unit)],
+      stream: OutcomeStream
+  ): (Exchange, CompletableFuture[OutcomeStream.Outcome]) =
     writers.use { writer =>
       val names = "sections" -> JArray(sections.iterator.map { case (section, _) => JString(section) }.toList)
       var exchange: Exchange = null
+      var outcome: CompletableFuture[OutcomeStream.Outcome] = null
       def begin(): Connection = {
         val json = Protocol.merged(header(), names)
         exchange = open("commit")
+        outcome = stream.expect(exchange.id)
         exchange.addHeader(json)
         exchange.connection
       }
@@ -50,10 +99,34 @@ private[wire] final class DataClient(
           writer.finish(if (exchange == null) begin() else exchange.connection)
         }
         exchange.connection.flush()
-      } catch { case error: Throwable => throw (if (exchange == null) error else exchange.failedSending(error)) }
-      try new PendingCommit(exchange, answers, cancelRequest)
-      catch { case error: Throwable => throw exchange.failed(error) } // no thread to read the answer
+      } catch {
+        case error: Throwable =>
+          if (exchange == null) throw error
+          stream.forget(exchange.id)
+          throw exchange.failedSending(error)
+      }
+      (exchange, outcome)
     }
+
+  /** The stream of outcomes, opened before the first commit; its connection is none of the pool's from then on. */
+  private def openOutcomes(): OutcomeStream = {
+    // a task that is killed does not wait for the connection that another one waits for
+    opening.lockInterruptibly()
+    try {
+      if (outcomes == null || !outcomes.isOpen) outcomes = openedOutcomes()
+      outcomes
+    } finally opening.unlock()
+  }
+
+  private def openedOutcomes(): OutcomeStream = {
+    val exchange = open("outcomes")
+    try {
+      exchange.addHeader(JObject())
+      exchange.connection.flush()
+      exchange.readAnswer()
+    } catch { case error: Throwable => throw exchange.failed(error) }
+    new OutcomeStream(s"$name-outcomes", exchange.detached(), lostReason)
+  }
 
   def load(header: JObject)(onHeader: JValue => Unit)(sink: EntrySink): Unit = {
     val op = header \ "op" match {
@@ -107,7 +180,7 @@ private[wire] final class DataClient(
 
   /** On another thread: the caller may have been killed, and the engine may be slow to answer. */
   private def cancelLater(request: Long): Unit =
-    try answers.execute(() => DaemonThreads.guarded("The end of a request")(cancelRequest(request)))
+    try cancels.execute(() => DaemonThreads.guarded("The end of a request")(cancelRequest(request)))
     catch { case _: RejectedExecutionException => () } // the engine has ended
 
   private def interrupted(op: String, cause: Throwable): LaminaError =
@@ -131,13 +204,20 @@ private[wire] final class DataClient(
     }
   }
 
-  /** Connections open now, and those of them in use. */
+  /** Connections open now, and those of them in use; without the stream of outcomes. */
   def connections: (Int, Int) = pool.counts
+
+  /** Commits that were accepted, or are being sent, and whose outcome is not known. */
+  def pendingCommits: Int = Option(outcomes).fold(0)(_.size)
 
   /** Fails all requests, those that are under way and later ones. */
   def close(): Unit = {
+    // whoever opens the stream fails from now on
     pool.close()
-    answers.shutdown()
+    opening.lock()
+    try Option(outcomes).foreach(_.close())
+    finally opening.unlock()
+    cancels.shutdown()
     timer.close()
     writers.close()
     readers.close()

@@ -2,6 +2,8 @@ package org.apache.spark.sql.lamina.wire
 
 import java.util.concurrent.{RejectedExecutionException, ScheduledThreadPoolExecutor, TimeUnit}
 
+import scala.collection.mutable
+
 import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** A moment by which a request has to be answered. */
@@ -23,9 +25,34 @@ private[wire] object Deadline {
 
 /** Calls back when deadlines pass: one daemon thread for all requests of an engine. */
 private[wire] final class DeadlineTimer(name: String) {
+  import DeadlineTimer.Waiting
+
   private val timer = new ScheduledThreadPoolExecutor(1, DaemonThreads(name))
+  private val watched = mutable.Set.empty[Waiting]
+  private var isWatching = false
   timer.setRemoveOnCancelPolicy(true)
   timer.setExecuteExistingDelayedTasksAfterShutdownPolicy(false)
+
+  /** Looks again and again, while `wait` runs, whether anybody still waits; runs `action` once nobody does. */
+  def watching[A](isGivenUp: () => Boolean)(action: => Unit)(wait: => A): A = {
+    val waiting = new Waiting(isGivenUp, () => action)
+    synchronized {
+      watched += waiting
+      if (!isWatching) watch()
+    }
+    try wait
+    finally synchronized { watched -= waiting; () }
+  }
+
+  /** One look at all of them, and the next while there are any. */
+  private def watch(): Unit = {
+    isWatching = true
+    at(Deadline.in(DeadlineTimer.WatchMs)) {
+      try synchronized(watched.toSeq).filter(_.isGivenUp()).foreach(_.action())
+      finally synchronized { if (watched.isEmpty) isWatching = false else watch() }
+    }
+    ()
+  }
 
   /** Runs `action` when `deadline` passes, unless the returned function is called before, or the timer is closed. */
   def at(deadline: Deadline)(action: => Unit): () => Unit =
@@ -42,4 +69,10 @@ private[wire] final class DeadlineTimer(name: String) {
     }
 
   def close(): Unit = { timer.shutdownNow(); () }
+}
+
+private[wire] object DeadlineTimer {
+  private val WatchMs = 100L
+
+  private final class Waiting(val isGivenUp: () => Boolean, val action: () => Unit)
 }

@@ -47,8 +47,11 @@ final class Engine private (
   /** Bytes that the buffers of all engines of this JVM hold now. */
   def bufferBytes: Long = DirectBuffer.totalBytes
 
-  /** Data connections open now, and those of them in use. */
+  /** Data connections open now, and those of them in use; without the stream of outcomes. */
   def connections: (Int, Int) = data.connections
+
+  /** Commits whose outcome is not known. */
+  def pendingCommits: Int = data.pendingCommits
 
   /**
    * Calls a control method.
@@ -68,7 +71,7 @@ final class Engine private (
     }
 
   /**
-   * Sends a commit; returns when everything is sent.
+   * Sends a commit; returns when the engine has accepted it, which is late where it is published while it arrives.
    *
    * @param header `handle`, `attempt` and so on; id, op, sections and deadline are filled in
    * @param sections by name, what puts its entries into a sink; may be called twice and must give the same again
@@ -76,9 +79,16 @@ final class Engine private (
   def commit(header: JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
     commit(() => header, sections)
 
-  /** As above, with a header that is made after the first section was run. */
-  def commit(header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
-    data.commit(header, sections)
+  /**
+   * As above, with a header that is made after the first section was run.
+   *
+   * @param nobodyWaits looked at again and again: whether the commit is given up before it is accepted
+   */
+  def commit(
+      header: () => JObject,
+      sections: Seq[(String, EntrySink => Unit)],
+      nobodyWaits: () => Boolean = () => false
+  ): PendingCommit = data.commit(header, sections, nobodyWaits)
 
   /**
    * Reads a version.

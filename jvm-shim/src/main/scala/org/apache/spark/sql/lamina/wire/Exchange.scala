@@ -12,7 +12,7 @@ import org.apache.spark.sql.lamina.errors.LaminaError
 /**
  * One request on its connection, from the first byte to the last of its answer, and what became of it.
  *
- * Ends by exactly one of `done` and `failed`, which give the connection back. The engine watches the deadline as well
+ * Ends by exactly one of `done`, `detached` and `failed`, which give the connection back. The engine watches the deadline as well
  * and answers when it passes; this side waits a little longer, then closes the connection.
  *
  * @param giveUp tells the engine that nobody waits for a request any more; waits for nothing
@@ -32,13 +32,13 @@ private[wire] final class Exchange(
     paced: Boolean
 ) {
   private var isRefused = false
+  @volatile private var isGivenUp = false
 
   connection.begin(id)
-  private val patience = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
-  private val disarm = if (paced) () => () else timer.at(patience)(connection.expire(id))
 
-  /** How long anybody may wait for the answer. */
-  def waitMs: Long = patience.remainingMs + Exchange.GraceMs
+  /** When this side gives up: the engine's own answer comes before. */
+  val patience: Deadline = Deadline.in(deadline.remainingMs + Exchange.GraceMs)
+  private val disarm = if (paced) () => () else timer.at(patience)(connection.expire(id))
 
   /** Takes the request's header for sending; `flush` of the connection sends it. */
   def addHeader(header: JObject): Unit = {
@@ -59,6 +59,10 @@ private[wire] final class Exchange(
       try read
       finally stop()
     }
+
+  /** As below, for a thread that stops waiting once `nobodyWaits`, which is looked at again and again. */
+  def readAnswer(nobodyWaits: () => Boolean): JValue =
+    timer.watching(nobodyWaits) { isGivenUp = true; connection.expire(id) } { readAnswer() }
 
   /** The header of the answer, if it says ok. */
   def readAnswer(): JValue = {
@@ -82,6 +86,14 @@ private[wire] final class Exchange(
     disarm()
     connection.end()
     pool.give(connection)
+  }
+
+  /** As `done`, for a connection that carries no further requests and is the caller's from now on. */
+  def detached(): Connection = {
+    disarm()
+    connection.end()
+    pool.release(connection)
+    connection
   }
 
   /**
@@ -119,9 +131,9 @@ private[wire] final class Exchange(
     case interruption: IOException if Connection.isInterruption(interruption) =>
       giveUp(id)
       interruptedError(interruption)
-    case _: IOException if connection.hasExpired =>
+    case broken: IOException if connection.hasExpired =>
       giveUp(id)
-      deadlineError
+      if (isGivenUp) interruptedError(broken) else deadlineError
     case broken: IOException =>
       lostReason() match {
         case Some(reason) =>
@@ -141,7 +153,7 @@ private[wire] final class Exchange(
   def interruptedError(cause: Throwable): LaminaError =
     new LaminaError(
       LaminaError.EngineCancelled,
-      s"$op request $id was given up, because its thread was interrupted",
+      s"$op request $id was given up, because its thread was interrupted, or its task killed",
       cause
     )
 }

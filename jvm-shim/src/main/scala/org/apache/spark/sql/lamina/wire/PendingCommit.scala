@@ -1,17 +1,26 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.util.concurrent.{CompletableFuture, Executor, RejectedExecutionException, TimeUnit, TimeoutException}
+import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
 
 import org.json4s.JValue
 
-/** What becomes of a commit of which everything was sent. */
+/** A commit that the engine has accepted, and what becomes of it. */
 trait CommitAnswer {
 
+  /** The id that the attempt was accepted as: its final one, whatever it was begun as. */
+  def attempt: String
+
+  /** When everything was sent, by `System.nanoTime`. */
+  def sentNanos: Long
+
+  /** Whether the outcome is known; then `await` does not wait. */
+  def isDone: Boolean
+
   /**
-   * Waits until the commit is durable and returns the engine's answer; may be called again.
+   * Waits until the commit is durable and returns what the engine says of it; may be called again.
    *
    * @param isGivenUp looked at again and again: whether nobody waits any more
-   * @throws errors.LaminaError what the engine answered, or `engine.lost`, `engine.deadline`
+   * @throws errors.LaminaError why it is not durable, or `engine.lost`, `engine.deadline`
    * @throws InterruptedException if this thread is interrupted, or `isGivenUp`; the commit goes on
    */
   def await(isGivenUp: () => Boolean = () => false): JValue
@@ -21,57 +30,44 @@ trait CommitAnswer {
 }
 
 /**
- * A commit of which everything was sent and whose answer is due when it is durable.
+ * A commit that was accepted. Its outcome came with the acceptance, or comes by the stream of outcomes: no thread waits
+ * for it unless somebody asks.
  *
- * A thread of its own reads the answer: nobody may ever ask for it, and a thread that is interrupted closes the
- * connection on which it waits. An error that says that the engine was lost, or that the deadline passed, leaves open
- * whether the attempt was published; its id tells.
+ * An error that says that the engine was lost, or that the deadline passed, leaves open whether the attempt was published;
+ * its id tells.
+ *
+ * @param requestId of the request on the wire
  */
-final class PendingCommit private[wire] (exchange: Exchange, readers: Executor, cancelRequest: Long => Unit)
-    extends CommitAnswer {
-  private val result = new CompletableFuture[Either[Throwable, JValue]]
+final class PendingCommit private[wire] (
+    val requestId: Long,
+    override val attempt: String,
+    override val sentNanos: Long,
+    outcome: CompletableFuture[OutcomeStream.Outcome],
+    cancelRequest: Long => Unit
+) extends CommitAnswer {
 
-  try readers.execute(() => receive())
-  catch { case _: RejectedExecutionException => receive() } // the engine has ended, so this waits for nothing
-
-  /** Id of the request on the wire. */
-  def requestId: Long = exchange.id
-
-  /** Whether the answer has been read; then `await` does not wait. */
-  def isDone: Boolean = result.isDone
+  override def isDone: Boolean = outcome.isDone
 
   override def await(isGivenUp: () => Boolean): JValue = {
-    var outcome: Either[Throwable, JValue] = null
-    val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(exchange.waitMs)
-    while (outcome == null) {
+    var known: OutcomeStream.Outcome = null
+    while (known == null) {
       if (!isDone && isGivenUp()) throw new InterruptedException("nobody waits for the commit any more")
-      try outcome = result.get(PendingCommit.PollMs, TimeUnit.MILLISECONDS)
-      catch { case _: TimeoutException => if (System.nanoTime() > deadline) outcome = Left(exchange.deadlineError) }
+      try known = outcome.get(PendingCommit.PollMs, TimeUnit.MILLISECONDS)
+      catch { case _: TimeoutException => () }
     }
-    outcome match {
-      case Right(json) => json
+    known match {
+      case Right(json) => json \ "durable"
       case Left(error) => throw error
     }
   }
 
   override def whenDone(action: () => Unit): Unit = {
-    result.whenComplete((_, _) => DaemonThreads.guarded("What follows a commit")(action()))
+    outcome.whenComplete((_, _) => DaemonThreads.guarded("What follows a commit")(action()))
     ()
   }
 
   /** Asks the engine to give up. `await` then tells how it ended: the commit may have become durable before. */
   def cancel(): Unit = if (!isDone) cancelRequest(requestId)
-
-  private def receive(): Unit = {
-    val answer =
-      try {
-        val json = exchange.readAnswer()
-        exchange.done()
-        Right(json)
-      } catch { case error: Throwable => Left(exchange.failed(error)) }
-    result.complete(answer)
-    ()
-  }
 }
 
 private object PendingCommit {

@@ -43,6 +43,8 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
     f"L1.$version.1.o.-.$attempts%032x"
   }
 
+  def isDurable(attempt: String): Boolean = synchronized(files.contains(attempt))
+
   /** What an attempt published; nothing for the empty store. */
   def file(attempt: Option[String]): Published = synchronized {
     attempt.fold(Published(None, ColumnFamilies.Empty, Nil, Map.empty)) { attempt =>
@@ -56,11 +58,17 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
     Option(line.indexOf(have)).filter(_ > 0).map(line.take(_).reverse)
   }
 
-  /** The answer to a commit, which another thread gives. */
-  def upload(attempt: String, published: Published): CommitAnswer = synchronized {
-    val upload = new Upload(attempt, published)
-    uploads += upload
-    upload
+  /** Accepts a commit, under an id of its own. It is durable at once, or another thread gives its outcome. */
+  def accept(version: Long, published: Published): CommitAnswer = {
+    val isPrompt = threads.oneIn(4)
+    synchronized {
+      val upload = new Upload(newAttempt(version), published)
+      if (isPrompt) {
+        files(upload.attempt) = published
+        upload.end(Right(JObject()))
+      } else uploads += upload
+      upload
+    }
   }
 
   def isIdle: Boolean = synchronized(uploads.isEmpty)
@@ -76,8 +84,9 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
     upload.end(if (fails) Left(Fault(s"the upload of ${upload.attempt}")) else Right(JObject()))
   }
 
-  private final class Upload(val attempt: String, val published: Published) extends CommitAnswer {
+  private final class Upload(override val attempt: String, val published: Published) extends CommitAnswer {
     @volatile private var result: Either[Throwable, JValue] = _
+    override val sentNanos: Long = threads.nanoTime()
     private var actions = Seq.empty[() => Unit]
 
     def end(outcome: Either[Throwable, JValue]): Unit = {
@@ -87,6 +96,8 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
       }
       due.foreach(_())
     }
+
+    override def isDone: Boolean = result != null
 
     override def await(isGivenUp: () => Boolean): JValue = {
       threads.awaitTrue(s"waits for the upload of $attempt")(result != null || isGivenUp())
@@ -208,7 +219,7 @@ private[lamina] final class ModelEngine(
       if (whole.toMap != rows || whole.size != rows.size)
         throw new Violation(Rules.SendsWhatChanged, s"${begun.attempt}: its snapshot is not its base with its changes")
     }
-    storage.upload(begun.attempt, Published(base, families, sent("increment"), rows))
+    storage.accept(begun.attempt.split('.')(1).toLong, Published(base, families, sent("increment"), rows))
   }
 
   override def maintain(): Unit = ()

@@ -77,6 +77,7 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
     if (failure.isEmpty && isDurable && !context.isInterrupted()) committed.foreach { case (version, attempt) =>
       if (attempt.exists(model.isFailed))
         throw new Violation(Rules.FailedIsInvisible, s"a task ended well with $attempt")
+      if (!attempt.forall(model.isDurable)) throw new Violation(Rules.EndsDurable, s"$attempt")
       model.confirm(version, attempt)
     }
   }

@@ -5,6 +5,7 @@ private[lamina] object Rules {
   val ReadsItsVersion = "an open that is not stale reads exactly the rows of its version"
   val KeepsBytes = "rows that were handed out in place keep their bytes as long as their task lives"
   val FailedIsInvisible = "a commit whose publication failed is not visible"
+  val EndsDurable = "a task ends well when its commits are durable, under the ids that they were accepted as"
   val OneWriter = "there is one writer, and its table is in use"
   val KeepsTransaction = "a writer whose task lives keeps its transaction"
   val ReadsOn = "a task that reads on what it has committed is not cut off"

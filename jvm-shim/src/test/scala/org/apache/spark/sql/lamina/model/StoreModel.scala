@@ -180,6 +180,8 @@ private[lamina] final class StoreModel(
 
   def isFailed(attempt: String): Boolean = storage.failed(attempt)
 
+  def isDurable(attempt: String): Boolean = storage.isDurable(attempt)
+
   // ---- rules
 
   def checkLocks(): Unit = synchronized(tables.toSeq).foreach { table =>

@@ -15,10 +15,10 @@ class DurableCommitSuite extends EngineFixture {
     val pool = new PagePool(64L << 20)
     val live = new LiveTable(pool)
     val pending = engine.commit(header ~ ("peer" -> peer), Seq("increment" -> Entry.fill(one) _))
-    val commit = new DurableCommit(live, "a", pending, (_, _) => ())
+    val commit = new DurableCommit(live, pending, (_, _) => ())
     live.synchronized {
       live.begin(new Open(null, writes = true))
-      live.advance(Position.Start.copy(version = 1, content = "a"))
+      live.advance(Position.Start.copy(version = 1, content = pending.attempt))
       live.pending = commit
     }
     (live, commit, pending)
@@ -29,7 +29,7 @@ class DurableCommitSuite extends EngineFixture {
   test("a commit that is durable keeps the table where it is") {
     val (live, commit, _) = sent(Engine.get(peer.settings()), "")
     assert(commit.settle() == null)
-    assert(content(live) == ((true, "a")))
+    assert(content(live) == ((true, "a-accepted")))
   }
 
   test("a commit that failed takes the table back, for everybody who asks") {
@@ -49,7 +49,7 @@ class DurableCommitSuite extends EngineFixture {
     waiter.interrupt()
     waiter.join(Patience.toMillis)
     assert(outcome.isInstanceOf[InterruptedException])
-    assert(content(live) == ((false, "a")))
+    assert(content(live) == ((false, "a-accepted")))
     pending.cancel()
     eventually(timeout(Patience))(assert(content(live) == ((true, Position.Start.content))))
   }

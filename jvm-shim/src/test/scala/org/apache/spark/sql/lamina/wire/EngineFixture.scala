@@ -58,13 +58,15 @@ private[wire] abstract class EngineFixture extends AnyFunSuite with BeforeAndAft
 
   /** Threads of engines, after a moment for those that are about to end. */
   protected def engineThreads: Seq[String] = {
-    def now: Seq[Thread] = {
-      val threads = new Array[Thread](Thread.activeCount() * 2 + 16)
-      val root = Iterator.iterate(Thread.currentThread.getThreadGroup)(_.getParent).takeWhile(_ != null).toList.last
-      threads.take(root.enumerate(threads)).filter(_.getName.startsWith("lamina-engine")).toSeq
-    }
-    now.foreach(_.join(Patience.toMillis))
-    now.map(_.getName)
+    liveEngineThreads.foreach(_.join(Patience.toMillis))
+    liveEngineThreads.map(_.getName)
+  }
+
+  /** Threads of engines as they are now. */
+  protected def liveEngineThreads: Seq[Thread] = {
+    val threads = new Array[Thread](Thread.activeCount() * 2 + 16)
+    val root = Iterator.iterate(Thread.currentThread.getThreadGroup)(_.getParent).takeWhile(_ != null).toList.last
+    threads.take(root.enumerate(threads)).filter(_.getName.startsWith("lamina-engine")).toSeq
   }
 
   protected def commit(engine: Engine, entries: Seq[Entry], peer: String = ""): JValue =

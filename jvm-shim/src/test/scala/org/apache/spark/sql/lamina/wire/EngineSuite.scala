@@ -15,6 +15,7 @@ import org.json4s.JsonDSL._
 import org.scalatest.concurrent.Eventually.{eventually, interval, timeout}
 
 import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.EntrySink
 
 /** The life of an engine process: start, requests that fail in every way, death, and what is left behind. */
 class EngineSuite extends EngineFixture {
@@ -104,11 +105,75 @@ class EngineSuite extends EngineFixture {
     assert(loaded(engine) == one)
   }
 
-  test("a commit that nobody awaits gives its connection back at the deadline") {
+  private def accepted(engine: Engine, peerDoes: String): PendingCommit =
+    engine.commit(header ~ ("peer" -> peerDoes), Seq("increment" -> Entry.fill(one) _))
+
+  test("a commit is accepted under the id that the engine gives it, and its connection is free before it is durable") {
+    val engine = Engine.get(peer.settings(connections = 1))
+    val pending = accepted(engine, "accept")
+    assert(pending.attempt == "a-accepted" && !pending.isDone)
+    assert(engine.connections == ((1, 0)))
+    commit(engine, one)
+    assert(loaded(engine) == one)
+    assert(!pending.isDone && engine.pendingCommits == 1)
+  }
+
+  test(
+    "hundreds of commits wait for their outcomes without a connection or a thread of their own, and each gets its own"
+  ) {
+    val engine = Engine.get(peer.settings(connections = 2))
+    accepted(engine, "accept").cancel()
+    val threads = liveEngineThreads
+    val pending = (1 to 300).map(_ => accepted(engine, "accept"))
+    assert(engine.pendingCommits == 301 && pending.forall(!_.isDone))
+    assert(engine.connections == ((1, 0)))
+    assert(liveEngineThreads.diff(threads).isEmpty)
+    commit(engine, one, "tell")
+    val outcomes = pending.map(one => one.requestId -> Try(one.await() \ "file"))
+    val (failed, durable) = outcomes.partition(_._2.isFailure)
+    assert(durable.forall { case (id, file) => file.get == JString(s"$id") })
+    assert(failed.map { case (id, error) => error.failed.get.getMessage.contains(s"file $id") } == Seq(true))
+    eventually(timeout(Patience))(assert(engine.pendingCommits == 0))
+  }
+
+  test("an outcome that comes before the acceptance counts") {
+    val pending = accepted(Engine.get(peer.settings()), "outcome-first")
+    assert(pending.await() \ "file" == JString("f"))
+  }
+
+  test(
+    "a commit that was accepted and has no outcome fails at the deadline, and is cancelled, whether or not anybody waits"
+  ) {
     val engine = Engine.get(peer.settings(requestTimeoutMs = 3000))
-    val pending = engine.commit(header ~ ("peer" -> "hang"), Seq("increment" -> Entry.fill(one) _))
-    eventually(timeout(Patience), interval(5.millis))(assert(pending.isDone && engine.connections == ((0, 0))))
+    val pending = accepted(engine, "accept")
+    eventually(timeout(Patience), interval(5.millis))(assert(pending.isDone && engine.pendingCommits == 0))
     assert(kindOf(pending.await()) == LaminaError.EngineDeadline)
+    eventually(timeout(Patience))(assert(engine.call("stats") \ "cancelled" == JInt(1)))
+  }
+
+  test("when the stream of outcomes breaks off all commits that wait fail, and the next one opens another stream") {
+    val engine = Engine.get(peer.settings())
+    val pending = (1 to 3).map(_ => accepted(engine, "accept"))
+    Try(commit(engine, one, "break-stream"))
+    pending.foreach(one => assert(kindOf(one.await()) == LaminaError.EngineProtocol))
+    eventually(timeout(Patience))(assert(accepted(engine, "outcome-first").await() \ "file" == JString("f")))
+  }
+
+  test("a commit whose task is killed before it is accepted stops waiting, and is cancelled") {
+    val engine = Engine.get(peer.settings())
+    @volatile var isKilled = false
+    val sent = new CountDownLatch(1)
+    var outcome: Try[Any] = null
+    val increment = "increment" -> ((sink: EntrySink) => { Entry.fill(one)(sink); sent.countDown() })
+    val task = new Thread(() =>
+      outcome = Try(engine.commit(() => header ~ ("peer" -> "hang"), Seq(increment), () => isKilled))
+    )
+    task.start()
+    sent.await()
+    isKilled = true
+    task.join(Patience.toMillis)
+    assert(outcome.failed.get.asInstanceOf[LaminaError].kind == LaminaError.EngineCancelled)
+    eventually(timeout(Patience))(assert(engine.call("stats") \ "cancelled" == JInt(1)))
   }
 
   test("a cancelled commit says so") {
@@ -192,7 +257,11 @@ class EngineSuite extends EngineFixture {
     assert(kindOf(loaded(engine, "damage")) == LaminaError.FileDamaged)
   }
 
-  Seq("die" -> "in the middle of a commit", "die-before-answer" -> "before the answer to a commit").foreach {
+  Seq(
+    "die" -> "in the middle of a commit",
+    "die-before-answer" -> "before it has accepted a commit",
+    "die-after-acceptance" -> "after it has accepted a commit"
+  ).foreach {
     case (peerDoes, moment) =>
       test(s"an engine killed $moment is lost at once, its directory goes, and the next one has a new generation") {
         val engine = Engine.get(peer.settings())

@@ -67,6 +67,9 @@ private[wire] object PeerEngine {
       |cancelled = []
       |finish = threading.Event()
       |broken = {}
+      |unanswered = []
+      |stream = []
+      |sockets = []
       |columns = [("cf", pa.uint16()), ("op", pa.uint8()), ("key", pa.binary()), ("value", pa.binary())]
       |schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
       |
@@ -92,6 +95,12 @@ private[wire] object PeerEngine {
       |        finish.set()
       |        cancelled.append(request)
       |        return json.dumps({"ok": True, "cancelled": True, "error": broken.pop(request, None)})
+      |
+      |def wait(request):
+      |    finish.wait(60)
+      |    finish.clear()
+      |    error = {"kind": "engine.cancelled", "message": "cancelled"}
+      |    stream[0]({"id": request, "ok": False, "error": error})
       |
       |def serve(sock):
       |    file = sock.makefile("rwb", buffering=1 << 16)
@@ -131,17 +140,39 @@ private[wire] object PeerEngine {
       |                os.kill(os.getpid(), signal.SIGKILL)
       |            if peer == "hang":
       |                time.sleep(3600)
+      |            accepted = {**good, "accepted": header.get("attempt", "") + "-accepted"}
+      |            if peer == "break-stream":
+      |                sockets[0].shutdown(socket.SHUT_RDWR)
+      |            if peer == "tell":
+      |                failing = unanswered[len(unanswered) // 2]
+      |                for request in reversed(unanswered):
+      |                    known = {"ok": True, "durable": {"file": str(request)}}
+      |                    if request == failing:
+      |                        known = {"ok": False, "error": {"kind": "storage.failed", "message": "file %d" % request}}
+      |                    stream[0]({"id": request, **known})
+      |            if peer == "outcome-first":
+      |                stream[0]({**good, "durable": {"file": "f"}})
+      |            if peer in ("wait", "fail", "accept", "outcome-first", "die-after-acceptance"):
+      |                answer(accepted)
       |            if peer == "wait":
-      |                finish.wait(60)
-      |                finish.clear()
-      |                error = {"kind": "engine.cancelled", "message": "cancelled"}
-      |                answer({"id": header["id"], "ok": False, "error": error})
-      |                continue
-      |            if peer == "fail":
-      |                answer({"id": header["id"], "ok": False, "error": {"kind": "storage.denied", "message": "no"}})
-      |                continue
-      |            kept[header["handle"]] = {"shape": shape, "batches": batches}
-      |            answer({**good, "shape": shape, "header": header})
+      |                threading.Thread(target=wait, args=(header["id"],), daemon=True).start()
+      |            elif peer == "fail":
+      |                error = {"kind": "storage.denied", "message": "no"}
+      |                stream[0]({"id": header["id"], "ok": False, "error": error})
+      |            elif peer == "accept":
+      |                unanswered.append(header["id"])
+      |            elif peer == "die-after-acceptance":
+      |                os.kill(os.getpid(), signal.SIGKILL)
+      |            elif peer != "outcome-first":
+      |                kept[header["handle"]] = {"shape": shape, "batches": batches}
+      |                answer({**accepted, "durable": {"shape": shape, "header": header}})
+      |        elif header["op"] == "outcomes":
+      |            answer(good)
+      |            stream[:] = [answer]
+      |            sockets[:] = [sock]
+      |            while file.read(1):
+      |                pass
+      |            return
       |        elif header["op"] == "ping":
       |            answer(good)
       |        else:
