@@ -216,10 +216,15 @@ def test_a_commit_that_is_cancelled_while_it_waits_publishes_nothing(
     data = greeted(engine)
     first, second = (Store(engine, f"file:{tmp_path}/state", settings=FLUSHED, partition=number) for number in range(2))
     held = gate(tmp_path / "state")
-    in_work, waiting = accepted(first, data), accepted(second, data)
+    in_work = accepted(first, data)
+    becomes(lambda: engine.call("stats")["publications"]["in_work"] == 1)
+    held_bytes = engine.call("stats")["publications"]["held_bytes"]
+    waiting = accepted(second, data)
+    becomes(lambda: engine.call("stats")["publications"]["waiting"] == 1)
     assert engine.call("cancel", waiting)["cancelled"]
     assert outcome_of(stream) == (waiting, "engine.cancelled")
-    assert engine.call("stats")["publications"]["waiting"] == 0
+    becomes(lambda: engine.call("stats")["publications"]["waiting"] == 0)
+    assert engine.call("stats")["publications"]["held_bytes"] == held_bytes
     held.open()
     assert outcome_of(stream) == (in_work, files(first)[0])
     assert not files(second)
@@ -239,6 +244,8 @@ def test_a_commit_whose_publication_passes_its_deadline_fails_and_gives_its_plac
     stats = engine.call("stats")
     assert (stats["publications"]["in_work"], stats["publications"]["held_bytes"]) == (0, {})
     assert stats["stores"]["late_calls"] == {f"file:{tmp_path}/state": 1}
+    # the thread of the connection is none of those that hang
+    assert stats["data"]["abandoned"] == 0
     assert data.request({"op": "ping"})["ok"]
     held.open()
     becomes(lambda: engine.call("stats")["publications"]["abandoned"] == 0)
@@ -274,7 +281,8 @@ def test_a_commit_for_which_there_is_no_room_is_accepted_when_it_is_durable(
     begun = store.begin(0, None)
     batch = entries([(0, 1, b"%d" % number, os.urandom(1 << 20)) for number in range(8)])
     data.send(store.commit_header(1, begun, 8), [[batch]])
-    becomes(lambda: bool(engine.call("stats")["requests"]["active"]))
+    # all of it has arrived: it holds no batches any more, and twice the file
+    becomes(lambda: 16 << 20 < engine.call("stats")["memory"]["budget"]["requests"]["held_bytes"] < 20 << 20)
     small = greeted(engine)
     other = Store(engine, f"file:{tmp_path}/state", settings=FLUSHED, partition=1)
     request = accepted(other, small)

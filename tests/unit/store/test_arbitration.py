@@ -9,11 +9,11 @@ import pytest
 from lamina.format.attempt_id import AttemptId
 from lamina.format.entries import PUT
 from lamina.format.manifest import Base, CommitManifest, Run
-from lamina.store import Version
+from lamina.store import CommitRequest, Version
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions import arbitration
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, damage, file_name
+from tests.unit.store.writing import FAMILY, Query, damage, entries, file_name
 
 EMPTY = Version(0)
 
@@ -165,6 +165,18 @@ def test_a_writer_of_an_older_run_refuses_to_publish() -> None:
     with fails_with("state.superseded") as caught:
         put(older, store, base, b"older")
     assert "newer" in caught.error.message
+
+
+def test_a_commit_that_waited_while_a_newer_run_began_is_not_published() -> None:
+    older = first_format(run="older")
+    store = older.open()
+    begun = older.begin(store, EMPTY)
+    request = CommitRequest(begun.attempt, 1, EMPTY, {}, (FAMILY,), 1, 1)
+    waiting = store.accept(request, {"increment": [entries([(0, PUT, b"k", b"older")])]}, most_held=1 << 20)
+    newer = first_format(older, run="newer")
+    put(newer, newer.open(), EMPTY, b"newer")
+    with fails_with("state.superseded"):
+        waiting.publish()
 
 
 def test_of_two_runs_at_once_only_the_newer_one_goes_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lamina.format.entries import DELETE, PUT
-from lamina.store import CommitRequest, Version
+from lamina.format.manifest import Count
+from lamina.store import Accepted, CommitRequest, Version
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
@@ -309,6 +311,42 @@ def test_entries_that_stop_half_way_publish_nothing_and_the_cause_is_not_hidden(
 
     with pytest.raises(ConnectionResetError):
         store.commit(request, {"increment": cut_off()})
+    assert names(query.storage) == set()
+
+
+def accepted(query: Query, store: VersionedStore, most_held: int, value: bytes = b"1") -> Accepted:
+    """A first version that was received."""
+    begun = query.begin(store, EMPTY)
+    request = CommitRequest(begun.attempt, 1, EMPTY, {0: Count(1, 2)}, (FAMILY,), 1, 1)
+    query.states[begun.attempt] = {b"a": value}
+    return store.accept(request, {"increment": [entries([(0, PUT, b"a", value)])]}, most_held=most_held)
+
+
+def test_a_commit_that_was_accepted_has_its_final_id_and_waits_until_it_is_published() -> None:
+    query = Query()
+    store = query.open()
+    waiting = accepted(query, store, most_held=1 << 20)
+    assert names(query.storage) == set()
+    committed = waiting.publish()
+    assert committed.bytes == waiting.held_bytes
+    assert names(query.storage) == {committed.file}
+    query.assert_restores(query.open(), Version(1, waiting.attempt))
+
+
+def test_a_commit_that_is_too_large_to_wait_is_published_while_it_arrives() -> None:
+    query = Query()
+    committed = accepted(query, query.open(), most_held=1000, value=os.urandom(5000))
+    assert names(query.storage) == {committed.publish().file}
+    assert committed.held_bytes == 0
+    query.assert_restores(query.open(), Version(1, committed.attempt))
+
+
+def test_what_a_commit_that_waits_fails_for_is_said_when_it_is_published() -> None:
+    query = Query()
+    waiting = accepted(query, query.open(), most_held=1 << 20)
+    query.faults.inject(Fault("publish", "0/0/1_"))
+    with fails_with("storage.failed"):
+        waiting.publish()
     assert names(query.storage) == set()
 
 
