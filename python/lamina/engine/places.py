@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-_MOST_ABANDONED = 4
+MOST_ABANDONED = 4
 """Threads that outlive their requests, as a multiple of the places: as long as there are fewer, places are given back
 early."""
 
@@ -35,7 +35,7 @@ class Places:
 
     def _leave(self) -> bool:
         with self._lock:
-            if self._abandoned >= _MOST_ABANDONED * self.limit:
+            if self._abandoned >= MOST_ABANDONED * self.limit:
                 return False
             self._abandoned += 1
         self._free.release()

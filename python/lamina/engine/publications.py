@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from lamina.engine.places import MOST_ABANDONED
 from lamina.engine.requests import Request, Requests, Stopped
 from lamina.errors import LaminaError
 from lamina.store.memory.budget import Share
@@ -27,9 +28,6 @@ _LEAST_TAKEN_BYTES = 16 << 10
 
 _COPIES = 2
 """In memory while a file is published: what was gathered, and what the storage joins it to."""
-
-_MOST_ABANDONED = 4
-"""Threads that outlive their requests, as a multiple of the connections (`Places`)."""
 
 
 class _State(Enum):
@@ -67,7 +65,7 @@ class Publications:
     def __init__(self, requests: Requests, connections: int, budget_bytes: int) -> None:
         self._requests = requests
         self._most = 2 * connections
-        self._most_abandoned = _MOST_ABANDONED * connections
+        self._most_abandoned = MOST_ABANDONED * connections
         self._most_bytes = budget_bytes // 2
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, OrderedDict[int, _Publication]] = OrderedDict()
