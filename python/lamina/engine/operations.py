@@ -54,6 +54,11 @@ def operations(sessions: Sessions, memory: Memory, publications: Publications) -
     def commit(exchange: Exchange) -> None:
         stream, share = outcomes_of_jvm.current, memory.share(exchange)
         with opened(exchange) as handle:
+            wanted = handle.begin_commit(exchange.header) if "begin" in exchange.header else None
+            if wanted is not None:
+                exchange.skip_sections()
+                exchange.answer({"begun": wanted})
+                return
             # where a publication is as quick as a message, a second message would be the slower way
             waits = stream is not None and not handle.store.is_prompt
             accepted = handle.accept(exchange.header, exchange.sections(), share, MOST_HELD_BYTES if waits else 0)

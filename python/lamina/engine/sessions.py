@@ -81,17 +81,26 @@ class StoreHandle:
 
     def begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """Confirms a base and allots an attempt."""
+        with self.in_storage():
+            return self._begin(argument)
+
+    def begin_commit(self, header: dict[str, Any]) -> dict[str, Any] | None:
+        """Begins the attempt of a commit whose header says `begin`; what was begun, where it wants more sections."""
+        begun = self._begin(field(header, "begin", dict))
+        header["attempt"] = begun["attempt"]
+        return begun if begun["snapshot"] or begun["rewrite"] is not None else None
+
+    def _begin(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         if self.argument.read_only:
             raise StateError("store.state", f"{self.argument.store} is open for reading only; it begins no attempt")
         base = version_of(argument)
-        with self.in_storage():
-            begun = self.store.begin(
-                base,
-                task_attempt=field(argument, "task_attempt", int),
-                load_empty=field(argument, "load_empty", bool),
-                force_snapshot=field(argument, "force_snapshot", bool),
-                have=field(argument, "have", bool),
-            )
+        begun = self.store.begin(
+            base,
+            task_attempt=field(argument, "task_attempt", int),
+            load_empty=field(argument, "load_empty", bool),
+            force_snapshot=field(argument, "force_snapshot", bool),
+            have=field(argument, "have", bool),
+        )
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
         if begun.compaction_due:
             self._queue(collect=False)

@@ -206,6 +206,44 @@ def test_neither_process_of_the_engine_imports_pandas_which_is_installed(
         assert "pandas" not in maps
 
 
+def begins_itself(store: Store, version: int, base: str, **more: object) -> dict[str, object]:
+    """The header of a commit of one row that begins its attempt itself."""
+    header = store.commit_header(version, {"attempt": None, "base_attempt": base}, 1, **more)
+    del header["attempt"]
+    begin = {"version": version - 1, "attempt": base, "task_attempt": 1}
+    return {**header, "begin": {**begin, "load_empty": False, "force_snapshot": False, "have": True}}
+
+
+def test_a_commit_may_begin_its_attempt_itself(engine: Engine, data: Data, tmp_path: Path) -> None:
+    store = Store(engine, f"file:{tmp_path}/state")
+    base = store.commit(data, 1, None, entries([put(b"a", b"1")]))
+    answer = data.request(begins_itself(store, 2, base), [[entries([put(b"b", b"2")])]])
+    _, rows = store.load(data, 2, answer["accepted"])
+    assert sorted(rows) == [put(b"a", b"1"), put(b"b", b"2")]
+    with pytest.raises(Refused) as refused:
+        data.request(begins_itself(store, 3, "no id"), [[entries([put(b"c", b"3")])]])
+    assert refused.value.kind == "attempt-id.unknown"
+
+
+def test_a_commit_that_begins_itself_and_lacks_what_is_wanted_is_answered_with_what_was_begun(
+    engine: Engine, data: Data, tmp_path: Path
+) -> None:
+    store = Store(
+        engine, f"file:{tmp_path}/state", settings={"compaction.mode": "full", "compaction.fullInterval": "1"}
+    )
+    base = store.commit(data, 1, None, entries([put(b"a", b"1")]))
+    answer = data.request(begins_itself(store, 2, base), [[entries([put(b"b", b"2")])]])
+    assert "accepted" not in answer
+    begun = answer["begun"]
+    assert begun["snapshot"]
+    header = store.commit_header(2, begun, 1, sections=["increment", "snapshot"], rows={"increment": 1, "snapshot": 2})
+    whole = entries([put(b"a", b"1"), put(b"b", b"2")])
+    again = data.request(header, [[entries([put(b"b", b"2")])], [whole]])
+    assert again["accepted"] == begun["attempt"]
+    _, rows = store.load(data, 2, again["accepted"])
+    assert sorted(rows) == [put(b"a", b"1"), put(b"b", b"2")]
+
+
 def test_a_merge_is_asked_for_when_the_version_that_is_worth_it_is_confirmed(
     engine: Engine, data: Data, tmp_path: Path
 ) -> None:

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina
 
+import scala.annotation.tailrec
+
 import org.json4s.{JNull, JObject, JValue}
 import org.json4s.JsonDSL._
 
@@ -11,12 +13,13 @@ import org.apache.spark.sql.execution.streaming.state.{
   StateStoreMetrics
 }
 import org.apache.spark.sql.lamina.table.{ChangeSummary, EntrySink, KeyHash}
+import org.apache.spark.sql.lamina.wire.CommitAnswer
 
 /**
  * What a writing open is based on.
  *
  * @param base attempt that the version opened is of
- * @param begun the attempt that the engine allotted, or none while the open may still turn out to only read
+ * @param begun the attempt that the engine allotted, or none where it begins with the commit, if there is one
  * @param initial column families at the start of the transaction, the default one included
  */
 final case class Draft(
@@ -86,11 +89,15 @@ final class Commits(
 
   private def send(store: LaminaStateStore): Sent = {
     val draft = store.draft
-    val begun = draft.begun.getOrElse(
-      engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true)
-    )
-    val base = draft.base.orElse(begun.baseAttempt)
-    skippedAs(store.live, draft, begun, base) match {
+    val nothing = changesNothing(store.live, draft)
+    val late = engine.beginsWithCommit(draft.base, draft.loadEmpty, draft.forceSnapshot)
+    val begun = draft.begun.orElse {
+      if (late && !(nothing && engine.wantsToHear)) None
+      else Some(engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true))
+    }
+    val base = draft.base.orElse(begun.flatMap(_.baseAttempt))
+    // The first commit always writes: Spark's state reader wants a directory for each partition.
+    base.filter(_ => nothing && !begun.exists(_.lost)) match {
       case Some(kept) =>
         counters.add(Metrics.SkippedCommits, 1)
         Sent(kept, None, None)
@@ -98,27 +105,38 @@ final class Commits(
     }
   }
 
-  /** The id of a commit that has nothing to write: that of its base. None where a file must be written. */
-  private def skippedAs(live: LiveTable, draft: Draft, begun: Begun, base: Option[String]): Option[String] = {
-    val nothing = namesAttempts && !draft.loadEmpty && !draft.forceSnapshot && !begun.lost &&
-      live.working == draft.initial && live.table.isUnchanged
-    // The first commit always writes: Spark's state reader wants a directory for each partition.
-    if (nothing) base else None
-  }
+  /** Whether the next version is the one before, under format v2, where it is called as that. */
+  private def changesNothing(live: LiveTable, draft: Draft): Boolean =
+    namesAttempts && !draft.loadEmpty && !draft.forceSnapshot && live.working == draft.initial && live.table.isUnchanged
 
-  private def send(store: LaminaStateStore, draft: Draft, begun: Begun, base: Option[String]): Sent = {
+  @tailrec
+  private def send(store: LaminaStateStore, draft: Draft, begun: Option[Begun], base: Option[String]): Sent = {
     val live = store.live
-    val whole = draft.loadEmpty || draft.forceSnapshot || begun.snapshot
+    val whole = draft.loadEmpty || draft.forceSnapshot || begun.exists(_.snapshot)
     // Not known before all was sent, where a batch does not hold the change set.
     var summary = Option.empty[ChangeSummary]
     val increment = "increment" -> ((sink: EntrySink) => { summary = Some(live.table.changeSet(sink)) })
     val snapshot = "snapshot" -> ((sink: EntrySink) => { live.table.snapshot(sink); () })
-    val rewrite = begun.rewrite.map { case (part, parts) =>
+    val rewrite = begun.flatMap(_.rewrite).map { case (part, parts) =>
       "rewrite" -> ((sink: EntrySink) => live.table.rewrite(part, parts, sink))
     }
     val sections = Seq(increment) ++ (if (whole) Some(snapshot) else rewrite)
     val header = () => describe(store, draft, begun, base, whole, summary)
-    val answer = engine.commit(begun, header, sections)
+    val opened = begun.fold(engine.handle(readOnly = false))(_.handle)
+    engine.commit(opened, header, sections) match {
+      case Left(wanted) => send(store, draft, Some(wanted), base)
+      case Right(answer) => accepted(store, draft, opened, summary, answer)
+    }
+  }
+
+  private def accepted(
+      store: LaminaStateStore,
+      draft: Draft,
+      opened: EngineHandle,
+      summary: Option[ChangeSummary],
+      answer: CommitAnswer
+  ): Sent = {
+    val live = store.live
     val next = Position(store.version + 1, answer.attempt, live.working)
     if (draft.forceSnapshot) counters.add(Metrics.ForcedSnapshots, 1)
     summary.foreach { changed =>
@@ -126,7 +144,7 @@ final class Commits(
       counters.add(Metrics.ChangedBytes, changed.bytes)
     }
     val task = TaskContext.get()
-    val waits = task == null || begun.handle.settings.get(Commits.DurabilityKey).contains("store")
+    val waits = task == null || opened.settings.get(Commits.DurabilityKey).contains("store")
     if (waits || answer.isDone) {
       // The transaction stays open until the file is durable: a failure leaves it to be aborted.
       onDurable(answer.await(), (System.nanoTime() - answer.sentNanos) / 1000000L)
@@ -137,7 +155,7 @@ final class Commits(
   private def describe(
       store: LaminaStateStore,
       draft: Draft,
-      begun: Begun,
+      begun: Option[Begun],
       base: Option[String],
       whole: Boolean,
       summary: Option[ChangeSummary]
@@ -150,13 +168,17 @@ final class Commits(
     }
     val rows = summary.map(changed => "increment" -> changed.rows).toMap ++
       (if (whole) Some("snapshot" -> live.table.rows) else None)
-    val rewrite = begun.rewrite.map { case (part, parts) =>
+    val rewrite = begun.flatMap(_.rewrite).map { case (part, parts) =>
       ("part" -> part) ~ ("parts" -> parts) ~ ("hash" -> KeyHash.Name)
     }
     val basedOn: JValue =
       if (draft.loadEmpty) JNull
       else base.fold[JValue](JNull)(attempt => ("version" -> store.version) ~ ("attempt" -> attempt))
-    ("attempt" -> begun.attempt) ~ ("version" -> (store.version + 1)) ~ ("base" -> basedOn) ~
+    val attempt: (String, JValue) = begun match {
+      case Some(begun) => "attempt" -> begun.attempt
+      case None => "begin" -> engine.beginning(store.version, base.get)
+    }
+    JObject(attempt) ~ ("version" -> (store.version + 1)) ~ ("base" -> basedOn) ~
       ("rows" -> rows) ~
       ("rewrite" -> rewrite) ~
       ("counts" -> JObject(counts.toList)) ~

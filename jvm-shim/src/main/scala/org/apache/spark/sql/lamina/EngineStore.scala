@@ -140,6 +140,23 @@ class EngineStore(
     new EngineHandle(engine, number, readOnly, EngineStore.string(result \ "checkpoint").getOrElse(""), resolved)
   }
 
+  /** Whether the store was maintained since an attempt was last begun. */
+  @volatile private var wasMaintained = false
+
+  /**
+   * Whether a commit on an attempt whose rows are here may begin by itself, without a call before it: the engine knows
+   * attempts by their ids, and its answer seldom is that it wants more than what changed.
+   */
+  def beginsWithCommit(attempt: Option[String], loadEmpty: Boolean, forceSnapshot: Boolean): Boolean =
+    storeConf.enableStateStoreCheckpointIds && attempt.isDefined && !loadEmpty && !forceSnapshot &&
+      !handle(readOnly = false).settings.get(EngineStore.CompactionKey).contains("rolling")
+
+  /**
+   * Whether a commit that changes nothing has to be told to the engine all the same. It confirms the version, so that
+   * older ones leave retention, and finds that a file of it was lost.
+   */
+  def wantsToHear: Boolean = wasMaintained
+
   /** Confirms a base and allots an attempt of the version after it. */
   def begin(
       version: Long,
@@ -149,10 +166,27 @@ class EngineStore(
       have: Boolean
   ): Begun = {
     val opened = handle(readOnly = false)
-    val argument =
-      ("version" -> version) ~ ("attempt" -> attempt) ~ ("task_attempt" -> EngineStore.taskAttempt) ~
-        ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have)
+    val argument = beginning(version, attempt, loadEmpty, forceSnapshot, have)
     val result = EngineStore.interruptibly(opened.call("begin", argument))
+    wasMaintained = false
+    begun(opened, result)
+  }
+
+  private def beginning(
+      version: Long,
+      attempt: Option[String],
+      loadEmpty: Boolean,
+      forceSnapshot: Boolean,
+      have: Boolean
+  ): JObject =
+    ("version" -> version) ~ ("attempt" -> attempt) ~ ("task_attempt" -> EngineStore.taskAttempt) ~
+      ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have)
+
+  /** What a commit says that begins its attempt itself. */
+  def beginning(version: Long, attempt: String): JObject =
+    beginning(version, Some(attempt), loadEmpty = false, forceSnapshot = false, have = true)
+
+  private def begun(opened: EngineHandle, result: JValue): Begun =
     Begun(
       opened,
       EngineStore.string(result \ "attempt").getOrElse(
@@ -166,7 +200,6 @@ class EngineStore(
       } yield (part.toInt, parts.toInt),
       result \ "lost" == JBool(true)
     )
-  }
 
   /** The attempt of a version that counts; confirms nothing. */
   def resolve(version: Long, attempt: Option[String], readOnly: Boolean): Option[String] = {
@@ -209,21 +242,27 @@ class EngineStore(
   private def request[A](readOnly: Boolean)(send: EngineHandle => A): A = send(handle(readOnly))
 
   /**
-   * Sends a commit; returns when it is accepted. The header is asked for when the first section was collected, or its
-   * first batch is full.
+   * Sends a commit; returns when it is accepted, or the attempt that it has begun where more is wanted than it holds. The
+   * header is asked for when the first section was collected, or its first batch is full.
    */
-  def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): CommitAnswer = {
+  def commit(
+      opened: EngineHandle,
+      header: () => JObject,
+      sections: Seq[(String, EntrySink => Unit)]
+  ): Either[Begun, CommitAnswer] = {
     val task = TaskContext.get()
-    begun.handle.engine.commit(
-      () => ("handle" -> JInt(begun.handle.number)) ~ header(),
+    opened.engine.commit(
+      () => ("handle" -> JInt(opened.number)) ~ header(),
       sections,
       () => task != null && task.isInterrupted()
-    )
+    ).left.map(begun(opened, _))
   }
 
   /** Queues compaction and collection, if the store is open in a living engine for writing. */
-  def maintain(): Unit = Option(current).filter(opened => opened.isCurrent && !opened.readOnly)
-    .foreach(_.call("maintain", JObject()))
+  def maintain(): Unit = Option(current).filter(opened => opened.isCurrent && !opened.readOnly).foreach { opened =>
+    wasMaintained = true
+    opened.call("maintain", JObject())
+  }
 
   /** Bytes of the wire's buffers in this JVM. */
   def bufferBytes: Long = Option(current).fold(0L)(_.engine.bufferBytes)
@@ -274,6 +313,8 @@ object EngineStore {
 
   /** What the local copies of all stores took when the last commit of this JVM was durable. */
   @volatile var copiedBytes = 0L
+
+  private val CompactionKey = StoreSettings.Prefix + "compaction.mode"
 
   /** What this JVM has been warned of: once is enough. */
   private val warned = ConcurrentHashMap.newKeySet[String]()

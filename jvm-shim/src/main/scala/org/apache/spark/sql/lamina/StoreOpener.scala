@@ -53,8 +53,13 @@ final class StoreOpener(
         requireOpen()
         val sent = attemptOf(ckptId)
         settleTable()
-        // A provider that Spark did not load may only read, so its attempt is begun by its commit.
-        val begun = if (streaming) Some(engine.begin(version, sent, loadEmpty, forceSnapshot, holds(sent))) else None
+        // A provider that Spark did not load may only read, so its attempt is begun by its commit, and so is one whose
+        // rows are here.
+        val have = holds(sent)
+        val begun =
+          if (streaming && !(have && engine.beginsWithCommit(sent, loadEmpty, forceSnapshot)))
+            Some(engine.begin(version, sent, loadEmpty, forceSnapshot, have))
+          else None
         val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
         val table = tableFor(base, streaming)
         val open = new Open(TaskContext.get(), writes = true, scheduling)
@@ -132,7 +137,9 @@ final class StoreOpener(
       settleTable()
       val base = resolve(store.version, store.sent, streaming)
       val begun =
-        if (streaming) Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true)) else None
+        if (streaming && !(holds(base) && engine.beginsWithCommit(base, loadEmpty = false, forceSnapshot)))
+          Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true))
+        else None
       val table = tableFor(base, streaming)
       table.synchronized {
         awaitReaders(table)

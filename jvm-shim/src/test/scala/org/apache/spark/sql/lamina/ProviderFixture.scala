@@ -58,6 +58,7 @@ private[lamina] final class HeldEngine(
   @volatile var onBegin: () => Unit = () => ()
   @volatile var onLoad: () => Unit = () => ()
   @volatile var closings = 0
+  @volatile var begins = 0
 
   override def begin(
       version: Long,
@@ -66,6 +67,7 @@ private[lamina] final class HeldEngine(
       forceSnapshot: Boolean,
       have: Boolean
   ): Begun = {
+    begins += 1
     val begun = super.begin(version, attempt, loadEmpty, forceSnapshot, have)
     onBegin()
     begun
@@ -137,8 +139,11 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
   }
 
   /** A provider whose calls to the engine may be held, otherwise as `provide` gives them. */
-  protected def provideHeld(id: StateStoreId, handOverMs: Long = 60000L): HeldProvider =
-    init(new HeldProvider, id, ordered = false, handOverMs)
+  protected def provideHeld(
+      id: StateStoreId,
+      handOverMs: Long = 60000L,
+      settings: Map[String, String] = Map.empty
+  ): HeldProvider = init(new HeldProvider, id, ordered = false, handOverMs, settings = settings)
 
   /** A provider of lists of whole numbers, otherwise as `provide` gives them. */
   protected def provideLists(id: StateStoreId, encoding: String = "unsaferow"): LaminaStateStoreProvider =
@@ -153,7 +158,8 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       lists: Boolean = false,
       format: Int = 2,
       encoding: String = "unsaferow",
-      valueSchema: StructType = valueSchema
+      valueSchema: StructType = valueSchema,
+      settings: Map[String, String] = Map.empty
   ): P = {
     val conf = new SQLConf
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
@@ -163,7 +169,7 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       "heap.maxBytes" -> "256m",
       "heap.handOverMs" -> s"$handOverMs",
       "storage.cache.maxBytes" -> "0"
-    ).foreach { case (name, value) => conf.setConfString(StoreSettings.Prefix + name, value) }
+    ).concat(settings).foreach { case (name, value) => conf.setConfString(StoreSettings.Prefix + name, value) }
     val hadoop = new Configuration
     hadoop.set(Compat.runIdKey, UUID.randomUUID().toString)
     hadoop.set(s"fs.${HeldFileSystem.Scheme}.impl", classOf[HeldFileSystem].getName)

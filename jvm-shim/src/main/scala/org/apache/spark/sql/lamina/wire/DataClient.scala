@@ -35,44 +35,41 @@ private[wire] final class DataClient(
   /**
    * Sends a commit. Each section is collected once. `header` is asked for once too, when the first section was collected,
    * so that the header may say what that amounted to; of one that does not fit into a batch, when the first batch is full.
-   * Returns when the engine has accepted it.
+   * Returns when the engine has accepted it; what was begun instead, where the commit was to begin its attempt and more
+   * is wanted of it.
    */
   def commit(
       header: () => JObject,
       sections: Seq[(String, EntrySink => Unit)],
       nobodyWaits: () => Boolean
-  ): PendingCommit = {
+  ): Either[JObject, PendingCommit] = {
     val stream = openOutcomes()
     val (exchange, expected) = sent(header, sections, stream)
     val sentNanos = System.nanoTime()
-    val (attempt, durable) =
-      try {
-        val answer = exchange.readAnswer(nobodyWaits)
-        (accepted(answer), if (answer \ "durable" == JNothing) None else Some(answer))
-      } catch {
+    val taken =
+      try DataClient.taken(exchange.readAnswer(nobodyWaits))
+      catch {
         case error: Throwable =>
           stream.forget(exchange.id)
           throw exchange.failed(error)
       }
     exchange.done()
-    durable match {
-      case Some(answer) =>
-        stream.forget(exchange.id)
-        val known = CompletableFuture.completedFuture[OutcomeStream.Outcome](Right(answer))
-        new PendingCommit(exchange.id, attempt, sentNanos, known, cancelRequest)
-      case None =>
+    taken.map { case (attempt, durable) =>
+      val outcome = durable.fold(expected) { answer =>
+        CompletableFuture.completedFuture[OutcomeStream.Outcome](Right(answer))
+      }
+      if (durable.isEmpty) {
         val disarm = timer.at(exchange.patience) {
           stream.forget(exchange.id)
           if (expected.complete(Left(exchange.deadlineError))) cancelLater(exchange.id)
         }
         expected.whenComplete((_, _) => disarm())
-        new PendingCommit(exchange.id, attempt, sentNanos, expected, cancelRequest)
+      } else stream.forget(exchange.id)
+      new PendingCommit(exchange.id, attempt, sentNanos, outcome, cancelRequest)
+    }.left.map { begun =>
+      stream.forget(exchange.id)
+      begun
     }
-  }
-
-  private def accepted(answer: JValue): String = answer \ "accepted" match {
-    case JString(attempt) => attempt
-    case _ => throw new LaminaError(LaminaError.EngineProtocol, "a commit was answered without its attempt's id")
   }
 
   /** Sends a commit whose outcome `stream` is to expect. */
@@ -225,6 +222,17 @@ private[wire] final class DataClient(
 }
 
 private[wire] object DataClient {
+
+  /**
+   * What the engine answered to a commit: the attempt that it was accepted as, with the whole answer where it is durable;
+   * or what was begun instead.
+   */
+  private def taken(answer: JValue): Either[JObject, (String, Option[JValue])] =
+    (answer \ "begun", answer \ "accepted") match {
+      case (begun: JObject, _) => Left(begun)
+      case (_, JString(attempt)) => Right((attempt, Some(answer).filter(_ \ "durable" != JNothing)))
+      case _ => throw new LaminaError(LaminaError.EngineProtocol, "a commit was answered without its attempt's id")
+    }
 
   /** What idle writers, and idle readers, may hold of buffers. */
   private val MaxIdleBytes = 64L << 20

@@ -73,14 +73,17 @@ final class Engine private (
   /**
    * Sends a commit; returns when the engine has accepted it, which is late where it is published while it arrives.
    *
-   * @param header `handle`, `attempt` and so on; id, op, sections and deadline are filled in
+   * @param header `handle`, `attempt` or `begin`, and so on; id, op, sections and deadline are filled in
    * @param sections by name, what puts its entries into a sink; may be called twice and must give the same again
    */
   def commit(header: JObject, sections: Seq[(String, EntrySink => Unit)]): PendingCommit =
-    commit(() => header, sections)
+    commit(() => header, sections).getOrElse(
+      throw new LaminaError(LaminaError.EngineProtocol, "a commit of an attempt that was begun is to hold more")
+    )
 
   /**
-   * As above, with a header that is made after the first section was run.
+   * As above, with a header that is made after the first section was run. Where it has `begin` in place of an attempt,
+   * and the engine wants more sections, nothing is taken, and the attempt that was begun is given.
    *
    * @param nobodyWaits looked at again and again: whether the commit is given up before it is accepted
    */
@@ -88,7 +91,7 @@ final class Engine private (
       header: () => JObject,
       sections: Seq[(String, EntrySink => Unit)],
       nobodyWaits: () => Boolean = () => false
-  ): PendingCommit = data.commit(header, sections, nobodyWaits)
+  ): Either[JObject, PendingCommit] = data.commit(header, sections, nobodyWaits)
 
   /**
    * Reads a version.

@@ -3,7 +3,7 @@ package org.apache.spark.sql.lamina.model
 import scala.collection.mutable
 
 import org.apache.hadoop.conf.Configuration
-import org.json4s.{JObject, JValue}
+import org.json4s.{JNothing, JObject, JValue}
 
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina._
@@ -153,7 +153,9 @@ private[lamina] final class ModelEngine(
       loadEmpty: Boolean,
       forceSnapshot: Boolean,
       have: Boolean
-  ): Begun = alone("begin") {
+  ): Begun = {
+    // also in a commit, beside an open
+    call("begin")
     storage.file(attempt)
     Begun(handle(readOnly = false), storage.newAttempt(version + 1), attempt, snapshot = false, None, lost = false)
   }
@@ -195,7 +197,16 @@ private[lamina] final class ModelEngine(
     }
   }
 
-  override def commit(begun: Begun, header: () => JObject, sections: Seq[(String, EntrySink => Unit)]): CommitAnswer = {
+  override def beginsWithCommit(attempt: Option[String], loadEmpty: Boolean, forceSnapshot: Boolean): Boolean =
+    attempt.isDefined && !loadEmpty && !forceSnapshot
+
+  override def wantsToHear: Boolean = threads.oneIn(3)
+
+  override def commit(
+      opened: EngineHandle,
+      header: () => JObject,
+      sections: Seq[(String, EntrySink => Unit)]
+  ): Either[Begun, CommitAnswer] = {
     call("commit")
     val sent = sections.map { case (name, send) =>
       val entries = mutable.ArrayBuffer.empty[Entry]
@@ -207,9 +218,11 @@ private[lamina] final class ModelEngine(
       }
       name -> entries.toSeq
     }.toMap
-    val families = ColumnFamilies.fromJson(header())
+    val sentHeader = header()
+    val families = ColumnFamilies.fromJson(sentHeader)
+    val base = EngineStore.string(sentHeader \ "base" \ "attempt")
+    val version = EngineStore.long(sentHeader \ "version").get
     if (threads.oneIn(20)) throw Fault("the change set was not taken")
-    val base = begun.baseAttempt
     val rows = sent("increment").foldLeft(storage.file(base).rows) { (rows, entry) =>
       if (entry.op == Ops.Delete) rows - (entry.family -> entry.key)
       else rows + ((entry.family -> entry.key) -> entry.value)
@@ -217,9 +230,11 @@ private[lamina] final class ModelEngine(
     sent.get("snapshot").foreach { entries =>
       val whole = entries.map(entry => (entry.family -> entry.key) -> entry.value)
       if (whole.toMap != rows || whole.size != rows.size)
-        throw new Violation(Rules.SendsWhatChanged, s"${begun.attempt}: its snapshot is not its base with its changes")
+        throw new Violation(Rules.SendsWhatChanged, s"version $version: its snapshot is not its base with its changes")
     }
-    storage.accept(begun.attempt.split('.')(1).toLong, Published(base, families, sent("increment"), rows))
+    if ((sentHeader \ "begin") != JNothing && threads.oneIn(4))
+      Left(Begun(opened, storage.newAttempt(version), base, snapshot = true, None, lost = false))
+    else Right(storage.accept(version, Published(base, families, sent("increment"), rows)))
   }
 
   override def maintain(): Unit = ()

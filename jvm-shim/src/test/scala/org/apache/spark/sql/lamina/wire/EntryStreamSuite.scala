@@ -115,7 +115,7 @@ class EntryStreamSuite extends EngineFixture {
         },
         Seq(section("increment"), section("snapshot"))
       )
-      val answer = pending.await()
+      val answer = pending.fold(begun => fail(s"$begun"), _.await())
       assert(collected == Seq("increment", "snapshot") && asked == 1)
       val fits = rows == 10
       assert(answer \ "header" \ "rows" == JObject(if (fits) List("increment" -> JInt(rows)) else Nil))
