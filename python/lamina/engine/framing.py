@@ -36,6 +36,12 @@ _ENTRY_COLUMNS = ", ".join(f"{field.name} {field.type}" for field in SCHEMA)
 _STREAM_OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 
 
+def framed(header: dict[str, Any]) -> bytes:
+    """A header as it is sent."""
+    body = json.dumps(header, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
 class PeerGone(ConnectionError):
     """The peer closed its connection in the middle of a request or of its response."""
 
@@ -98,11 +104,23 @@ class Connection:
             raise EngineError("engine.protocol", f"a request header that is not an object but {type(header).__name__}")
         return header
 
-    def send_header(self, *headers: dict[str, Any]) -> None:
-        """Sends a response's header at once, or several one after the other."""
-        bodies = [json.dumps(header, separators=(",", ":")).encode() for header in headers]
+    def send_header(self, header: dict[str, Any]) -> None:
+        """Sends a response's header at once."""
+        self.send(framed(header))
+
+    def send(self, data: bytes) -> None:
+        """Sends bytes at once."""
         try:
-            self._socket.sendall(b"".join(_LENGTH.pack(len(body)) + body for body in bodies))
+            self._socket.sendall(data)
+        except ConnectionError as error:
+            raise PeerGone("the connection was closed before a response") from error
+
+    def send_now(self, data: bytes) -> int:
+        """Sends as much as the peer's buffer takes; how much that was."""
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
         except ConnectionError as error:
             raise PeerGone("the connection was closed before a response") from error
 

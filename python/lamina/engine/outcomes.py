@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
-from lamina.engine.framing import Connection, PeerGone
+from lamina.engine.framing import Connection, PeerGone, framed
 
 
 class OutcomeStream:
     """One connection that carries outcomes. Any thread may add one and never waits for the peer.
 
-    An outcome for a peer that is gone is dropped: it has given up all commits that it waited for.
+    Whoever adds an outcome sends it, without a change of thread; the stream's own thread sends what the peer did not
+    take at once. An outcome for a peer that is gone is dropped: it has given up all commits that it waited for.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._unsent: list[dict[str, Any]] = []
+        self._connection: Connection | None = None
+        self._unsent: list[bytes] = []
+        self._sending = True
+        """Whether the stream's own thread has to send first, since it is at it or is not there yet."""
         self._open = True
 
     def send_header(self, header: dict[str, Any]) -> None:
         """Takes the outcome of one commit."""
+        data = framed(header)
         with self._changed:
-            if self._open:
-                self._unsent.append(header)
+            if self._open and not self._sending and self._connection is not None:
+                # the stream's own thread finds that, too
+                with suppress(PeerGone):
+                    data = data[self._connection.send_now(data) :]
+            if self._open and data:
+                self._sending = True
+                self._unsent.append(data)
                 self._changed.notify()
 
     def shut_down(self) -> None:
@@ -42,15 +53,17 @@ class OutcomeStream:
 
     def serve(self, connection: Connection) -> None:
         """Sends outcomes until the stream is closed or the peer is gone."""
+        self._connection = connection
         try:
             while True:
                 with self._changed:
                     while self._open and not self._unsent:
+                        self._sending = False
                         self._changed.wait()
                     if not self._open:
                         return
-                    outcomes, self._unsent = self._unsent, []
-                connection.send_header(*outcomes)
+                    data, self._unsent = b"".join(self._unsent), []
+                connection.send(data)
         except PeerGone:
             pass
         finally:
