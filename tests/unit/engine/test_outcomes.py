@@ -31,10 +31,17 @@ def test_outcomes_that_the_peer_does_not_read_hold_up_nobody_and_arrive_in_their
     # before there is a connection, while nobody reads, and when the peer has caught up
     stream.send_header({"id": 0})
     thread = served(stream, ours)
-    for number in range(1, OUTCOMES):
-        stream.send_header({"id": number, "durable": {"file": "f" * 100}})
+
+    def add(numbers: range) -> None:
+        for number in numbers:
+            stream.send_header({"id": number, "durable": {"file": "f" * 100}})
+
+    add(range(1, OUTCOMES // 2))
     with theirs, theirs.makefile("rb") as file:
+        meanwhile = threading.Thread(target=add, args=(range(OUTCOMES // 2, OUTCOMES),))
+        meanwhile.start()
         assert [header["id"] for header in headers(file, OUTCOMES)] == list(range(OUTCOMES))
+        meanwhile.join()
         stream.send_header({"id": OUTCOMES})
         assert headers(file, 1) == [{"id": OUTCOMES}]
         stream.close()
