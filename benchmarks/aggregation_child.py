@@ -1,4 +1,5 @@
-"""One run of the aggregation query with one state store: count, max and sum per key into a sink that drops the rows."""
+"""One run of the aggregation query with one state store, count, max and sum per key into a sink that drops the rows; or
+of the same rows without a state."""
 
 from __future__ import annotations
 
@@ -12,14 +13,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from benchmarks import session
+from benchmarks.processes import processor_s
 from benchmarks.rounds import print_result
 from benchmarks.stream import KEY_PAD, SOURCE, GatedQuery
+from benchmarks.variants import STATELESS
+
+
+def keyed(rows: DataFrame) -> DataFrame:
+    """Rows with keys of 40 bytes."""
+    return rows.select(sql.lpad(sql.col("k").cast("string"), len(KEY_PAD), KEY_PAD).alias("key"), "v")
 
 
 def aggregate(rows: DataFrame) -> DataFrame:
     """The query: 40-byte keys, 32-byte values."""
-    keyed = rows.select(sql.lpad(sql.col("k").cast("string"), len(KEY_PAD), KEY_PAD).alias("key"), "v")
-    return keyed.groupBy("key").agg(sql.count("*").alias("n"), sql.max("v").alias("top"), sql.sum("v").alias("total"))
+    grouped = keyed(rows).groupBy("key")
+    return grouped.agg(sql.count("*").alias("n"), sql.max("v").alias("top"), sql.sum("v").alias("total"))
 
 
 def options(request: dict[str, Any]) -> dict[str, str]:
@@ -35,41 +43,51 @@ def options(request: dict[str, Any]) -> dict[str, str]:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Preload, warm up, time, digest."""
-    spark = session.start(request["variant"], driver_memory=request["driver_memory"])
+    partitions = request.get("partitions", session.PARTITIONS)
+    spark = session.start(request["variant"], driver_memory=request["driver_memory"], partitions=partitions)
+    jvm = session.jvm_pid(spark)
     checkpoint = Path(request["checkpoint"])
     first = request["preload"] + request["warmup"]
     last = first + request["timed"]
+    source = spark.readStream.format(SOURCE).options(**options(request)).load()
+    stateless = request["variant"] == STATELESS
     query = GatedQuery(
         spark,
-        aggregate(spark.readStream.format(SOURCE).options(**options(request)).load()),
-        mode="update",
+        keyed(source).repartition(partitions, "key") if stateless else aggregate(source),
+        mode="append" if stateless else "update",
         checkpoint=checkpoint,
         timed=range(first, last),
     )
     query.process(request["preload"])
     query.process(first)
     gc, written = session.gc_millis(spark), session.directory_bytes(checkpoint / "state")
+    processor = processor_s(jvm)
     query.process(last)
+    processor = {role: seconds - processor[role] for role, seconds in processor_s(jvm).items()}
     gc, after = session.gc_millis(spark) - gc, session.directory_bytes(checkpoint / "state")
     resident = session.resident(spark)
     progress = query.progress()
     timed = [progress[batch] for batch in range(first, last)]
-    operator = timed[-1]["stateOperators"][0]
     query.process(last + 1)
-    result = {
+    result: dict[str, Any] = {
         "digest": query.digest(),
         "add_batch_ms": [p["durationMs"]["addBatch"] for p in timed],
         "trigger_ms": [p["durationMs"]["triggerExecution"] for p in timed],
-        "commit_ms": statistics.median(p["stateOperators"][0]["commitTimeMs"] for p in timed) / session.PARTITIONS,
+        "processor_ms": {role: seconds * 1000 / len(timed) for role, seconds in processor.items()},
         "preload_ms": sum(progress[batch]["durationMs"]["addBatch"] for batch in range(request["preload"])),
-        "updated_rows": statistics.mean(p["stateOperators"][0]["numRowsUpdated"] for p in timed),
-        "state_rows": operator["numRowsTotal"],
         "gc_ms_a_batch": gc / len(timed),
         "bytes_a_batch": (after["commits"] - written["commits"]) / len(timed),
         "segment_bytes_a_batch": (after["segments"] - written["segments"]) / len(timed),
         "resident_bytes": resident,
-        "last_metrics": operator.get("customMetrics", {}),
     }
+    if not stateless:
+        states = [p["stateOperators"][0] for p in timed]
+        result |= {
+            "commit_ms": statistics.median(state["commitTimeMs"] for state in states) / partitions,
+            "updated_rows": statistics.mean(state["numRowsUpdated"] for state in states),
+            "state_rows": states[-1]["numRowsTotal"],
+            "last_metrics": states[-1].get("customMetrics", {}),
+        }
     if request.get("heap"):
         result["heap_bytes"] = session.heap_after_collection(spark)
     query.stop()

@@ -17,7 +17,10 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.scala import java
+from benchmarks.scala import ROOT, java
+
+MEASURED = (("jvm-shim/src/main", "*.scala"), ("python/lamina", "*.py"))
+NOT_MEASURED = ("cli", "demo", "testing")  # of python/lamina; nothing of a query runs them
 
 
 class Machine(TypedDict):
@@ -43,6 +46,28 @@ def describe() -> Machine:
         spark=version("pyspark"),
         pyarrow=version("pyarrow"),
     )
+
+
+@functools.cache
+def code() -> str:
+    """A digest of the sources of shim and engine: what was measured of others says nothing of these."""
+    digest = hashlib.sha256()
+    for folder, pattern in MEASURED:
+        for file in sorted((ROOT / folder).rglob(pattern)):
+            name = file.relative_to(ROOT / folder)
+            if name.parts[0] not in NOT_MEASURED:
+                digest.update(f"{name}\0{file.stat().st_size}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def commit() -> str:
+    """The commit that is checked out, with a + where files of it were changed."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
 
 
 def load() -> float:

@@ -1,11 +1,11 @@
-"""The sections of docs/benchmarks.md on the stateful operators and on many stores in one session."""
+"""The sections of docs/benchmarks.md on the stateful operators."""
 
 from __future__ import annotations
 
 import statistics
 from typing import Any
 
-from benchmarks import many_stores, operators
+from benchmarks import operators
 from benchmarks.markdown import around, header, table, verdict
 from benchmarks.variants import HDFS, TITLES
 
@@ -95,24 +95,3 @@ def _checks(result: dict[str, Any], operator: dict[str, Any]) -> str:
         f"{load['low']}-{load['high']}. {same} {operator['note']}".rstrip()
         + "\n"
     )
-
-
-def many_stores_section(result: dict[str, Any]) -> str:
-    """What many stores hold of the system."""
-    parts = ["## Many stores in one session\n", header(result)]
-    parts.append(
-        f"{result['queries']} stream-stream joins with {result['partitions']} partitions and "
-        f"{many_stores.STORES_OF_A_JOIN} stores each, {result['stores']} stores with {result['state_rows']:,} rows, in "
-        f"one `local[2]` session; {result['rounds']} rounds of one batch of each query, "
-        f"{result['round_s']['median']:.1f} s a round, counted after each. *Growth* is that of a line through the "
-        f"rounds after the first {result['settling']}, in which the state gets its size "
-        f"({many_stores.FILLING} rounds), the retained "
-        "files get their number, and the JVM compiles and fills its pools; the figure has all rounds. Bounded: at most "
-        f"{many_stores.SHARE:.0%} of the median, or {many_stores.FEW:g}. Up to 200 of the JVM's threads are pools of "
-        "Spark's block manager. The files of the state swing with the turns of the maintenance process, to which two "
-        "busy cores leave a third of one.\n"
-    )
-    parts.append("![threads, sockets, files, memory](benchmarks/many_stores.png)\n")
-    heads = ["process", "what", "median", "least-most", "growth", "bounded", "after the stop"]
-    parts.append(table(heads, many_stores.lines(result)))
-    return "\n".join(parts)

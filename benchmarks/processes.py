@@ -1,4 +1,5 @@
-"""What the JVM and the processes of lamina hold of the system: threads, sockets, open files, memory."""
+"""What the JVM and the processes of lamina hold of the system, threads, sockets, open files and memory, and how much
+processor time they have taken."""
 
 from __future__ import annotations
 
@@ -28,11 +29,7 @@ class Held:
 def held(jvm_pid: int) -> dict[str, Held]:
     """What each role holds now: the JVM, the engine, its maintenance process."""
     found = {role: Held() for role in ROLES}
-    processes = {jvm_pid: "jvm"}
-    for process, command in machine.descendants(jvm_pid).items():
-        if "lamina.engine" in command:
-            processes[process] = "maintenance" if "lamina.engine.maintenance" in command else "engine"
-    for process, role in processes.items():
+    for process, role in _roles(jvm_pid).items():
         files = list(_targets(process))
         found[role] += Held(
             threads=len(_entries(f"/proc/{process}/task")),
@@ -41,6 +38,32 @@ def held(jvm_pid: int) -> dict[str, Held]:
             resident=machine.resident_bytes(process),
         )
     return found
+
+
+def processor_s(jvm_pid: int) -> dict[str, float]:
+    """Seconds of processor time that each role has taken since its start."""
+    found = dict.fromkeys(ROLES, 0.0)
+    for process, role in _roles(jvm_pid).items():
+        found[role] += taken_s(process)
+    return found
+
+
+def taken_s(process: int) -> float:
+    """Seconds of processor time that a process has taken since its start, 0 if it has ended."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _roles(jvm_pid: int) -> dict[int, str]:
+    roles = {jvm_pid: "jvm"}
+    for process, command in machine.descendants(jvm_pid).items():
+        if "lamina.engine" in command:
+            roles[process] = "maintenance" if "lamina.engine.maintenance" in command else "engine"
+    return roles
 
 
 def _targets(process: int) -> Iterator[str]:

@@ -1,16 +1,21 @@
-"""Writes docs/benchmarks.md from the JSON of the last runs: `python -m benchmarks.report`."""
+"""Writes docs/benchmarks.md from the JSON of the last runs: `python -m benchmarks.report`.
+
+What was measured of another shim or engine than this is refused: the page and the README say nothing of it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import aggregation, compaction, memory, micro, restore
+from benchmarks import aggregation, compaction, machine, memory, micro, restore
+from benchmarks.many_stores import answers
 from benchmarks.markdown import around, fill, header, table, verdict
-from benchmarks.operators_report import many_stores_section, operators_section
+from benchmarks.operators_report import operators_section
 from benchmarks.proofs_report import broken_section, kill_section, soak_section
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
@@ -36,7 +41,7 @@ python -m benchmarks.compaction
 python -m benchmarks.restore_places
 python -m benchmarks.storage
 python -m benchmarks.operators        # every stateful operator, about an hour; again with Spark 4.2
-python -m benchmarks.many_stores
+python -m benchmarks.many_stores      # seven questions, some hours; --only NAME: one of them
 python -m benchmarks.soak --minutes 60
 python -m benchmarks.kill --minutes 65
 python -m benchmarks.report
@@ -374,11 +379,24 @@ SECTIONS = {
     "compaction-heavy": compaction_section,
     "operators": operators_section,
     "operators-4.2": operators_section,
-    "many_stores": many_stores_section,
+    answers.RESULT: answers.section,
     "soak": soak_section,
     "kill": kill_section,
     "kill-broken": broken_section,
 }
+
+
+def current(folder: Path, name: str) -> tuple[dict[str, Any] | None, str | None]:
+    """The last result of that name, or why it is not shown; neither where there is none."""
+    source = folder / f"{name}.json"
+    if not source.exists():
+        # what is asked of many stores is said without an answer, too
+        return ({} if name == answers.RESULT else None), None
+    found: dict[str, Any] = json.loads(source.read_text())
+    # each answer about many stores has the code that it measured
+    if name != answers.RESULT and found.get("code") != machine.code():
+        return None, f"`{name}`, measured at {found.get('commit', 'a commit that it does not name')}"
+    return found, None
 
 
 def main() -> None:
@@ -391,15 +409,22 @@ def main() -> None:
     figures.mkdir(parents=True, exist_ok=True)
     parts = [INTRODUCTION]
     results: dict[str, dict[str, Any]] = {}
+    refused = []
     for name, section in SECTIONS.items():
-        source = given.results / f"{name}.json"
-        if source.exists():
-            results[name] = json.loads(source.read_text())
-            parts.append(section(results[name]))
+        result, reason = current(given.results, name)
+        if reason is not None:
+            refused.append(reason)
+        if result is not None:
+            results[name] = result
+            parts.append(section(result))
             figure = f"{name}.png"
             # a clone has the figures of earlier runs in the documentation only
             if figure in parts[-1] and ((given.results / figure).exists() or not (figures / figure).exists()):
                 shutil.copyfile(given.results / figure, figures / figure)
+    if refused:
+        told = "Not shown, since shim or engine have changed after them: " + "; ".join(refused) + "."
+        print(told, file=sys.stderr)
+        parts.insert(1, told + "\n")
     given.page.write_text("\n".join(parts))
     if given.page == PAGE and "aggregation" in results:
         shown = readme_figures(results["aggregation"], results.get("restore"))

@@ -22,17 +22,22 @@ MARK = "RESULT "
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def run_child(module: str, request: Mapping[str, Any], timeout: float = 900) -> dict[str, Any]:
+def run_child(
+    module: str, request: Mapping[str, Any], timeout: float = 900, variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Run one child to its end and return its result, with the machine's load before it.
 
+    Args:
+        variables: of its environment, beside those of this process; a PYTHONPATH goes before the benchmarks' own.
     Raises:
         SystemExit: The child failed or gave no result; its last lines are shown.
     """
     # a terminated benchmark takes its child along, as an interrupted one does
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     load = machine.load()
-    environment = dict(os.environ, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-    paths = [str(ROOT), str(ROOT / "python"), environment.get("PYTHONPATH", "")]
+    given = dict(variables or {})
+    environment = dict(os.environ, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1") | given
+    paths = [given.get("PYTHONPATH", ""), str(ROOT), str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
     with tempfile.TemporaryFile("w+") as output:
         child = subprocess.Popen(
@@ -83,9 +88,10 @@ def record_name(name: str, minutes: float) -> str:
 
 
 def write_result(name: str, result: Mapping[str, Any]) -> None:
-    """Keep the JSON of the last run for the report."""
+    """Keep the JSON of the last run for the report, with the code that it measured."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
+    stamped = {**result, "commit": machine.commit(), "code": machine.code()}
+    (RESULTS / f"{name}.json").write_text(json.dumps(stamped, indent=1, sort_keys=True) + "\n")
 
 
 def _end_group(group: int) -> None:
@@ -96,13 +102,15 @@ def _end_group(group: int) -> None:
 
 
 def read_result(name: str) -> dict[str, Any]:
-    """The JSON of the last run.
+    """The JSON of the last run, to keep parts of it.
 
     Raises:
-        SystemExit: There is none.
+        SystemExit: There is none, or it measured another code.
     """
     try:
         found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     except FileNotFoundError:
         raise SystemExit(f"there is no last run to keep anything of: {name}.json") from None
+    if found.get("code") != machine.code():
+        raise SystemExit(f"{name}.json is of another code of shim or engine: nothing of it can be kept")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,32 @@ from lamina.spark import configure
 PARTITIONS = 2
 
 
-def start(variant: str, *, driver_memory: str, extra_jars: list[Path] | None = None) -> SparkSession:
-    """A `local[2]` session with the variant's state store."""
+def start(
+    variant: str,
+    *,
+    driver_memory: str,
+    extra_jars: list[Path] | None = None,
+    cores: int = 2,
+    partitions: int = PARTITIONS,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A local session with the variant's state store.
+
+    Args:
+        partitions: of each shuffle.
+        conf: further settings.
+    """
     builder = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{cores}]")
         .appName(f"benchmark-{variant}")
         .config("spark.driver.memory", driver_memory)
         .config("spark.ui.enabled", "false")
         .config("spark.jars", ",".join(map(str, [*variants.jars(variant), *(extra_jars or [])])))
-        .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        .config("spark.sql.shuffle.partitions", str(partitions))
         .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
         .config("spark.log.level", "ERROR")
     )
-    for key, value in variants.settings(variant).items():
+    for key, value in {**variants.settings(variant), **(conf or {})}.items():
         builder = builder.config(key, value)
     if variant == variants.LAMINA:
         builder = configure(builder)

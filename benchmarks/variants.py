@@ -13,12 +13,16 @@ from lamina.spark import jar_path
 
 FLOOR, HDFS, ROCKSDB, LAMINA = "floor", "hdfs", "rocksdb", "lamina"
 ALL = (FLOOR, HDFS, ROCKSDB, LAMINA)
+STATELESS, TUNED = "stateless", "rocksdb-tuned"
+"""In `benchmarks.many_stores` alone: the same rows without a state, and RocksDB as its tuning guide has it."""
 
 TITLES = {
     FLOOR: "HashMap, no durability",
     HDFS: "built-in HDFS",
     ROCKSDB: "built-in RocksDB + changelog",
     LAMINA: "lamina",
+    STATELESS: "no state",
+    TUNED: "built-in RocksDB + changelog, tuned",
 }
 
 _PREFIX = "spark.sql.streaming.stateStore."
@@ -26,18 +30,28 @@ _SPARK_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 
 
 def settings(variant: str) -> dict[str, str]:
-    """The settings of a variant; the built-in stores run with Spark's defaults, RocksDB with its changelog."""
+    """The settings of a variant; the built-in stores run with Spark's defaults, RocksDB with its changelog.
+
+    Tuned, RocksDB has the checkpoint format of lamina, counts no rows, and has a block cache in which a store fits.
+    """
     if variant == FLOOR:
         return {
             _PREFIX + "providerClass": "lamina.benchmarks.floor.FloorStateStoreProvider",
             _PREFIX + "checkpointFormatVersion": "2",
         }
-    if variant == HDFS:
+    if variant in (HDFS, STATELESS):
         return {_PREFIX + "providerClass": _SPARK_PROVIDERS + "HDFSBackedStateStoreProvider"}
     if variant == ROCKSDB:
         return {
             _PREFIX + "providerClass": _SPARK_PROVIDERS + "RocksDBStateStoreProvider",
             _PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
+        }
+    if variant == TUNED:
+        return {
+            **settings(ROCKSDB),
+            _PREFIX + "checkpointFormatVersion": "2",
+            _PREFIX + "rocksdb.trackTotalNumberOfRows": "false",
+            _PREFIX + "rocksdb.blockCacheSizeMB": "32",
         }
     if variant == LAMINA:
         return {}  # lamina.configure sets them

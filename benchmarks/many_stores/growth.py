@@ -1,4 +1,4 @@
-"""Whether many stores in one session take ever more of the system: `python -m benchmarks.many_stores`.
+"""Whether many stores in one session take ever more of the system.
 
 Four joins with 64 partitions and four stores each run at once in one JVM, 1024 stores together. Their rows come and
 leave at the same rate. After each round, in which every query does one batch, the threads, sockets, open files and
@@ -10,8 +10,6 @@ median over all of them, or by two.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import os
 import statistics
 import tempfile
@@ -22,17 +20,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks import figure, machine, session, variants
+from benchmarks import session, variants
+from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question
 from benchmarks.operator_queries import OPERATORS, Timeline
 from benchmarks.processes import ROLES, Held, held
-from benchmarks.rounds import RESULTS, progress, write_result
+from benchmarks.rounds import progress
 from benchmarks.statistics import Spread, spread
 
 STORES_OF_A_JOIN = 4
-SETTLING, FILLING = 80, 24  # rounds; rows leave the state after the second
 SHARE, FEW = 0.02, 2.0
 COUNTS = {"threads": "threads", "sockets": "sockets", "files": "open files", "resident": "resident MB"}
 
@@ -49,12 +45,13 @@ def start(folder: Path, partitions: int) -> SparkSession:
     return session.start_steady("lamina-many-stores", folder, settings)
 
 
-def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]:
-    """All rounds in a session of their own."""
+def measure(parameters: Parameters, _: int) -> Figures:
+    """All rounds in a session of their own: the session of this process."""
     variants.prepare([variants.LAMINA])
-    load = machine.load()
+    queries, partitions, settling = parameters["queries"], parameters["partitions"], parameters["settling"]
+    rows, rounds = 100 * partitions, settling + parameters["rounds"]
     operator = OPERATORS["join"]
-    timeline = Timeline(rows=rows // operator.sides, seconds=1, preload=1, warmup=0, timed=SETTLING + rounds, quiet=0)
+    timeline = Timeline(rows=rows // operator.sides, seconds=1, preload=1, warmup=0, timed=rounds, quiet=0)
     with tempfile.TemporaryDirectory(prefix="lamina-many-stores-") as name:
         folder = Path(name)
         spark = start(folder, partitions)
@@ -68,7 +65,7 @@ def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]
             for number in range(queries)
         ]
         samples, seconds, state = [], [], []
-        for number in range(SETTLING + rounds):
+        for number in range(rounds):
             began = time.monotonic()
             gate.release(number + 1)
             for query in running:
@@ -76,7 +73,7 @@ def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]
             seconds.append(time.monotonic() - began)
             samples.append(held(pid))
             state.append(float(sum(len(names) for part in folder.glob("*/state") for _, _, names in os.walk(part))))
-            progress(f"round {number + 1}/{SETTLING + rounds}: {seconds[-1]:.1f} s, {shown(samples[-1])}")
+            progress(f"round {number + 1}/{rounds}: {seconds[-1]:.1f} s, {shown(samples[-1])}")
         last = [query.lastProgress for query in running]
         state_rows = sum(one["stateOperators"][0]["numRowsTotal"] for one in last if one is not None)
         for query in running:
@@ -85,22 +82,14 @@ def run(queries: int, partitions: int, rows: int, rounds: int) -> dict[str, Any]
         after = held(pid)
         spark.stop()
     return {
-        "benchmark": "many_stores",
-        "date": datetime.date.today().isoformat(),
-        "machine": machine.describe(),
-        "load": load,
-        "queries": queries,
-        "partitions": partitions,
         "stores": queries * partitions * STORES_OF_A_JOIN,
-        "rows": rows,
         "state_rows": state_rows,
-        "settling": SETTLING,
-        "rounds": rounds,
-        "round_s": spread(seconds[SETTLING:]),
+        "round_s": spread(seconds[settling:]),
         "series": {
-            role: {count: series([value(one[role], count) for one in samples]) for count in COUNTS} for role in ROLES
+            role: {count: series([value(one[role], count) for one in samples[settling:]]) for count in COUNTS}
+            for role in ROLES
         },
-        "state_files": {"samples": state, **spread(state[SETTLING:])},
+        "state_files": spread(state[settling:]),
         "after_stop": {role: asdict(found) for role, found in after.items()},
     }
 
@@ -110,17 +99,11 @@ def value(found: Held, count: str) -> float:
     return float(getattr(found, count)) / (1e6 if count == "resident" else 1)
 
 
-def series(values: list[float]) -> dict[str, Any]:
-    """All samples; of those after the settling their spread, their growth, and whether that is little."""
-    settled = values[SETTLING:]
+def series(settled: list[float]) -> dict[str, Any]:
+    """The spread of a count after the settling, its growth, and whether that is little."""
     growth = statistics.linear_regression(range(len(settled)), settled).slope * (len(settled) - 1)
     found: Spread = spread(settled)
-    return {
-        "samples": [round(one, 1) for one in values],
-        **found,
-        "growth": growth,
-        "bounded": growth <= max(SHARE * found["median"], FEW),
-    }
+    return {**found, "growth": growth, "bounded": growth <= max(SHARE * found["median"], FEW)}
 
 
 def shown(found: dict[str, Held]) -> str:
@@ -130,30 +113,28 @@ def shown(found: dict[str, Held]) -> str:
     )
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    """Print the table."""
-    table = Table(
-        title=f"{result['queries']} joins x {result['partitions']} partitions, {result['stores']} stores; "
-        f"{result['rounds']} rounds after {result['settling']}, {result['round_s']['median']:.1f} s each"
-    )
-    for head in ("process", "what", "median", "least-most", "growth", "bounded", "after the stop"):
-        table.add_column(head, justify="left" if head in ("process", "what") else "right")
-    for row in lines(result):
-        table.add_row(*row)
-    console.print(table)
+def bars(_: Parameters, figures: Figures) -> list[Bar]:
+    """One of each process: that nothing of it grows."""
+    found = []
+    for role in ROLES:
+        grown = [title for count, title in COUNTS.items() if not figures["series"][role][count]["bounded"]]
+        what = f"{figures['stores']} stores in one session: what the {role} process holds"
+        found.append(Bar(what, f"grows by ≤ {SHARE:.0%}", "bounded" if not grown else ", ".join(grown), not grown))
+    return found
 
 
-def lines(result: dict[str, Any]) -> list[list[str]]:
-    """The rows of the table."""
+def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
+    """A row for each count."""
     rows = []
     for role in ROLES:
         for count, title in COUNTS.items():
-            after = value(Held(**result["after_stop"][role]), count)
-            found = result["series"][role][count]
+            after = value(Held(**figures["after_stop"][role]), count)
+            found = figures["series"][role][count]
             verdict = "yes" if found["bounded"] else "NO"
             rows.append([role, title, *_range(found), f"{found['growth']:+.1f}", verdict, f"{after:.0f}"])
     # they swing with the turns of the maintenance process, for longer than the rounds: no line fits them
-    return [*rows, ["checkpoints", "files of the state", *_range(result["state_files"]), "", "", ""]]
+    rows.append(["checkpoints", "files of the state", *_range(figures["state_files"]), "", "", ""])
+    return ["process", "what", "median", "least-most", "growth", "bounded", "after the stop"], rows
 
 
 def _range(found: Spread) -> list[str]:
@@ -161,36 +142,23 @@ def _range(found: Spread) -> list[str]:
     return [f"{found['median']:.0f}", f"{found['low']:.0f}-{found['high']:.0f}"]
 
 
-def draw(result: dict[str, Any], name: str) -> None:
-    """Each count of all processes together, relative to its median."""
-    drawn = {}
-    for count, title in COUNTS.items():
-        samples = zip(*(result["series"][role][count]["samples"] for role in ROLES), strict=True)
-        values = [sum(one) for one in samples]
-        middle = statistics.median(values[SETTLING:])
-        drawn[title] = (list(range(1, len(values) + 1)), [one / middle for one in values])
-    files = result["state_files"]
-    drawn["files of the state"] = (
-        list(range(1, len(files["samples"]) + 1)),
-        [one / files["median"] for one in files["samples"]],
+def setup(parameters: Parameters, figures: Figures) -> str:
+    """What ran, and what stands behind the counts."""
+    return (
+        f"{parameters['queries']} joins of {parameters['partitions']} partitions, {figures['stores']} stores with "
+        f"{figures['state_rows']:,} rows, in one local[2] session; {parameters['rounds']} rounds of one batch of each "
+        f"query, {figures['round_s']['median']:.1f} s a round, counted after each. Growth is that of a line through "
+        f"the rounds after the first {parameters['settling']}, in which the state gets its size, the retained files "
+        "get their number, and the JVM compiles and fills its pools. Bounded: at most 2 % of the median, or 2. Up to "
+        "200 of the JVM's threads are pools of Spark's block manager."
     )
-    title = f"{result['queries']} joins, {result['stores']} stores in one session, all processes together"
-    figure.lines(RESULTS / f"{name}.png", drawn, title=title, x="round", y="relative to the median")
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two queries of 8 partitions, about four minutes")
-    parser.add_argument("--rounds", type=int, help=f"rounds after the first {SETTLING} (60, or 20 with --quick)")
-    given = parser.parse_args()
-    queries, partitions = (2, 8) if given.quick else (4, 64)
-    result = run(queries, partitions, rows=100 * partitions, rounds=given.rounds or (20 if given.quick else 60))
-    name = "many_stores-quick" if given.quick else "many_stores"
-    write_result(name, result)
-    draw(result, name)
-    show(result, Console(width=120))
-
-
-if __name__ == "__main__":
-    main()
+QUESTION = Question(
+    name="growth",
+    asks="whether threads, sockets, open files and memory of 1,024 stores in one session grow",
+    goal="bounded",
+    full={"queries": 4, "partitions": 64, "settling": 80, "rounds": 60},
+    quick={"queries": 2, "partitions": 8, "rounds": 20},
+    rounds=1, measure=measure, bars=bars, table=table, setup=setup,
+)  # fmt: skip

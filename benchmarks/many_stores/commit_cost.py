@@ -1,0 +1,128 @@
+"""The processor time of a commit of 20 rows: of the engine in a query, and of its store code alone.
+
+Store code alone is one process that begins and commits, store after store, with rows that are ready; its processor time
+holds all its threads. On S3 that is the client's part: moto's server is another process.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+from benchmarks import variants
+from benchmarks.many_stores import small_commits
+from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, between, most
+from benchmarks.many_stores.stores import Stores
+from benchmarks.rounds import print_result, progress, run_child, turns
+from benchmarks.statistics import spread
+from benchmarks.variants import LAMINA
+from lamina.storage import Storage
+
+QUERY, LOCAL, S3 = "query", "local", "S3"
+WHERE = {
+    QUERY: "the engine in a query, local files",
+    LOCAL: "store code alone, local files",
+    S3: "store code alone, S3 (moto), the client's part",
+}
+MOST_MS = {QUERY: 0.4, LOCAL: 0.4, S3: 0.8}
+
+
+def measure(parameters: Parameters, rounds: int) -> Figures:
+    """All rounds of all places, each in processes of its own."""
+    # what only reads results does without moto
+    from benchmarks.requests import BUCKET, server
+    from benchmarks.slow_s3 import hadoop_keys
+
+    variants.prepare([LAMINA])
+    found: dict[str, list[dict[str, Any]]] = {where: [] for where in WHERE}
+    with server() as endpoint, tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
+        for number, where in turns(list(WHERE), rounds):
+            if where == QUERY:
+                answer = of_query(parameters)
+            else:
+                url = f"{folder}/{number}" if where == LOCAL else f"s3a://{BUCKET}/{number}"
+                hadoop = {} if where == LOCAL else hadoop_keys(endpoint)
+                request = {**parameters, "url": url, "hadoop": hadoop}
+                answer = run_child("benchmarks.many_stores.commit_cost", request, timeout=3600)
+            found[where].append(answer)
+            progress(f"round {number + 1}/{rounds} {where}: {answer['ms']:.2f} ms a commit, load {answer['load']}")
+    return {
+        where: {key: spread([answer[key] for answer in answers]) for key in ("ms", "wall_ms", "rows")}
+        for where, answers in found.items()
+    }
+
+
+def of_query(parameters: Parameters) -> dict[str, Any]:
+    """The engine's processor time in a query; opens and whatever else it does meanwhile count, too."""
+    stores = parameters["stores"]
+    rows = parameters["rows"] * stores
+    query = {**small_commits.QUESTION.full, "rows": rows, "closing": rows, "partitions": stores}
+    answer = small_commits.one({**query, **parameters["query"]}, LAMINA)
+    return {
+        "ms": answer["processor_ms"]["engine"] / stores,
+        "wall_ms": statistics.median(answer["add_batch_ms"]) / stores,
+        "rows": answer["updated_rows"] / stores,
+        "load": answer["load"],
+    }
+
+
+def alone(request: dict[str, Any]) -> dict[str, Any]:
+    """Commits in this process."""
+    storage = Storage(request["url"], request["hadoop"])
+    stores = Stores(storage, request["stores"], request["rows"], {})
+    for _ in range(request["warmup"]):
+        for number in range(request["stores"]):
+            stores.commit(number)
+    processor, wall = time.process_time(), time.perf_counter()
+    for _ in range(request["batches"]):
+        for number in range(request["stores"]):
+            stores.commit(number)
+    commits = request["batches"] * request["stores"]
+    return {
+        "ms": (time.process_time() - processor) * 1000 / commits,
+        "wall_ms": (time.perf_counter() - wall) * 1000 / commits,
+        "rows": request["rows"],
+    }
+
+
+def bars(_: Parameters, figures: Figures) -> list[Bar]:
+    return [
+        most(f"processor time of a commit: {title}", MOST_MS[where], figures[where]["ms"], " ms")
+        for where, title in WHERE.items()
+    ]
+
+
+def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
+    """A row for each place."""
+    heads = ["commits", "rows", "CPU ms a commit", "wall ms a commit"]
+    return heads, [
+        [title, f"{figures[where]['rows']['median']:.0f}", *(between(figures[where][key]) for key in ("ms", "wall_ms"))]
+        for where, title in WHERE.items()
+    ]
+
+
+def setup(parameters: Parameters, _: Figures) -> str:
+    """What ran."""
+    return (
+        f"Commits of {parameters['rows']} rows to each of {parameters['stores']} stores, {parameters['batches']} of "
+        f"each after {parameters['warmup']}. In the query {parameters['query']['timed']} batches after "
+        f"{parameters['query']['warmup']}, and the engine's processor time has all in it that it does meanwhile."
+    )
+
+
+QUESTION = Question(
+    name="commit-cost",
+    asks="processor time of a commit of 20 rows, of the engine in a query and of its store code alone",
+    goal="0.4 ms on local files, 0.8 ms on S3",
+    full={"stores": 200, "rows": 20, "warmup": 3, "batches": 20, "query": {"warmup": 10, "timed": 20}},
+    quick={"stores": 40, "warmup": 1, "batches": 5, "query": {"warmup": 2, "timed": 5}},
+    rounds=5, measure=measure, bars=bars, table=table, setup=setup,
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    print_result(alone(json.loads(sys.argv[1])))

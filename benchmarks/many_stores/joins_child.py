@@ -1,0 +1,133 @@
+"""One session in which 64 tasks of a join with four stores each meet a storage that is far away or near, in turns."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks import session
+from benchmarks.many_stores.latency import Distance
+from benchmarks.operator_queries import OPERATORS, Timeline
+from benchmarks.processes import processor_s
+from benchmarks.rounds import print_result
+from benchmarks.stream import GatedQuery
+from benchmarks.variants import LAMINA
+from lamina.settings import PREFIX
+
+TIMES = {"add_batch_ms": "addBatch", "trigger_ms": "triggerExecution"}
+SETTINGS = {
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # what is measured is the storage
+    PREFIX + "storage.cache.maxBytes": "0",
+    # a query that comes back finds no table
+    PREFIX + "heap.handOverMs": "0",
+}
+
+
+class Join:
+    """The query, which can be stopped and started again from its checkpoint."""
+
+    def __init__(self, spark: SparkSession, timeline: Timeline, checkpoint: Path) -> None:
+        self._spark = spark
+        self._timeline = timeline
+        self._checkpoint = checkpoint
+        self.batches = 0
+        self._query = self._started()
+
+    def _started(self) -> GatedQuery:
+        rows = OPERATORS["join"].query(self._timeline.source(self._spark), self._timeline)
+        return GatedQuery(
+            self._spark, rows, mode="append", checkpoint=self._checkpoint, timed=range(self._timeline.batches)
+        )
+
+    def process(self, count: int) -> list[dict[str, Any]]:
+        """Runs so many batches; Spark's progress of each."""
+        first, self.batches = self.batches, self.batches + count
+        self._query.process(self.batches)
+        progress = self._query.progress()
+        return [progress[batch] for batch in range(first, self.batches)]
+
+    def restart(self) -> None:
+        """Stops the query, closes its stores, and starts it again."""
+        self.stop()
+        session.jvm(self._spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+        self._query = self._started()
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Builds the state, and then does what `action` says."""
+    distance = Distance(request["distance"])
+    distance.set(0)
+    spark = session.start(
+        LAMINA,
+        driver_memory=request["driver_memory"],
+        cores=request["cores"],
+        partitions=request["partitions"],
+        conf=SETTINGS,
+    )
+    measured = request["warmup"] + request["pairs"] * 2 * request.get("batches", 1)
+    timeline = Timeline(request["rows"], request["seconds"], preload=1, warmup=0, timed=measured, quiet=0)
+    join = Join(spark, timeline, Path(request["checkpoint"]))
+    join.process(1)
+    state = join.process(request["warmup"])[-1]["stateOperators"][0]
+    jvm = session.jvm_pid(spark)
+    before = processor_s(jvm)
+    action = {"batches": batches, "opens": opens}[request["action"]]
+    found: dict[str, dict[str, list[Any]]] = {"near": {}, "far": {}}
+    for number in range(request["pairs"]):
+        for place in ("near", "far") if number % 2 == 0 else ("far", "near"):
+            distance.set(request["latency_s"] if place == "far" else 0)
+            for part, value in action(join, distance, request).items():
+                found[place].setdefault(part, []).append(value)
+    after = processor_s(jvm)
+    result = {
+        **found,
+        "processor_ms": {role: (after[role] - before[role]) * 1000 / measured for role in after},
+        "stores": state["numStateStoreInstances"],
+        "state_rows": state["numRowsTotal"],
+        "state_bytes": state["memoryUsedBytes"],
+        "changed_rows": state["numRowsUpdated"] + state["numRowsRemoved"],
+    }
+    join.stop()
+    spark.stop()
+    return result
+
+
+def batches(join: Join, distance: Distance, _: dict[str, Any]) -> dict[str, Any]:
+    """One batch of a query that runs."""
+    distance.requests()
+    (progress,) = join.process(1)
+    return {**times([progress]), "requests": distance.requests()}
+
+
+def opens(join: Join, distance: Distance, request: dict[str, Any]) -> dict[str, Any]:
+    """The first batch after a restart, and what the batches after it take."""
+    join.restart()
+    distance.requests()
+    (first,) = join.process(1)
+    requests = distance.requests()
+    later = times(join.process(request["batches"] - 1))
+    custom = first["stateOperators"][0]["customMetrics"]
+    return {
+        **times([first]),
+        "requests": requests,
+        "load_ms": custom["laminaLoadMs"],
+        **{f"later_{name}": took for name, took in later.items()},
+    }
+
+
+def times(progress: list[dict[str, Any]]) -> dict[str, float]:
+    """Both times of batches, their medians."""
+    return {name: statistics.median(one["durationMs"][key] for one in progress) for name, key in TIMES.items()}
+
+
+if __name__ == "__main__":
+    print_result(run(json.loads(sys.argv[1])))
