@@ -63,6 +63,13 @@ class Stores:
         store.commit(request, self._rows.sections(version.version, begun.snapshot))
         self.versions[number] = version
 
+    def compact(self) -> None:
+        """What the maintenance process does meanwhile: a manifest lists no more files than in a query."""
+        for store in self._stores:
+            compacted = store.compact()
+            if compacted is not None:
+                store.adopt(compacted.segment)
+
     def forget(self, number: int) -> None:
         """Gives back what a store keeps of its manifests."""
         self._stores[number].rest()
