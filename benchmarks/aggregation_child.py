@@ -61,9 +61,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     query.process(request["preload"])
     query.process(first)
     gc, written = session.gc_millis(spark), session.directory_bytes(checkpoint / "state")
-    processor = processor_s(jvm)
+    used = [processor_s(jvm), processor_s(jvm, kernel=True)]
     query.process(last)
-    processor = {role: seconds - processor[role] for role, seconds in processor_s(jvm).items()}
+    used += [processor_s(jvm), processor_s(jvm, kernel=True)]
     gc, after = session.gc_millis(spark) - gc, session.directory_bytes(checkpoint / "state")
     resident = session.resident(spark)
     progress = query.progress()
@@ -73,7 +73,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "digest": query.digest(),
         "add_batch_ms": [p["durationMs"]["addBatch"] for p in timed],
         "trigger_ms": [p["durationMs"]["triggerExecution"] for p in timed],
-        "processor_ms": {role: seconds * 1000 / len(timed) for role, seconds in processor.items()},
+        "processor_ms": {role: (used[2][role] - used[0][role]) * 1000 / len(timed) for role in used[0]},
+        "kernel_ms": {role: (used[3][role] - used[1][role]) * 1000 / len(timed) for role in used[0]},
         "preload_ms": sum(progress[batch]["durationMs"]["addBatch"] for batch in range(request["preload"])),
         "gc_ms_a_batch": gc / len(timed),
         "bytes_a_batch": (after["commits"] - written["commits"]) / len(timed),

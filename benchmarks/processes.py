@@ -40,22 +40,23 @@ def held(jvm_pid: int) -> dict[str, Held]:
     return found
 
 
-def processor_s(jvm_pid: int) -> dict[str, float]:
-    """Seconds of processor time that each role has taken since its start."""
+def processor_s(jvm_pid: int, *, kernel: bool = False) -> dict[str, float]:
+    """Seconds of processor time that each role has taken since its start, or the kernel's part of them."""
     found = dict.fromkeys(ROLES, 0.0)
     for process, role in _roles(jvm_pid).items():
-        found[role] += taken_s(process)
+        found[role] += taken_s(process, kernel=kernel)
     return found
 
 
-def taken_s(process: int) -> float:
-    """Seconds of processor time that a process has taken since its start, 0 if it has ended."""
+def taken_s(process: int, *, kernel: bool = False) -> float:
+    """Seconds of processor time that a process has taken since its start, or the kernel's part; 0 if it has ended."""
     try:
         with open(f"/proc/{process}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    ticks = int(fields[12]) + (0 if kernel else int(fields[11]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _roles(jvm_pid: int) -> dict[int, str]:

@@ -32,7 +32,8 @@ def show(cells: dict[str, Any], quick: bool, console: Console) -> None:
             summary.add_row(question.asks, "", "", f"refused: {refused}", cell["commit"], cell["date"])
             continue
         console.print(f"\n{question.name}: {question.setup(cell['parameters'], cell['figures'])}")
-        console.print(f"{cell['rounds']} rounds, load before them {cell['load']}; parameters {cell['parameters']}")
+        told = f"{cell['rounds']} rounds, load before them {cell['load']}, local files on {cell['files']}"
+        console.print(f"{told}; parameters {cell['parameters']}")
         heads, rows = question.table(cell["figures"])
         details = Table()
         for number, head in enumerate(heads):
@@ -63,8 +64,9 @@ def main() -> None:
     for question in answers.QUESTIONS:
         if question.name in given.only:
             progress(f"{question.name}: {question.asks}")
-            cells[question.name] = question.answer(given.quick, given.rounds)
-            # question by question: all of them take hours
+            answer = question.answer(given.quick, given.rounds)
+            # question by question: all of them take hours, and others may be asked meanwhile
+            cells = {**(cells if given.quick else answers.read(file)), question.name: answer}
             write_result(file, {"benchmark": answers.RESULT, "cells": cells})
     if given.json:
         print(json.dumps(cells, indent=1, sort_keys=True))

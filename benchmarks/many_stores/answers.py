@@ -34,7 +34,7 @@ what is set is printed with the table. Rounds are few: given are medians and the
 
 A storage is far away where the engine waits before each request (`benchmarks/many_stores/latency.py`). That takes no
 processor time, and requests are counted there. S3 is moto's server in another process; the processor time is that of
-the client.
+the client. Local files lie where `TMPDIR` says; what creating one costs the kernel is said beside the commit's.
 """
 
 
@@ -65,7 +65,8 @@ def section(result: dict[str, Any]) -> str:
             bars.append([bar.what, bar.bar, bar.measured, verdict(bar.met), cell["commit"], cell["date"]])
         heads, rows = question.table(cell["figures"])
         told = question.setup(cell["parameters"], cell["figures"])
-        details.append(f"### {question.name}\n\n{told} {cell['rounds']} rounds.\n\n{table(heads, rows)}")
+        told += f" {cell['rounds']} rounds, local files on {cell['files']}."
+        details.append(f"### {question.name}\n\n{told}\n\n{table(heads, rows)}")
     if bars:
         parts.append(table(["target", "bar", "measured", "", "commit", "date"], bars))
     return "\n".join([*parts, *details])

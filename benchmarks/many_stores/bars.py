@@ -62,6 +62,7 @@ class Question:
             "code": machine.code(),
             "machine": machine.describe(),
             "load": machine.load(),
+            "files": machine.temporary_files(),
             "parameters": parameters,
             "rounds": count,
         }

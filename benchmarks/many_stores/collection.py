@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, between, most
-from benchmarks.many_stores.latency import LATENCY_S, Distance
+from benchmarks.many_stores.latency import LATENCY_S, MAINTENANCE, Distance
 from benchmarks.many_stores.stores import Stores
 from benchmarks.processes import taken_s
 from benchmarks.rounds import print_result, progress, run_child
@@ -124,7 +124,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             stores.commit(number)
         stores.forget(number)
     found: dict[str, Any] = {}
-    distance.set(request["latency_s"])
+    distance.set(MAINTENANCE, request["latency_s"])
     with Maintenance(Path(request["folder"]) / "maintenance", distance) as maintenance:
         for state in (COLD, WARM, UNCHANGED):
             if state == WARM:

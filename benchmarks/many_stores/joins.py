@@ -1,6 +1,7 @@
 """A join of 64 tasks with four stores each on a storage that is 50 ms away: its batches, and its restart.
 
-Far and near take turns within one session: in batches, and in restarts. Requests are counted in the engine.
+Far and near take turns within one session: in batches, and in restarts. It is far for the maintenance process always,
+so that batches of both kinds have the same merges beside them. Requests are counted in both processes.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ def setup(parameters: Parameters, figures: Figures) -> str:
     processor = ", ".join(f"{role} {took:.0f} ms" for role, took in figures["processor_ms"].items())
     return (
         f"Inner join, {parameters['partitions']} partitions with four stores each, local[{parameters['cores']}], "
-        f"{parameters['latency_s'] * 1000:.0f} ms before each request of the engine where the storage is far away; "
+        f"{parameters['latency_s'] * 1000:.0f} ms before each request of the engine where the storage is far away, and "
+        "always before those of the maintenance process; "
         f"{figures['rows_a_store']:.0f} rows in a store with rows, {figures['bytes_a_store'] / 1000:.0f} kB of memory "
         f"in one; a batch changes {figures['changed_rows']:,} rows. {parameters['pairs']} pairs of near and far a "
         f"round. Processor time of a batch: {processor}."

@@ -1,8 +1,8 @@
 """A storage that is far away, without a server that would cost processor time: the engine waits before each request.
 
 The processes of lamina load `hook/sitecustomize.py`, since its directory is on their PYTHONPATH, and put `FarBackend`
-between a store and its files. How long a request takes stands in a file, so that it changes while they run. Each
-request is a line of another file, with the process that made it.
+between a store and its files. How long a request of each process takes stands in a file, so that it changes while they
+run. Each request is a line of another file, with the process that made it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 from lamina.storage import Backend, Listed
 from lamina.storage.backend import ranges
 
+ENGINE, MAINTENANCE = "engine", "maintenance"
 VARIABLE = "LAMINA_BENCHMARK_DISTANCE"
 HOOK = Path(__file__).parent / "hook"
 PIECE_BYTES = 8 << 20
@@ -29,7 +30,7 @@ class Distance:
     """How far away a storage is, as whoever measures says it, and which requests were made of it.
 
     Args:
-        directory: of both files; made where it is not there.
+        directory: of the files; made where it is not there.
         process: that makes the requests.
     """
 
@@ -37,7 +38,6 @@ class Distance:
         self._process = process
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._latency = self.directory / "latency"
         self._requests = self.directory / "requests"
         self._read = 0
         self._log = os.open(self._requests, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -47,17 +47,20 @@ class Distance:
         """What the environment of the processes has to hold."""
         return {VARIABLE: str(self.directory), "PYTHONPATH": str(HOOK)}
 
-    def set(self, latency_s: float) -> None:
-        """Each request takes so long from now on."""
+    def set(self, process: str, latency_s: float) -> None:
+        """Each request of a process takes so long from now on."""
         partial = self.directory / "next"
         partial.write_text(str(latency_s))
-        partial.rename(self._latency)
+        partial.rename(self._latency(process))
+
+    def _latency(self, process: str) -> Path:
+        return self.directory / f"latency-{process}"
 
     def request(self, operation: str, path: str) -> None:
         """Notes a request, and waits as long as it takes."""
         os.write(self._log, f"{self._process} {operation} {path}\n".encode())
         try:
-            latency_s = float(self._latency.read_text())
+            latency_s = float(self._latency(self._process).read_text())
         except FileNotFoundError:
             return
         time.sleep(latency_s)

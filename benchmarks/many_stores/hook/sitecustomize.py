@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import sys
 
-from benchmarks.many_stores.latency import VARIABLE, Distance, install
+from benchmarks.many_stores.latency import ENGINE, MAINTENANCE, VARIABLE, Distance, install
 
-PROCESSES = {"lamina.engine": "engine", "lamina.engine.maintenance": "maintenance"}
+PROCESSES = {"lamina.engine": ENGINE, "lamina.engine.maintenance": MAINTENANCE}
 
 process = PROCESSES.get(sys.orig_argv[2]) if sys.orig_argv[1:2] == ["-m"] else None
 if VARIABLE in os.environ and process is not None:
