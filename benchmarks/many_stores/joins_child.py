@@ -47,10 +47,13 @@ class Join:
 
     def process(self, count: int) -> list[dict[str, Any]]:
         """Runs so many batches; Spark's progress of each."""
-        first, self.batches = self.batches, self.batches + count
-        self._query.process(self.batches)
-        progress = self._query.progress()
-        return [progress[batch] for batch in range(first, self.batches)]
+        wanted = range(self.batches, self.batches + count)
+        self.batches = wanted.stop
+        self._query.process(wanted.stop)
+        # a query that has just started may have looked for rows before they were offered, and count as done
+        while wanted[-1] not in (progress := self._query.progress()):
+            self._query.process(wanted.stop)
+        return [progress[batch] for batch in wanted]
 
     def restart(self) -> None:
         """Stops the query, closes its stores, and starts it again."""
