@@ -15,14 +15,12 @@ import json
 import logging
 import os
 import queue
-import shutil
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -38,7 +36,6 @@ from lamina.settings import Settings
 from lamina.storage import Jvm
 from lamina.store import CheckpointState, Collected, Store, StoreId, Version
 from lamina.store.collection.known_others import KnownOthers
-from lamina.store.materialization.compaction import WORKING_PREFIX
 from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.versions.resolution import is_empty
 
@@ -245,12 +242,6 @@ def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
         os._exit(0)
 
 
-def _remove_left_behind() -> None:
-    """Removes what a compaction was working on when the process before this one was killed: an engine has one only."""
-    for left in Path.cwd().glob(f"{WORKING_PREFIX}*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
 def main() -> None:
     """Works until standard input ends."""
     without_pandas()
@@ -259,7 +250,6 @@ def main() -> None:
     os.nice(_NICE)
     # The engine's private directory, which goes with the engine, however the two processes end.
     tempfile.tempdir = os.getcwd()
-    _remove_left_behind()
     # One processor at most: the others belong to the queries.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)

@@ -73,6 +73,7 @@ class LocalBackend(Backend):
                 if error.errno not in _NO_LINKS:
                     raise
                 written = self._rename_alone(temporary, target)
+            _remove(temporary)
         # whoever lost goes on with the winner's object, which the winner may not have flushed yet
         self._sync_directory(target)
         return written
@@ -95,14 +96,14 @@ class LocalBackend(Backend):
 
     @contextlib.contextmanager
     def _temporary(self, target: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """A new file beside `target`, removed at the end unless it was renamed."""
+        """A new file beside `target`, for its user to rename; removed where that fails."""
         temporary, file = self._create(target)
         try:
             with file:
                 yield temporary, file
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        except BaseException:
+            _remove(temporary)
+            raise
 
     def _create(self, target: str) -> tuple[str, IO[bytes]]:
         directory, name = os.path.split(target)
@@ -173,8 +174,7 @@ class LocalBackend(Backend):
 
     def delete_many(self, paths: Sequence[str]) -> None:
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(path))
+            _remove(self._path(path))
 
     def stamp(self, path: str) -> bool:
         os.utime(self._path(path))
@@ -191,6 +191,11 @@ class LocalBackend(Backend):
         if "" in parts or ".." in parts or "\0" in path:
             raise LaminaError.from_kind("storage.denied", f"{path!r} is no path below {self._root}")
         return os.path.join(self._root, *parts)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _sync(directory: str) -> None:

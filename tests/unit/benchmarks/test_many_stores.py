@@ -46,7 +46,14 @@ def test_requests_are_counted_by_process_operation_and_kind_since_the_last_look(
 
 
 def test_every_request_of_a_maintenance_process_meets_the_distance(tmp_path: Path) -> None:
-    request = {**collection.QUESTION.full, "stores": STORES, "versions": 12, "changes": 2, "latency_s": 0, "folder": str(tmp_path)}
+    request = {
+        **collection.QUESTION.full,
+        "stores": STORES,
+        "versions": 12,
+        "changes": 2,
+        "latency_s": 0,
+        "folder": str(tmp_path),
+    }
     found = collection.run({**request, "checkpoint": str(tmp_path / "state"), "distance": str(tmp_path / "distance")})
     figures = collection.summary([{**found, "load": 0.0}], STORES)
     assert figures["cold"]["kinds"]["maintenance read lam"] == 12

@@ -339,25 +339,6 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_p
     assert queue.stats()["alive"]
 
 
-def test_what_a_killed_process_left_of_a_compaction_goes_when_the_next_one_starts(
-    tmp_path: Path, new_queue: NewQueue
-) -> None:
-    query = Query(Storage(str(tmp_path / "state")))
-    version = query.run_batches(query.open(), EMPTY, 6)[-1]
-    directory = tmp_path / "engine"
-    left = directory / "lamina-compaction-abc" / "run-1"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"sorted")
-    (directory / "data.sock").touch()
-    queue = new_queue(directory, 60)
-    queue.start()
-    reports = Reports()
-    queue.submit(1, Job(job(tmp_path / "state", 0, version), reports, list))
-    reports.wait_for(1)
-    assert reports.all[0]["segment"] is not None
-    assert os.listdir(directory) == ["data.sock"]
-
-
 def test_the_job_of_a_closed_store_keeps_its_turn_for_a_while(
     tmp_path: Path, new_queue: NewQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,14 +59,13 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
         LaminaError: `file.*`, `storage.*`.
     """
     changes: list[Rows] = [Counter() for _ in group]
-    with tempfile.TemporaryDirectory(prefix="lamina-fsck-") as directory:
-        inputs = (
-            (reference.is_sorted, _events(files, reference, group[0].manifest.column_families, place, read))
-            for place, reference in _needed(group)
-        )
-        for batch in Merger(directory).merged(inputs, whole=True):
-            for family, place, change in _changes(batch):
-                changes[place][family] += change
+    inputs = (
+        (reference.is_sorted, _events(files, reference, group[0].manifest.column_families, place, read))
+        for place, reference in _needed(group)
+    )
+    for batch in Merger(tempfile.gettempdir()).merged(inputs, whole=True):
+        for family, place, change in _changes(batch):
+            changes[place][family] += change
     for before, after in zip(changes, changes[1:], strict=False):
         after.update(before)
     return changes

@@ -27,9 +27,6 @@ from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.memory.budget import Share
 from lamina.store.versions.chain import Segment, mergeable
 
-WORKING_PREFIX = "lamina-compaction-"
-"""Names of the local directories that a compaction works in begin so."""
-
 MERGE_BYTES = 96 << 20
 """What a merge has in memory at most, whatever its inputs: batches of all sources, a step, and what is made of it."""
 
@@ -109,13 +106,12 @@ class Compaction:
                 progress(done, total)
 
         try:
-            with tempfile.TemporaryDirectory(prefix=WORKING_PREFIX) as directory:
-                merged = Merger(directory, worked).merged(
-                    ((is_sorted, _taken(batches, share)) for is_sorted, batches in sources),
-                    whole=start == 0,
-                    read=read,
-                )
-                segment = self._publish(start, replaced[0].version, tuple(replaced), merged)
+            merged = Merger(tempfile.gettempdir(), worked).merged(
+                ((is_sorted, _taken(batches, share)) for is_sorted, batches in sources),
+                whole=start == 0,
+                read=read,
+            )
+            segment = self._publish(start, replaced[0].version, tuple(replaced), merged)
         finally:
             share.close()
         pa.default_memory_pool().release_unused()
