@@ -82,8 +82,10 @@ class Chains:
             "next_column_family": 1,
             "task_attempt": 1,
         }
-        handle.commit(header, self._rows.sections(self.version + 1, begun["snapshot"]), unbounded())
-        return str(begun["attempt"])
+        sections = self._rows.sections(self.version + 1, begun["snapshot"])
+        accepted = handle.accept(header, sections, unbounded(), most_held=0)
+        handle.durable(accepted)
+        return accepted.attempt
 
     def maintain(self) -> None:
         """What Spark's maintenance asks."""

@@ -24,9 +24,8 @@ from lamina.store.check.checker import StoreChecker
 from lamina.store.check.report import StoreCheck
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.versioned_store import VersionedStore
-from lamina.store.versions.resolution import file_name
 from tests.sealed import without_sections
-from tests.unit.store.writing import Change, Query, Rows
+from tests.unit.store.writing import Change, Query, Rows, file_name
 
 OLD, NEW = 2, 3
 """Partitions before and after."""

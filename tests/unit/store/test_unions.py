@@ -14,11 +14,10 @@ from lamina.format.manifest import REWRITE, RUN, CommitManifest, Filter, Referen
 from lamina.store import Version
 from lamina.store.materialization.tiers import pick
 from lamina.store.versioned_store import VersionedStore
-from lamina.store.versions.resolution import file_name
 from lamina.testing.expect import fails_with
 from tests.unit.store import writing
 from tests.unit.store.rescaled import FAMILY, NEW, VERSION, Rescaled, key
-from tests.unit.store.writing import Query, names, rows_of
+from tests.unit.store.writing import Query, file_name, names, rows_of
 
 ALL = range(NEW)
 
