@@ -15,7 +15,7 @@ class LateBeginSuite extends ProviderFixture {
 
   test("where the rows are here, a batch is one request") {
     val id = newId()
-    val provider = provideHeld(id)
+    val provider = provideHeld(id, handOverMs = 0L)
     val attempts = versions(provider, 5)
     assert(provider.held.begins == 1)
     assert(attempts.distinct.size == 5)
@@ -25,7 +25,7 @@ class LateBeginSuite extends ProviderFixture {
 
   test("a batch that changes nothing asks for nothing, and for one thing after each maintenance") {
     val id = newId()
-    val provider = provideHeld(id)
+    val provider = provideHeld(id, handOverMs = 0L)
     val base = versions(provider, 2).last
     (3 to 6).foreach(version => assert(commit(provider, version - 1L, base)(_ => ()) == base))
     assert(provider.held.begins == 1)
@@ -38,7 +38,7 @@ class LateBeginSuite extends ProviderFixture {
   test("a commit of which the whole version is wanted is sent again, whole") {
     val id = newId()
     val settings = Map("compaction.mode" -> "full", "compaction.fullInterval" -> "3")
-    val provider = provideHeld(id, settings = settings)
+    val provider = provideHeld(id, handOverMs = 0L, settings)
     val attempts = versions(provider, 9)
     assert(provider.held.begins == 1)
     // no older file is needed for a version that is whole
@@ -51,7 +51,7 @@ class LateBeginSuite extends ProviderFixture {
 
   test("a commit whose base was lost brings the whole version") {
     val id = newId()
-    val provider = provideHeld(id)
+    val provider = provideHeld(id, handOverMs = 0L)
     val base = versions(provider, 3).last
     (1L to 3L).foreach(version => Files.delete(commitFiles(id)(version)))
     val next = commit(provider, 3, base)(put(_, 4L -> 4))
@@ -62,7 +62,7 @@ class LateBeginSuite extends ProviderFixture {
 
   test("a base that was lost while nothing changes is written anew after the next maintenance") {
     val id = newId()
-    val provider = provideHeld(id)
+    val provider = provideHeld(id, handOverMs = 0L)
     val base = versions(provider, 3).last
     (1L to 3L).foreach(version => Files.delete(commitFiles(id)(version)))
     assert(commit(provider, 3, base)(_ => ()) == base)
@@ -74,7 +74,7 @@ class LateBeginSuite extends ProviderFixture {
   }
 
   test("where each commit is to bring a part, each is begun first") {
-    val provider = provideHeld(newId(), settings = Map("compaction.mode" -> "rolling"))
+    val provider = provideHeld(newId(), handOverMs = 0L, Map("compaction.mode" -> "rolling"))
     versions(provider, 4)
     assert(provider.held.begins == 4)
     provider.close()
@@ -82,7 +82,7 @@ class LateBeginSuite extends ProviderFixture {
 
   test("a commit on rows that are here begins in an engine that has just started") {
     val id = newId()
-    val provider = provideHeld(id)
+    val provider = provideHeld(id, handOverMs = 0L)
     val base = versions(provider, 3).last
     val store = provider.getStore(3, base)
     put(store, 4L -> 4)
