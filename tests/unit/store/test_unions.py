@@ -10,10 +10,11 @@ import pytest
 
 from lamina.format.container import BASES, Footer, verify
 from lamina.format.entries import PUT
-from lamina.format.manifest import REWRITE, RUN, CommitManifest, Filter, Reference, UnionMember
+from lamina.format.manifest import INCREMENT, REWRITE, RUN, CommitManifest, Filter, Reference, UnionMember
 from lamina.store import Version
 from lamina.store.materialization.tiers import pick
 from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions.chain import adopt, since
 from lamina.testing.expect import fails_with
 from tests.unit.store import writing
 from tests.unit.store.rescaled import FAMILY, NEW, VERSION, Rescaled, key
@@ -159,6 +160,28 @@ def test_a_compaction_makes_one_segment_of_the_whole_union(rescaled: Rescaled) -
     rescaled.new.assert_restores(rescaled.new.open(), resolved)
     found = rescaled.check(store, resolved)
     assert (found.whole, found.damaged) == ((resolved.version,), (VERSION, *(one.version for one in versions)))
+
+
+def test_a_segment_of_a_union_does_not_stand_for_the_same_files_under_another_filter(rescaled: Rescaled) -> None:
+    version = rescaled.rescaled(0)
+    store = rescaled.new.open()
+    store.confirm(version)
+    compacted = store.compact()
+    assert compacted is not None
+    assert adopt(rescaled.union(0), compacted.segment) == (compacted.segment.reference(),)
+    for other in (rescaled.union(1), rescaled.union(None), rescaled.union(0, {0: 7})):
+        assert adopt(other, compacted.segment) is None
+
+
+def test_what_changed_within_a_union_goes_on_top_of_no_rows(rescaled: Rescaled) -> None:
+    """Its versions are those of other stores, also where the numbers fit."""
+    end = 20
+    of_others = [replace(one, union=replace(member, end=end)) for one in rescaled.union(None) if (member := one.union)]
+    assert min(one.start for one in rescaled.chains[1] if one.kind == INCREMENT) in range(1, end)
+    assert all(since(of_others, version) is None for version in range(end))
+    above = (replace(of_others[0], start=end, end=end + 1, kind=INCREMENT, union=None),)
+    assert since([*above, *of_others], end) == above
+    assert all(since([*above, *of_others], version) is None for version in range(end))
 
 
 def test_a_merge_takes_the_whole_union_or_nothing_of_it(rescaled: Rescaled) -> None:

@@ -29,6 +29,7 @@ from lamina.format.manifest import (
     Section,
     SegmentManifest,
     StoreIdentity,
+    UnionMember,
 )
 from lamina.format.paths import SegmentName
 from lamina.settings import Settings
@@ -184,8 +185,9 @@ def adopt(chain: Sequence[Reference], segment: Segment) -> tuple[Reference, ...]
     return None
 
 
-def _key(reference: Reference) -> tuple[str | None, str | None, int, str]:
-    return reference.root, reference.path, reference.offset, reference.sha256
+def _key(reference: Reference) -> tuple[str | None, str | None, int, str, UnionMember | None]:
+    # the same bytes under another filter are other rows
+    return reference.root, reference.path, reference.offset, reference.sha256, reference.union
 
 
 def check(chain: Sequence[Reference], version: int, where: str) -> None:
@@ -238,4 +240,6 @@ def mergeable(chain: Sequence[Reference]) -> Sequence[Reference]:
 def since(chain: Sequence[Reference], version: int) -> tuple[Reference, ...] | None:
     """The changes after `version`, newest first; None where the references do not begin there."""
     newer = tuple(reference for reference in chain if reference.version > version and reference.kind != REWRITE)
-    return newer if not newer or newer[-1].start == version else None
+    # the versions within a union are those of other stores
+    joins = not newer or (newer[-1].start == version and all(reference.union is None for reference in newer))
+    return newer if joins else None
