@@ -80,8 +80,14 @@ def operations(sessions: Sessions, memory: Memory, publications: Publications) -
         publications.submit(request, handle.storage, publish, share, taken)
 
     def outcomes(exchange: Exchange) -> None:
-        exchange.answer({})
-        exchange.stream_of_outcomes = outcomes_of_jvm.opened()
+        # current before the answer: a commit that is sent after it is told on this stream
+        stream = outcomes_of_jvm.opened()
+        try:
+            exchange.answer({})
+        except BaseException:
+            stream.close()
+            raise
+        exchange.stream_of_outcomes = stream
 
     def load(exchange: Exchange) -> None:
         have = field(exchange.header, "have", dict, type(None))

@@ -62,6 +62,19 @@ def test_an_attempt_begins_before_the_storage_has_said_that_its_base_is_there(mo
     query.assert_restores(query.open(), finished[0])
 
 
+def test_a_base_that_was_lost_while_nothing_changed_is_known_to_the_next_attempt() -> None:
+    """Of the first one there is no commit that could have waited for the answer."""
+    query = remote()
+    store = query.open()
+    base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
+    query.storage.delete_many([f"0/0/{file_name(base.attempt or '')}"])
+    assert not query.begin(store, base).lost
+    look = store._commits._looks._newest
+    assert look is not None and not look.found()
+    again = query.begin(store, base)
+    assert again.lost and again.snapshot
+
+
 def test_attempts_on_one_base_share_the_look_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     query = remote()
     store = query.open()

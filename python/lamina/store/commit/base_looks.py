@@ -14,9 +14,10 @@ from collections.abc import Callable
 class BaseLook:
     """A look that goes on in a thread of its own: a storage that does not answer keeps nobody else's."""
 
-    def __init__(self, has_commit: Callable[[str], bool], attempt: str) -> None:
+    def __init__(self, has_commit: Callable[[str], bool], lost: Callable[[str], None], attempt: str) -> None:
         self.attempt = attempt
         self._has_commit = has_commit
+        self._lost = lost
         self._found = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="lamina-base-look", daemon=True)
@@ -25,6 +26,8 @@ class BaseLook:
     def _run(self) -> None:
         try:
             self._found = self._has_commit(self.attempt)
+            if not self._found:
+                self._lost(self.attempt)
         except Exception as error:
             self._error = error
 
@@ -46,10 +49,16 @@ class BaseLook:
 
 
 class BaseLooks:
-    """The looks of one store. Thread-safe."""
+    """The looks of one store. Thread-safe.
 
-    def __init__(self, has_commit: Callable[[str], bool]) -> None:
+    Args:
+        has_commit: whether the file of an attempt is there.
+        lost: is told of each attempt whose file is not, so that the next attempt finds it out before it begins.
+    """
+
+    def __init__(self, has_commit: Callable[[str], bool], lost: Callable[[str], None]) -> None:
         self._has_commit = has_commit
+        self._lost = lost
         self._lock = threading.Lock()
         self._newest: BaseLook | None = None
 
@@ -60,5 +69,5 @@ class BaseLooks:
         """
         with self._lock:
             if self._newest is None or self._newest.attempt != attempt or not self._newest.under_way:
-                self._newest = BaseLook(self._has_commit, attempt)
+                self._newest = BaseLook(self._has_commit, self._lost, attempt)
             return self._newest

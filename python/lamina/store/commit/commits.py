@@ -87,7 +87,7 @@ class Commits:
         self._ids = ids
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        self._looks = BaseLooks(files.has_commit)
+        self._looks = BaseLooks(files.has_commit, versions.forget)
 
     def begin(
         self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
@@ -267,8 +267,6 @@ class Commits:
         if begun.look is None or begun.look.found():
             return
         assert begun.base is not None
-        # the next attempt looks first, and finds that it has to write everything
-        self._versions.forget(begun.look.attempt)
         raise LaminaError.from_kind(
             "state.base",
             f"{self._files.place_of_commit(begun.look.attempt)}, which attempt {request.attempt} stands on, is not "

@@ -167,9 +167,14 @@ class EngineStore(
   ): Begun = {
     val opened = handle(readOnly = false)
     val argument = beginning(version, attempt, loadEmpty, forceSnapshot, have)
-    val result = EngineStore.interruptibly(opened.call("begin", argument))
+    // before the call: a maintenance that falls within it counts
     wasMaintained = false
-    begun(opened, result)
+    try begun(opened, EngineStore.interruptibly(opened.call("begin", argument)))
+    catch {
+      case error: Throwable =>
+        wasMaintained = true
+        throw error
+    }
   }
 
   private def beginning(

@@ -3,7 +3,6 @@ package org.apache.spark.sql.lamina.wire
 import java.util.concurrent.CompletableFuture
 
 import scala.collection.mutable
-import scala.util.control.NonFatal
 
 import org.json4s.JValue
 import org.json4s.JsonAST.JInt
@@ -53,7 +52,7 @@ private[wire] final class OutcomeStream(name: String, connection: Connection, lo
       try {
         while (true) take(connection.readHeader())
         null
-      } catch { case NonFatal(error) => error }
+      } catch { case error: Throwable => error } // whatever it is, nobody reads on
     connection.close()
     val (kind, why) = lostReason() match {
       case Some(lost) => (LaminaError.EngineLost, lost)
