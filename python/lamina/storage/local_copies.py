@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _AUTO_BYTES = 4 << 30
 _AUTO_SHARE = 10
 
-_STEP_BYTES = 4 << 20
+STEP_BYTES = 4 << 20
 _STEP_SHARE = 128
 """Room is reserved in steps of so many bytes, at most one of so many parts of the bound."""
 
@@ -296,7 +296,7 @@ class Writing:
             return True
         if needed > self._cache.largest:
             return False
-        step = min(_STEP_BYTES, bound // _STEP_SHARE)
+        step = min(STEP_BYTES, bound // _STEP_SHARE)
         for wanted in (needed + step, needed):
             if self._cache.reserve(file, self._reserved, wanted - self._reserved):
                 self._reserved = wanted
