@@ -26,7 +26,7 @@ from benchmarks import kill_tasks, machine, variants
 from benchmarks.kill_campaign import PLAN, STEP_S, Campaign, CannotGoOn
 from benchmarks.kill_points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from benchmarks.kill_processes import DRIVER, EXECUTOR
-from benchmarks.kill_report import is_caught, is_clean, merged, shortfalls, show, targets
+from benchmarks.kill_report import faults, is_caught, merged, shortfalls, show, targets
 from benchmarks.kill_storage import DISK, S3, place
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
 
@@ -147,7 +147,7 @@ def main() -> None:
         show(result, Console(width=130))
     if given.broken is not None and not is_caught(result):
         raise SystemExit(f"the build with {given.broken} was not noticed")
-    if given.broken is None and not is_clean(result):
+    if given.broken is None and faults(result):
         raise SystemExit(1)
     if given.broken is None and (short := shortfalls(result)):
         raise SystemExit(f"not enough was killed to show anything: {'; '.join(short)}")

@@ -29,10 +29,15 @@ TRIES = 4
 """So many orders in vain, and none carried out, are more than chance: of 322 on a busy machine 10 were in vain."""
 
 
-def is_clean(result: dict[str, Any]) -> bool:
-    """Whether nothing at all is wrong."""
-    wrong = any(result[name] for name in (*WRONG_NUMBERS, *WRONG_LISTS)) or result["stuck"]
-    return not (wrong or unexplained(result) or result["unexplained_task_errors"])
+def faults(result: dict[str, Any]) -> list[str]:
+    """All that is wrong, in words; nothing where the campaign is clean."""
+    found = [f"{TITLES.get(name, name)}: {result[name]}" for name in WRONG_NUMBERS if result[name]]
+    for name in WRONG_LISTS:
+        found += [f"{name.replace('_', ' ')}: {one}" for one in result[name]]
+    if result["stuck"]:
+        found.append(f"cannot go on: {result['stuck']}")
+    found += [f"the query failed, and no kill explains it: {told}" for told in unexplained(result)]
+    return found + [f"a task failed, and no kill explains it: {told}" for told in result["unexplained_task_errors"]]
 
 
 def unexplained(result: dict[str, Any]) -> list[str]:

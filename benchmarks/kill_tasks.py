@@ -24,7 +24,7 @@ NEAR_S = 30.0
 NOTICED_S = 1.0
 """The campaign may notice so late that one of its orders was carried out."""
 
-TEXT_LENGTH = 2000
+TEXT_LENGTH = 4000
 
 SUCCESS, EXECUTOR_LOST = "Success", "ExecutorLostFailure"
 """Spark's words for ends of a task."""
@@ -88,10 +88,16 @@ def judged(ends: Iterable[TaskEnd], kills: Sequence[Kill]) -> dict[str, Any]:
             continue
         reason = explanation(end, kills)
         if reason is None:
-            unexplained.append(f"{end.reason}: {end.text}"[:TEXT_LENGTH])
+            unexplained.append(f"{end.reason}: {_shortened(end.text)}"[:TEXT_LENGTH])
         else:
             explained[reason] += 1
     return {"tasks": tasks, "task_errors": dict(explained), "unexplained_task_errors": unexplained}
+
+
+def _shortened(text: str) -> str:
+    """What an error and its causes say, and the places in lamina's code."""
+    first, *rest = text.splitlines() or [""]
+    return "\n".join([first, *(line for line in rest if line.startswith("Caused by") or _CODE in line)])
 
 
 def explanation(end: TaskEnd, kills: Sequence[Kill]) -> str | None:

@@ -28,7 +28,7 @@ from benchmarks.kill_points import (
 )
 from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
 from benchmarks.kill_records import Feed, Judge
-from benchmarks.kill_report import caught_by, is_caught, merged, targets
+from benchmarks.kill_report import caught_by, faults, is_caught, merged, targets
 from benchmarks.kill_storage import DISK, S3
 from lamina.storage import Backend, storage
 from lamina.storage.temporary import temporary_name
@@ -294,6 +294,24 @@ def test_a_query_that_failed_with_an_error_that_no_kill_explains_fails_the_campa
     monkeypatch: pytest.MonkeyPatch, told: str, code: int | None
 ) -> None:
     assert exit_of(monkeypatch, {**clean(60, long()), "failures_of_the_query": [told]}) == code
+
+
+def test_each_fault_of_a_campaign_is_told() -> None:
+    wrong = {
+        "lost": 3, "foreign": 2, "orphans": ["7.lam"], "leaked_processes": ["engine (9)"], "stuck": "no batch",
+        "failures_of_the_query": ["LaminaError: [file.damaged] 8.lam", "Exception: Job aborted"],
+        "unexplained_task_errors": ["NullPointerException"],
+    }  # fmt: skip
+    assert faults(clean(5, long())) == []
+    assert faults({**clean(5, long()), **wrong}) == [
+        "lost: 3",
+        "of an attempt that does not count: 2",
+        "orphans: 7.lam",
+        "leaked processes: engine (9)",
+        "cannot go on: no batch",
+        "the query failed, and no kill explains it: LaminaError: [file.damaged] 8.lam",
+        "a task failed, and no kill explains it: NullPointerException",
+    ]
 
 
 def test_an_error_of_a_task_that_no_kill_explains_fails_the_campaign(

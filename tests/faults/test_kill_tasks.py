@@ -71,6 +71,14 @@ def test_no_kill_explains_an_error_of_another_kind(kind: str) -> None:
     assert unexplained(failed(both), *kills) != []
 
 
+def test_what_is_told_of_an_error_are_its_causes_and_the_places_in_laminas_code() -> None:
+    frames = "\n".join(f"\tat org.apache.spark.rdd.RDD.iterator(RDD.scala:{line})" for line in range(500))
+    (told,) = unexplained(failed(f"SparkException: it failed\n{frames}\n{lamina_error('file.missing')}"))
+    assert told.splitlines()[0] == "ExceptionFailure: SparkException: it failed"
+    assert f"Caused by: {LAMINA}.errors.LaminaError: [file.missing] as it was told" in told.splitlines()
+    assert "StoreOpener.scala:180" in told and "RDD.scala" not in told
+
+
 def test_no_kill_explains_an_error_out_of_laminas_code_that_is_none_of_its_own() -> None:
     assert unexplained(failed(f"java.lang.NullPointerException\n{TRACE}"), Kill(BEGAN, ENGINE)) != []
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import kill
-from benchmarks.kill_report import is_clean, shortfalls, show
+from benchmarks.kill_report import faults, shortfalls, show
 from benchmarks.kill_storage import DISK, S3
 
 MINUTES = float(os.environ.get("KILL_MINUTES", "4"))
@@ -28,5 +28,5 @@ def test_no_kill_loses_doubles_or_leaves_anything_and_each_error_of_a_task_has_i
     with capsys.disabled():
         print()
         show(result, Console(width=130))
-    assert is_clean(result)
+    assert faults(result) == []
     assert shortfalls(result) == []

@@ -65,7 +65,9 @@ final class Engine private (
     catch {
       case error: LaminaError if error.kind == LaminaError.EngineProtocol && error.getCause != null =>
         throw process.lostReason() match {
-          case Some(reason) => new LaminaError(LaminaError.EngineLost, s"$method was not answered: $reason", error)
+          // not the error itself: a cause of another kind would say that the protocol was broken
+          case Some(reason) =>
+            new LaminaError(LaminaError.EngineLost, s"$method was not answered: $reason", error.getCause)
           case None => error
         }
     }

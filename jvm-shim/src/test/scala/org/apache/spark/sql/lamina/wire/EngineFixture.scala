@@ -83,4 +83,8 @@ private[wire] abstract class EngineFixture extends AnyFunSuite with BeforeAndAft
   }
 
   protected def kindOf(body: => Any): String = intercept[LaminaError](body).kind
+
+  /** The kinds of an error and of its causes. */
+  protected def kindsOf(error: Throwable): Set[String] =
+    Iterator.iterate(error)(_.getCause).takeWhile(_ != null).collect { case ours: LaminaError => ours.kind }.toSet
 }

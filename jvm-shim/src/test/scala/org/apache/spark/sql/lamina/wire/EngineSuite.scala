@@ -268,6 +268,7 @@ class EngineSuite extends EngineFixture {
         val large = (0 until 100).map(_ => Entry(0, 1, Array[Byte](1), new Array[Byte](300000)))
         val error = intercept[LaminaError](commit(engine, large, peerDoes))
         assert(error.kind == LaminaError.EngineLost && error.getMessage.contains("SIGKILL"))
+        assert(kindsOf(error) == Set(LaminaError.EngineLost))
         assert(!engine.isAlive)
         val later = intercept[LaminaError](engine.ping())
         assert(later.kind == LaminaError.EngineLost && later.getMessage.contains("SIGKILL"))
@@ -281,8 +282,8 @@ class EngineSuite extends EngineFixture {
 
   test("an engine killed while a control call is under way, or while nothing is, is lost") {
     val engine = Engine.get(peer.settings())
-    assert(kindOf(engine.call("begin", Int.box(1), ("peer" -> "die"): JObject)) ==
-      LaminaError.EngineLost)
+    val error = intercept[LaminaError](engine.call("begin", Int.box(1), ("peer" -> "die"): JObject))
+    assert(error.kind == LaminaError.EngineLost && kindsOf(error) == Set(LaminaError.EngineLost))
     val next = Engine.get(peer.settings())
     next.ping()
     kill(next)
