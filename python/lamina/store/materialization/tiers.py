@@ -1,13 +1,14 @@
 """Which references of a version are worth a merge.
 
-Tiers are lazy. Nothing is merged while a version consists of at most 1 + log2(version) files, so that with the next
-commit's increment they are at most 2 + log2(version). When there are more, the newest few are merged, three or more, up
-to the first that is followed by an older one at least as large as all of them together: sizes keep growing from new to
-old, a large old segment is left alone until as much has been written after it, and an entry is rewritten less often
-than log2(versions) times. A merge of more files than that which `_LONG` versions wrote begins up to `_AHEAD` files
-sooner, since versions may pass before it is done. A large version consists of up to `_FEW` files before any are merged:
-a preload of a few batches stays as it was written, and what follows it is not merged again with every commit. All
-references are merged when most of their rows are dead, which costs no more than what was written since the last time.
+Tiers are lazy. Nothing is merged while a version consists of at most log2(version) files. When there are more, the
+newest few are merged, three or more, up to the first that is followed by an older one at least as large as all of them
+together: sizes keep growing from new to old, a large old segment is left alone until as much has been written after it,
+and an entry is rewritten less often than log2(versions) times. A merge is asked for by a commit that stands on the
+version, so its own increment and that of the next commit come on top: versions consist of at most 2 + log2(version)
+files. A merge of more files than that which `_LONG` versions wrote begins up to `_AHEAD` files sooner, since versions
+may pass before it is done. A large version consists of up to `_FEW` files before any are merged: a preload of a few
+batches stays as it was written, and what follows it is not merged again with every commit. All references are merged
+when most of their rows are dead, which costs no more than what was written since the last time.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _LEAST_MERGED = 3
 """Merging only two would come up again with the next commit but one."""
 
 _LONG = 32
-_AHEAD = 2
+_AHEAD = 3
 
-_FEW = 8
+_FEW = 9
 _LARGE_BYTES = 16 << 20
 _LARGE_ROWS = 1 << 18
 """A version of more bytes or rows is large."""
@@ -74,6 +75,6 @@ def _most_files(references: Sequence[Reference], chosen: Sequence[Reference]) ->
     # of the fewest that are merged together the oldest may be large: to begin early would be to merge it more often
     long = len(chosen) > _LEAST_MERGED and chosen[0].end - chosen[-1].start >= _LONG
     ahead = _AHEAD if long else 0
-    few = max(references[0].end, 1).bit_length() - ahead
+    few = max(references[0].end.bit_length() - 1 - ahead, _LEAST_MERGED - 1)
     large = sum(one.rows for one in references) > _LARGE_ROWS or sum(one.length for one in references) > _LARGE_BYTES
     return max(few, _FEW) if large else few
