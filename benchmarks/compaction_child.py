@@ -24,7 +24,7 @@ from benchmarks.settings import NO_COMPACTION
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
-from lamina.engine.reports import segment_from_json, waiting_to_json
+from lamina.engine.reports import known_to_json, segment_from_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count
 from lamina.format.attempt_id import AttemptId
@@ -112,8 +112,8 @@ class Life:
         """Asks the maintenance process to look at the store, as the engine does."""
         self.idle.clear()
         confirmed = {"version": self.version.version, "attempt": self.version.attempt}
-        job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": False}
-        self.queue.submit(1, Job(job, self._report, lambda: waiting_to_json(self.store)))
+        job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": False, "compact": True}
+        self.queue.submit(1, Job(job, self._report, lambda collects: known_to_json(self.store, collects)))
 
     def _report(self, report: dict[str, Any]) -> None:
         if not report["ok"]:

@@ -110,7 +110,9 @@ def jobs_of(stores: Stores, url: str) -> list[dict[str, Any]]:
         store = StoreId(url, 0, number, "default")
         argument = OpenArgument(store, SHORT_CHAINS, {}, stores.run, False, 2, "4.3.0", 100, claimed)
         confirmed = {"version": version.version, "attempt": version.attempt}
-        jobs.append({"open": argument.to_json(), "confirmed": confirmed, "collect": True, "waiting": []})
+        # the engine knows of each store that a merge is not worth it, and what it has written itself
+        told = {"confirmed": confirmed, "collect": True, "compact": False}
+        jobs.append({"open": argument.to_json(), **told, **stores.known(number)})
     return jobs
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from lamina.components import RandomIds, SystemClock
+from lamina.engine.reports import known_to_json
 from lamina.format.entries import PUT, SCHEMA
 from lamina.format.manifest import ColumnFamily, Count
 from lamina.settings import Settings
@@ -70,9 +72,14 @@ class Stores:
             if compacted is not None:
                 store.adopt(compacted.segment)
 
+    def known(self, number: int) -> dict[str, Any]:
+        """What the engine tells a job that collects the store."""
+        return known_to_json(self._stores[number], collects=True)
+
     def forget(self, number: int) -> None:
-        """Gives back what a store keeps of its manifests."""
+        """Gives back what a store keeps of its manifests, as an engine that has not written them."""
         self._stores[number].rest()
+        self._stores[number].take_footprints()
 
 
 def _puts(first: int, rows: int) -> pa.RecordBatch:

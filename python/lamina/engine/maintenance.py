@@ -29,7 +29,7 @@ import pyarrow as pa
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.engine.imports import without_pandas
 from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn, delete
-from lamina.engine.reports import segment_from_json, segment_to_json
+from lamina.engine.reports import footprint_from_json, segment_from_json, segment_to_json
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
@@ -129,11 +129,13 @@ class Maintainer:
             confirmed = kept.store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
             # the engine knows best which wait: this process may be new, or have made some that it never heard of
             kept.store.set_waiting_segments([segment_from_json(segment) for segment in job["waiting"]])
+            kept.store.note_footprints(footprint_from_json(one) for one in job["footprints"])
             report["stamped"] = [
                 {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
                 for name, stamped in kept.store.stamp_segments(progress)
             ]
-            yield from self._compaction(kept.store, job["collect"], progress, report)
+            if job["compact"]:
+                yield from self._compaction(kept.store, job["collect"], progress, report)
             if job["collect"] and not kept.store.is_settled(confirmed):
                 yield from self._collection(kept, confirmed, progress, report)
         finally:

@@ -252,7 +252,7 @@ class MaintenanceQueue:
 
     @staticmethod
     def _send(process: subprocess.Popen[bytes], number: int, work: _Work) -> None:
-        line = json.dumps({**work.job.argument, "number": number, "waiting": work.job.waiting()})
+        line = json.dumps({**work.job.argument, "number": number, **work.job.known(work.job.collects)})
         assert process.stdin is not None
         try:
             process.stdin.write(line.encode() + b"\n")

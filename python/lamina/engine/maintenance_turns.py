@@ -20,14 +20,14 @@ Report = Callable[[dict[str, Any]], None]
 class Job:
     """Maintenance of one store: what the process is told, and who hears what it reports.
 
-    `waiting` gives, as JSON, the finished segments that the store's next commit is to refer to. It is asked when the
-    job is sent: then the reports of all jobs before it were heard. `left` is when the store was closed, in seconds of
-    the clock.
+    `known` gives, as JSON, what the engine knows of the store, for a job that collects or does not. It is asked when
+    the job is sent: then the reports of all jobs before it were heard. `left` is when the store was closed, in seconds
+    of the clock.
     """
 
     argument: dict[str, Any]
     report: Report
-    waiting: Callable[[], list[dict[str, Any]]]
+    known: Callable[[bool], dict[str, Any]]
     left: float | None = None
 
     @property

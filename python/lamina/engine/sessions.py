@@ -14,7 +14,7 @@ import pyarrow as pa
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
-from lamina.engine.reports import segment_from_json, waiting_to_json
+from lamina.engine.reports import known_to_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import EngineError, StateError
@@ -68,6 +68,7 @@ class StoreHandle:
         self._calls = calls
         self._now = now
         self._confirmed: Version | None = None
+        self._compaction_due = False
         self._closed_s: float | None = None
         self._stamp_s = max(_SHORTEST_STAMP_S, min_age_ms / 4 / 1000)
 
@@ -102,6 +103,7 @@ class StoreHandle:
             have=field(argument, "have", bool),
         )
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
+        self._compaction_due = begun.compaction_due
         if begun.compaction_due:
             self._queue(collect=False)
         return {
@@ -160,10 +162,10 @@ class StoreHandle:
             "open": self.argument.to_json(),
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
+            "compact": self._compaction_due,
         }
-        return self._maintenance.submit(
-            self.argument.store, Job(argument, self._maintained, lambda: waiting_to_json(self.store))
-        )
+        job = Job(argument, self._maintained, lambda collects: known_to_json(self.store, collects))
+        return self._maintenance.submit(self.argument.store, job)
 
     def close(self) -> None:
         """Says that the handle is used no more."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.store.collection.collector import Judged
+from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.materialization.materializer import Compacted, Merge, Progress
 from lamina.store.memory.budget import Share
@@ -170,6 +171,12 @@ class Store(Protocol):
 
         Whoever deletes the files looks at the runs again before, and says afterwards that it has.
         """
+
+    def take_footprints(self) -> list[tuple[str, Footprint]]:
+        """The latest attempts that became durable here since the last call, each with the files that it needs."""
+
+    def note_footprints(self, footprints: Iterable[tuple[str, Footprint]]) -> None:
+        """Lets collections go by what `take_footprints` of another process gave, where they would read manifests."""
 
     def is_settled(self, confirmed: Version) -> bool:
         """Whether a collection would do what the last one by `judge` did, so that it need not be asked for."""

@@ -17,6 +17,7 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.store import feed
 from lamina.store.collection.collector import Collector, Judged
+from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
@@ -252,6 +253,12 @@ class VersionedStore:
             waiting=self._segments.names(),
             progressed=progressed,
         )
+
+    def take_footprints(self) -> list[tuple[str, Footprint]]:
+        return self._commits.take_footprints()
+
+    def note_footprints(self, footprints: Iterable[tuple[str, Footprint]]) -> None:
+        self._collector.note(footprints)
 
     def is_settled(self, confirmed: Version) -> bool:
         return self._collector.is_settled(confirmed)

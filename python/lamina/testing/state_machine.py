@@ -169,6 +169,11 @@ class StoreMachine(QueryMachine):
         assert done == dry
         assert set(self._names()) == before - done
 
+    @rule(number=st.integers(0, 1))
+    def hand_footprints(self, number: int) -> None:
+        """What an executor has written is told to the process that collects for it, sooner or later."""
+        self.executors[1 - number].store.note_footprints(self.executors[number].store.take_footprints())
+
     @precondition(lambda self: len(self.log) > 1)
     @rule(number=st.integers(0, 1), minutes=st.sampled_from([0, 11]), old=st.integers(1, 2))
     def collect_with_old_news(self, number: int, minutes: int, old: int) -> None:

@@ -19,7 +19,7 @@ from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_pool import Deletion, Turn
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
-from lamina.engine.reports import segment_from_json, segment_to_json, waiting_to_json
+from lamina.engine.reports import footprint_from_json, known_to_json, segment_from_json, segment_to_json
 from lamina.engine.sessions import Sessions
 from lamina.engine.store_opener import OpenArgument
 from lamina.format.container import verify
@@ -28,6 +28,7 @@ from lamina.format.manifest import RUN
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Segment, StoreId, Version
+from lamina.store.collection.footprints import Footprint
 from lamina.testing import ManualClock, SequenceIds
 from tests.unit.store.writing import Query, file_name
 
@@ -44,14 +45,22 @@ def job(
     run: str = "run",
     collect: bool = True,
     waiting: Sequence[dict[str, Any]] = (),
+    footprints: Sequence[Any] = (),
 ) -> dict[str, Any]:
     argument = OpenArgument(StoreId(str(directory), 0, partition, "default"), {}, {}, run, False, 2, "4.3.0", 3)
     return {
         "open": argument.to_json(),
         "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
         "collect": collect,
+        "compact": True,
         "waiting": list(waiting),
+        "footprints": list(footprints),
     }
+
+
+def nothing(collects: bool) -> dict[str, Any]:
+    """What an engine says that knows nothing of a store."""
+    return {"waiting": [], "footprints": []}
 
 
 def idle(query: Query, partition: int) -> Version:
@@ -305,7 +314,7 @@ def test_a_job_that_hangs_in_storage_ends_and_the_other_one_is_done(
     queue.start()
     hanging, other = Reports(), Reports()
     for partition, reports in enumerate((hanging, other)):
-        queue.submit(partition, Job(job(tmp_path, partition, versions[partition]), reports, list))
+        queue.submit(partition, Job(job(tmp_path, partition, versions[partition]), reports, nothing))
     if workers > 1:
         other.wait_for(1)
     with queue._changed:
@@ -330,7 +339,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_p
     queue.start()
     assert queue.pid is None
     reports = Reports()
-    queue.submit(1, Job(job(tmp_path / "state", 0, version), reports, list))
+    queue.submit(1, Job(job(tmp_path / "state", 0, version), reports, nothing))
     while (queue.stats()["last_error"] or {}).get("kind") != "engine.start":
         time.sleep(0)
     directory.mkdir()
@@ -348,12 +357,12 @@ def test_the_job_of_a_closed_store_keeps_its_turn_for_a_while(
     queue = new_queue(tmp_path, 60)
     all_reports = [Reports() for _ in versions]
     for partition, (version, reports) in enumerate(zip(versions, all_reports, strict=True)):
-        queue.submit(partition, Job(job(tmp_path, partition, version), reports, list))
+        queue.submit(partition, Job(job(tmp_path, partition, version), reports, nothing))
     for partition, reports in enumerate(all_reports[:2]):
         queue.leave(partition, reports)
     queue.leave(2, Reports())  # an older handle of it
     # the second is open again
-    queue.submit(1, Job(job(tmp_path, 1, versions[1]), all_reports[1], list))
+    queue.submit(1, Job(job(tmp_path, 1, versions[1]), all_reports[1], nothing))
     queue.start()
     all_reports[2].wait_for(1)
     assert [len(reports.all) for reports in all_reports] == [0, 1, 1]
@@ -372,12 +381,14 @@ def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path:
             store.adopt(segment_from_json(report["segment"]))
         reports(report)
 
-    second = Job(job(tmp_path, 0, versions[-1], collect=False), adopted, lambda: waiting_to_json(store))
+    second = Job(
+        job(tmp_path, 0, versions[-1], collect=False), adopted, lambda collects: known_to_json(store, collects)
+    )
 
-    def ask_again() -> list[dict[str, Any]]:
+    def ask_again(collects: bool) -> dict[str, Any]:
         # the first job is in work by now
         assert queue.submit(0, second)
-        return waiting_to_json(store)
+        return known_to_json(store, collects)
 
     queue.submit(0, Job(job(tmp_path, 0, versions[-2], collect=False), adopted, ask_again))
     queue.start()
@@ -465,4 +476,45 @@ def test_a_store_whose_segment_waits_is_asked_for_again_although_nobody_maintain
     finally:
         queue.close()
     assert handed[0].argument["collect"] is False
-    assert handed[0].waiting() == [report["segment"]]
+    assert handed[0].known(False) == {"waiting": [report["segment"]], "footprints": []}
+
+
+def test_a_job_says_whether_the_base_of_the_last_commit_is_worth_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is not, the process need not read the manifest to find that out."""
+    query = Query(Storage(str(tmp_path)))
+    versions = query.run_batches(query.open(), EMPTY, 6)
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), 60, workers=1)
+    handed: list[Job] = []
+    monkeypatch.setattr(queue, "submit", lambda store, one: handed.append(one))
+    opened = Sessions(Settings(), queue, SystemClock(), RandomIds())
+    store = opened.get(opened.open(job(tmp_path, 0, versions[-1])["open"])["handle"])
+    for version in (versions[0], versions[-1], versions[0]):
+        store.begin({"version": version.version, "attempt": version.attempt, **BEGIN})
+        store.maintain({})
+    assert [(one.collects, one.argument["compact"]) for one in handed] == [
+        (True, False),
+        (False, True),
+        (True, True),
+        (True, False),
+    ]
+    maintainer = Maintainer(SystemClock(), RandomIds())
+    told = job(tmp_path, 0, versions[-1])
+    assert maintainer.work({**told, "compact": False})["segment"] is None
+    assert maintainer.work(told)["segment"] is not None
+
+
+def test_a_job_that_collects_has_the_footprints_of_all_commits_since_the_last_one(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)))
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 4)
+    assert known_to_json(store, collects=False)["footprints"] == []
+    told = json.loads(json.dumps(known_to_json(store, collects=True)))["footprints"]
+    reader = query.open()
+    assert [footprint_from_json(one) for one in told] == [
+        (version.attempt, Footprint.of(reader._versions.open(str(version.attempt)))) for version in versions
+    ]
+    versions += query.run_batches(store, versions[-1], 1)
+    assert [one[0] for one in known_to_json(store, collects=True)["footprints"]] == [versions[-1].attempt]
+    assert known_to_json(store, collects=True)["footprints"] == []

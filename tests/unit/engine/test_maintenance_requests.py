@@ -13,6 +13,7 @@ import pytest
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance import Maintainer
 from lamina.engine.maintenance_pool import MaintenancePool
+from lamina.engine.reports import known_to_json
 from lamina.engine.store_opener import OpenArgument
 from lamina.format import paths
 from lamina.settings import PREFIX
@@ -26,6 +27,7 @@ from tests.unit.store.writing import Query
 EMPTY = Version(0)
 STORES = 100
 PATIENCE_S = 120
+NOTHING: dict[str, Any] = {"waiting": [], "footprints": []}
 
 
 class Counting(FaultyBackend):
@@ -60,12 +62,14 @@ class Counting(FaultyBackend):
 class Executor:
     """Many stores of one query on a remote storage, and the maintenance process beside them."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, copies: Path | None = None) -> None:
         self.backend = Counting(Storage(str(directory / "bucket"))._backend)
         monkeypatch.setattr("lamina.storage.storage.open_backend", lambda *_: self.backend)
-        copies = directory / "copies"
-        cache = LocalCache(str(copies), 1 << 30, paths.is_immutable)
-        self.settings = {"retention.minAgeMs": "0", "storage.cache.directory": str(copies)}
+        self.settings = {"retention.minAgeMs": "0"}
+        cache = None
+        if copies is not None:
+            cache = LocalCache(str(copies), 1 << 30, paths.is_immutable)
+            self.settings["storage.cache.directory"] = str(copies)
         self.clock = ManualClock(SystemClock().now_ms() + 1000)
         self.query = Query(
             Storage("s3a://bucket/state", cache=cache), min_versions=3, clock=self.clock, retention__minAgeMs=0
@@ -73,6 +77,7 @@ class Executor:
         self.stores: list[VersionedStore] = []
         self.newest: list[Version] = []
         self.maintainer = Maintainer(self.clock, RandomIds())
+        self.hands_over = True
 
     def open(self, stores: int, versions: int) -> None:
         self.stores = [self.query.open(partition) for partition in range(stores)]
@@ -108,9 +113,9 @@ class Executor:
                 (self.stores[0].identity.checkpoint, 1),
             )
             confirmed = {"version": version.version, "attempt": version.attempt}
-            pool.begin(
-                {"number": number, "open": argument.to_json(), "confirmed": confirmed, "collect": True, "waiting": []}
-            )
+            told = {"confirmed": confirmed, "collect": True, "compact": False}
+            known = known_to_json(self.stores[number], collects=True) if self.hands_over else NOTHING
+            pool.begin({"number": number, "open": argument.to_json(), **told, **known})
         for _ in self.newest:
             assert done.acquire(timeout=PATIENCE_S)
         assert all(report["ok"] for report in reports), reports
@@ -119,7 +124,7 @@ class Executor:
 
 @pytest.fixture
 def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
-    return Executor(tmp_path, monkeypatch)
+    return Executor(tmp_path, monkeypatch, tmp_path / "copies")
 
 
 def deleted(reports: Sequence[dict[str, Any]]) -> int:
@@ -135,6 +140,24 @@ def test_a_store_that_changed_costs_little_more_than_its_listing(executor: Execu
     assert counts.keys() == {"list", "delete_many"}
     # besides: looks at runs, pins and leftovers, and a few deletions, which do not grow with the stores
     assert counts.total() <= STORES + 20
+
+
+def test_a_collection_reads_no_manifest_that_the_engine_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is on the local disk, as after the cache has evicted it."""
+    executor = Executor(tmp_path, monkeypatch)
+    executor.open(10, versions=6)
+    assert deleted(executor.round(10)) == 20
+    reads = {}
+    for executor.hands_over in (True, False):
+        for _ in range(5):
+            executor.commit(10)
+        assert deleted(executor.round(10)) == 50
+        calls = [operation for operation, path in executor.backend.calls if path.startswith("0/")]
+        assert calls.count("list") == 10
+        reads[executor.hands_over] = calls.count("read_tail")
+    assert reads == {True: 0, False: 50}
 
 
 def test_a_store_that_rests_costs_nothing(executor: Executor) -> None:

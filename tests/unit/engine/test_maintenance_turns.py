@@ -18,8 +18,13 @@ def ignore(report: dict[str, Any]) -> None:
     """Nobody waits for the report."""
 
 
+def nothing(collects: bool) -> dict[str, Any]:
+    """What an engine says that knows nothing of a store."""
+    return {"waiting": [], "footprints": []}
+
+
 def asked(collect: bool = False, url: str = "memory://a", confirmed: int = 1) -> Job:
-    return Job({"collect": collect, "open": {"url": url, "store": {}}, "confirmed": confirmed}, ignore, list)
+    return Job({"collect": collect, "open": {"url": url, "store": {}}, "confirmed": confirmed}, ignore, nothing)
 
 
 def order(turns: Turns, now: float = 0.0) -> list[tuple[Hashable, bool]]:
@@ -174,7 +179,7 @@ def test_no_job_is_begun_in_a_process_whose_end_is_being_reported(tmp_path: Path
         queue.submit("late", asked())
         begun.extend(begin_all(queue))
 
-    queue.submit("lost", Job({"collect": False, "open": {"url": "memory://a", "store": {}}}, hears, list))
+    queue.submit("lost", Job({"collect": False, "open": {"url": "memory://a", "store": {}}}, hears, nothing))
     assert begin_all(queue) == ["lost"]
     queue._lost(1)
     assert begun == []
@@ -212,7 +217,7 @@ def test_of_a_process_that_ended_only_jobs_that_cannot_have_been_the_reason_begi
         def report(told: dict[str, Any], store: str = store) -> None:
             failed.append((store, told["error"]["kind"]))
 
-        queue.submit(store, Job(asked().argument, report, list))
+        queue.submit(store, Job(asked().argument, report, nothing))
     begin_all(queue)
     queue._note({"number": 2, "waits": True})
     if hung:

@@ -36,5 +36,5 @@ def test_every_rule_and_every_check_of_the_machine_is_called() -> None:
         sys.setprofile(before)
     functions = {**vars(QueryMachine), **vars(StoreMachine)}
     wanted = {name for name, part in functions.items() if inspect.isfunction(part) and not name.startswith("_")}
-    assert {"check_every_retained_version_restores", "collect_by_a_zombie", "rewind"} <= wanted
+    assert {"check_every_retained_version_restores", "collect_by_a_zombie", "hand_footprints", "rewind"} <= wanted
     assert wanted - called == set()

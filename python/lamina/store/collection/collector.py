@@ -37,7 +37,7 @@ from lamina.errors import LaminaError
 from lamina.format.paths import join
 from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import FOREIGN, TEMPORARY, StoreFile
-from lamina.store.collection.footprints import Entry, Footprints, Progressed
+from lamina.store.collection.footprints import Entry, Footprint, Footprints, Progressed
 from lamina.store.collection.known_others import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries
 from lamina.store.collection.lineage import RetainedLineage
@@ -179,6 +179,11 @@ class Collector:
         paths += [verdict.path for verdict in shared if verdict.action == DELETE]
         return Judged(collected, storage, paths, deleted)
 
+    def note(self, footprints: Iterable[tuple[str, Footprint]]) -> None:
+        """Remembers the footprints of attempts that somebody else has read or written."""
+        for attempt, footprint in footprints:
+            self._footprints.note(attempt, footprint)
+
     def is_settled(self, confirmed: Version) -> bool:
         """Whether a collection by this collector would do what the last one did, as far as one knows without a look."""
         return self._settled is not None and self._settled.holds(confirmed, self._clock.now_ms())
@@ -196,7 +201,7 @@ class Collector:
 
         def note(opened: Opened) -> None:
             if opened.location.is_among(listing):
-                self._footprints.note(opened)
+                self._footprints.note(opened.manifest.attempt, Footprint.of(opened))
 
         assert confirmed.attempt is not None
         known = self._footprints.lineage(confirmed.attempt, self._registry.newest)

@@ -1,7 +1,8 @@
 """What commits need and stand on, read from their manifests: each once, and several at once where a read is a request
 to another machine.
 
-A commit is asked for as the newest one, as one of the lineage, and before that as one above the confirmed version. Its
+What an engine has written it hands to the process that collects, so that that one need not read it. A commit is
+asked for as the newest one, as one of the lineage, and before that as one above the confirmed version. Its
 manifest never changes, so what one of them read is remembered for the next. Of a version of the lineage the registry
 remembers what it needs, and nothing is kept here.
 """
@@ -62,9 +63,9 @@ class Footprints:
         self._files = files
         self._known: dict[str, Footprint] = {}
 
-    def note(self, opened: Opened) -> None:
-        """Remembers what a manifest says that was read for another reason."""
-        self._known[opened.manifest.attempt] = Footprint.of(opened)
+    def note(self, attempt: str, footprint: Footprint) -> None:
+        """Remembers what the manifest of an attempt says, which was read or written for another reason."""
+        self._known[attempt] = footprint
 
     def learn(self, attempts: Collection[str], progressed: Progressed) -> None:
         """Reads and remembers those that are not known yet; one whose file is gone needs nothing.

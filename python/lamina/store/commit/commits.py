@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from lamina.format.container import COMMIT, ContainerWriter, version_of
 from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
 from lamina.storage import NotDurable
+from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -40,6 +41,9 @@ from lamina.store.versions.resolution import Versions, is_empty
 
 _ATTEMPTS_KEPT = 16
 """Attempts that were begun and not committed; older ones were abandoned."""
+
+_FOOTPRINTS_KEPT = 256
+"""Footprints of commits that nobody has taken yet; older ones are read from their manifests."""
 
 _MAX_LINEAGE = 1_000
 _SPARE_LINEAGE = 28
@@ -87,6 +91,7 @@ class Commits:
         self._ids = ids
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        self._footprints: deque[tuple[str, Footprint]] = deque(maxlen=_FOOTPRINTS_KEPT)
         self._looks = BaseLooks(files.has_commit, versions.forget)
 
     def begin(
@@ -245,11 +250,13 @@ class Commits:
             if SNAPSHOT not in sections:
                 self._verify_base(request, begun)
             self._verify_adopted(written[0], begun.base)
+            opened = Opened(written[0], self._files.locator.of(request.attempt), writer.size)
+            self._versions.remember(opened)
             with self._lock:
                 self._begun.pop(request.attempt, None)
-            location = self._files.locator.of(request.attempt)
-            self._versions.remember(Opened(written[0], location, writer.size))
-            return Committed(location.name, writer.size, writer.raw_bytes, (self._clock.monotonic() - started) * 1000)
+                self._footprints.append((request.attempt, Footprint.of(opened)))
+            took_ms = (self._clock.monotonic() - started) * 1000
+            return Committed(opened.location.name, writer.size, writer.raw_bytes, took_ms)
 
         held: list[Any] = []
         try:
@@ -261,6 +268,13 @@ class Commits:
             return Accepted(request.attempt, writer.size, publish)
         committed = publish()
         return Accepted(request.attempt, 0, lambda: committed)
+
+    def take_footprints(self) -> list[tuple[str, Footprint]]:
+        """See `Store.take_footprints`."""
+        with self._lock:
+            taken = list(self._footprints)
+            self._footprints.clear()
+        return taken
 
     def _verify_base(self, request: CommitRequest, begun: _Begun) -> None:
         """The look for the base's file that was begun with the attempt."""
