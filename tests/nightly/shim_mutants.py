@@ -339,7 +339,7 @@ MUTANTS = [
         "spark_is_told_the_id_that_an_attempt_was_begun_with",
         "Commits.scala",
         "} else Sent(answer.attempt, Some(next), Some(",
-        "} else Sent(begun.attempt, Some(next), Some(",
+        "} else Sent(draft.begun.fold(answer.attempt)(_.attempt), Some(next), Some(",
         (ENDS_DURABLE,),
     ),
     # waits and turns
