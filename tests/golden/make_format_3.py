@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lamina.format.attempt_id import AttemptId
 from lamina.format.blocks import half_sha256
@@ -38,16 +39,12 @@ def main(directory: Path) -> None:
     clock, ids = ManualClock(1_790_000_000_000), SequenceIds(1)
     new = directory / "new" / "state"
     chains: list[list[Reference]] = []
+
+    def opened(where: str, partition: int, **settings: Any) -> DirectStore:
+        return open_store(str(directory / where), 0, partition, writable=True, clock=clock, ids=ids, **settings)
+
     for partition, settings in enumerate(({}, {"compaction_mode": "rolling", "compaction_rolling_parts": 2})):
-        old = open_store(
-            str(directory / "old"),
-            0,
-            partition,
-            writable=True,
-            clock=clock,
-            ids=ids,
-            **settings,  # type: ignore[arg-type]
-        )
+        old = opened("old", partition, **settings)
         for number in range(6):
             clock.advance(1000)
             for one in range(10 * number, 10 * number + 14):
@@ -63,7 +60,7 @@ def main(directory: Path) -> None:
 
     def stand(partition: int, bases: Sequence[Reference], family: int) -> str:
         """Makes the version of a new store that is `bases`; gives its file's name."""
-        open_store(str(directory / "new"), 0, partition, writable=True, clock=clock, ids=ids).compact()
+        opened("new", partition).compact()
         attempt = str(AttemptId.for_file(VERSION, 1, ids.hex128()))
         uuid = json.loads((new / "_lamina" / "checkpoint").read_text())["uuid"]
         found = verify(next((directory / "old/state/0/0").glob("7_*.lam")).read_bytes(), "")
@@ -100,15 +97,7 @@ def main(directory: Path) -> None:
             for reference in found
         ]
         name = stand(partition, members, 0 if families is None else 4)
-        store = open_store(
-            str(directory / "new"),
-            0,
-            partition,
-            writable=True,
-            clock=clock,
-            ids=ids,
-            storage_roots=str(directory / "old"),
-        )
+        store = opened("new", partition, storage_roots=str(directory / "old"))
         note(name, store)
         clock.advance(1000)
         store.put(struct.pack("<qq", 0, 1), b"further")

@@ -25,6 +25,9 @@ SOURCES = Path(__file__).resolve().parents[3] / "python"
 PREAMBLE = b"LMNW" + struct.pack("<HH", 1, 0)
 PREFIX = "spark.sql.streaming.stateStore.lamina."
 
+ANSWER_S = 120
+"""How long an answer may take on a busy machine."""
+
 _request_ids = itertools.count(1)
 
 
@@ -298,3 +301,11 @@ class Store:
         header = {"op": "load", "handle": self.handle, "version": version, "attempt": attempt}
         answer = data.request({**header, "have": None, "read_only": True})
         return answer, [row for batch in data.stream() for row in zip(*(c.to_pylist() for c in batch), strict=True)]
+
+
+def greeted(engine: Engine) -> Data:
+    """A connection that is served."""
+    data = engine.connect()
+    data.socket.settimeout(ANSWER_S)
+    assert data.greeted()
+    return data

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engine.conftest import Starter
-from tests.unit.engine.engine_client import PREFIX, Data, Engine, Refused, Store, entries
+from tests.unit.engine.engine_client import ANSWER_S, PREFIX, Data, Refused, Store, entries, greeted
 
 CONNECTIONS = 64
-ANSWER_S = 120
 """How long an answer may take on a busy machine before it counts as none."""
 
 
@@ -59,14 +58,6 @@ def hanging(start_engine: Starter, tmp_path: Path) -> Iterator[HangingStore]:
     store = HangingStore(start_engine, tmp_path / "hanging")
     yield store
     store.release()
-
-
-def greeted(engine: Engine) -> Data:
-    """A connection that is served."""
-    data = engine.connect()
-    data.socket.settimeout(ANSWER_S)
-    assert data.greeted()
-    return data
 
 
 def given_up(data: Data) -> str:

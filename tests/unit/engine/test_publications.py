@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from tests.unit.engine.conftest import Starter
-from tests.unit.engine.engine_client import PREFIX, SOURCES, Data, Engine, Refused, Store, entries
+from tests.unit.engine.engine_client import PREFIX, SOURCES, Data, Engine, Refused, Store, entries, greeted
 
 HOOK = Path(__file__).parent / "held_hook"
 FLUSHED = {"storage.fsync.enabled": "true"}
-ANSWER_S = 120
 """How long an answer may take on a busy machine before it counts as none."""
 
 
@@ -66,13 +65,6 @@ def start(start_engine: Starter) -> Callable[..., Engine]:
         return start_engine(python_path=f"{HOOK}{os.pathsep}{SOURCES}", process=conf)
 
     return started
-
-
-def greeted(engine: Engine) -> Data:
-    data = engine.connect()
-    data.socket.settimeout(ANSWER_S)
-    assert data.greeted()
-    return data
 
 
 def listening(engine: Engine) -> Data:

@@ -101,18 +101,5 @@ def increment_reference(opened: Opened, files: StoreFiles) -> Reference | None:
     section = manifest.section(INCREMENT)
     if section is None:
         return None
-    return opened.placed(
-        Reference(
-            None,
-            None,
-            section.offset,
-            section.length,
-            None,
-            section.sha256,
-            INCREMENT,
-            manifest.base.version if manifest.base else 0,
-            manifest.version,
-            section.rows,
-            files.identity,
-        )
-    )
+    start = manifest.base.version if manifest.base else 0
+    return opened.placed(chain.own_reference(section, start, manifest.version, files.identity))

@@ -150,15 +150,16 @@ def own_references(
     """
     by_name = {section.name: section for section in sections}
     if SNAPSHOT in by_name:
-        return (_own(by_name[SNAPSHOT], 0, version, store),)
-    chain = (_own(by_name[INCREMENT], base_version, version, store), *older)
+        return (own_reference(by_name[SNAPSHOT], 0, version, store),)
+    chain = (own_reference(by_name[INCREMENT], base_version, version, store), *older)
     if REWRITE in by_name:
         # before the increment: it has the rows as they are after it
-        chain = (_own(by_name[REWRITE], 0, version, store, part), *chain)
+        chain = (own_reference(by_name[REWRITE], 0, version, store, part), *chain)
     return trimmed(chain)
 
 
-def _own(section: Section, start: int, end: int, store: StoreIdentity, part: Part | None = None) -> Reference:
+def own_reference(section: Section, start: int, end: int, store: StoreIdentity, part: Part | None = None) -> Reference:
+    """A reference to a section of a commit's own file, without the file's name."""
     return Reference(
         None,
         None,
