@@ -1,7 +1,7 @@
 """How long a micro-batch of a stock aggregation takes with each state store: `python -m benchmarks.aggregation`.
 
-Batch time is the median `addBatch` of the timed batches of one run; a cell's figure is the median over rounds. Ratios
-are taken within rounds. The results of all variants are compared, and lamina's last round is restored from its files.
+A time is the median of the timed batches of one run; a cell's figure is the median over rounds. Ratios are taken within
+rounds. The results of all variants are compared, and lamina's last round is restored from its files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import figure, machine, variants
+from benchmarks import batches, figure, machine, variants
+from benchmarks.batches import ORDER, TIMES
+from benchmarks.many_stores.bars import Bar, least, most
 from benchmarks.rounds import RESULTS, progress, read_result, run_child, turns, write_result
-from benchmarks.settings import durability
-from benchmarks.statistics import Spread, ratios, spread
+from benchmarks.settings import durability, told
+from benchmarks.statistics import Spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
 CHILD = "benchmarks.aggregation_child"
@@ -28,7 +30,8 @@ BARS = {
     "1M/100k": {FLOOR: 1.1, HDFS: 4, ROCKSDB: 4},
     "4M/10k": {FLOOR: 1.1, HDFS: 12, ROCKSDB: 2},
 }
-NOISY_BAR = 1.15
+"""How much longer a batch may take than beside the bare map, and how many times faster it should be than a store."""
+WRITTEN_BAR = 0.5
 GROWTH_BAR = 1.2
 GC_BAR_MS = 10
 CHANGE_BYTES = 40 + 32  # key and value of a changed row
@@ -50,16 +53,12 @@ class Cell:
         """Keys that the digested last batch touches."""
         return min(self.keys, 250_000)
 
-    def memory(self, variant: str) -> str:
-        """The heap that a variant gets: the built-in heap store needs twice as much at 4M keys."""
-        return "8g" if variant == HDFS and self.keys >= 4_000_000 else self.driver_memory
-
 
 FULL = {
     "10k/10k": Cell(10_000, 10_000, preload=1, warmup=60, timed=25),
     "100k/10k": Cell(100_000, 10_000, preload=1, warmup=60, timed=25),
     "1M/100k": Cell(1_000_000, 100_000, preload=2, warmup=6, timed=12),
-    "4M/10k": Cell(4_000_000, 10_000, preload=4, warmup=20, timed=15),
+    "4M/10k": Cell(4_000_000, 10_000, preload=4, warmup=20, timed=15, driver_memory="8g"),
 }
 QUICK = {
     "10k/10k": Cell(10_000, 10_000, preload=1, warmup=6, timed=8, driver_memory="2g"),
@@ -83,36 +82,27 @@ def run(cells: dict[str, Cell], chosen: list[str], rounds: int) -> dict[str, Any
         restored: dict[str, Any] | None = None
         for number, variant in turns(chosen, rounds):
             request = {**asdict(cell), "variant": variant, "closing": cell.closing}
-            request["driver_memory"] = cell.memory(variant)
             with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as checkpoint:
                 request["checkpoint"] = checkpoint
                 answer = run_child(CHILD, {**request, "action": "run"})
                 runs[variant].append(answer)
                 if variant == LAMINA and number == rounds - 1:
                     restored = run_child(CHILD, {**request, "action": "verify"})
-            took = statistics.median(answer["add_batch_ms"])
-            progress(f"{name} round {number + 1}/{rounds} {variant}: {took:.0f} ms a batch, load {answer['load']}")
-        result["cells"][name] = {**asdict(cell), "rounds": rounds, **summary(runs, restored), "runs": runs}
+            took = ", ".join(f"{TIMES[time]} {statistics.median(answer[time]):.0f} ms" for time in TIMES)
+            progress(f"{name} round {number + 1}/{rounds} {variant}: {took}, load {answer['load']}")
+        result["cells"][name] = {**asdict(cell), "rounds": rounds, **summary(runs, restored)}
     return result
 
 
 def summary(runs: dict[str, list[dict[str, Any]]], restored: dict[str, Any] | None) -> dict[str, Any]:
     """The figures of one cell."""
-    times = {variant: [statistics.median(r["add_batch_ms"]) for r in answers] for variant, answers in runs.items()}
-    digests = {r["digest"] for answers in runs.values() for r in answers}
-    found: dict[str, Any] = {
-        "batch_ms": {variant: spread(values) for variant, values in times.items()},
-        "ratio_to_floor": {
-            v: ratios(values, times[FLOOR]) for v, values in times.items() if FLOOR in times and v != FLOOR
-        },
-        "speed_up": {
-            v: ratios(values, times[LAMINA]) for v, values in times.items() if LAMINA in times and v != LAMINA
-        },
-        "load": spread([r["load"] for answers in runs.values() for r in answers]),
-        "same_digest": len(digests) == 1,
-    }
-    for key in ("gc_ms_a_batch", "bytes_a_batch", "segment_bytes_a_batch", "updated_rows", "commit_ms"):
-        found[key] = {variant: statistics.median(r[key] for r in answers) for variant, answers in runs.items()}
+    found: dict[str, Any] = batches.figures(runs)
+    for key in ("gc_ms_a_batch", "bytes_a_batch", "segment_bytes_a_batch", "updated_rows"):
+        found[key] = {
+            variant: statistics.median(run[key] for run in answers)
+            for variant, answers in runs.items()
+            if key in answers[0]
+        }
     if restored is not None:
         found["restored"] = restored["restored"] == restored["expected"]
     return found
@@ -125,60 +115,86 @@ def written_share(cell: dict[str, Any], variant: str) -> float:
 
 def growth(cells: dict[str, Any]) -> float | None:
     """lamina's batch time at 4M keys over that at 100k, at the same number of rows a batch."""
-    if not all(LAMINA in cells.get(name, {}).get("batch_ms", {}) for name in ("100k/10k", "4M/10k")):
+    if not all(LAMINA in cells.get(name, {}).get("add_batch_ms", {}) for name in ("100k/10k", "4M/10k")):
         return None
-    large, small = (cells[name]["batch_ms"][LAMINA]["median"] for name in ("4M/10k", "100k/10k"))
+    large, small = (cells[name]["add_batch_ms"][LAMINA]["median"] for name in ("4M/10k", "100k/10k"))
     return float(large / small)
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    """Print the table."""
+def bars(result: dict[str, Any]) -> list[Bar]:
+    """Each bar with what was measured, of both times where it is about one."""
+    found = []
     for name, cell in result["cells"].items():
-        load: Spread = cell["load"]
-        table = Table(title=f"{name} keys/rows a batch; {cell['rounds']} rounds, load {load['low']}-{load['high']}")
-        for heading in (
-            "store",
-            "addBatch ms",
-            "rounds",
-            "ratio to floor",
-            "95 %",
-            "lamina's speed-up",
-            "GC ms",
-            "kB written",
-            "of changes",
-            "kB compacted",
-        ):
-            table.add_column(heading, justify="left" if heading == "store" else "right")
-        for variant, time in cell["batch_ms"].items():
-            ratio, speed = cell["ratio_to_floor"].get(variant), cell["speed_up"].get(variant)
-            table.add_row(
-                TITLES[variant],
-                f"{time['median']:.0f}",
-                f"{time['low']:.0f}-{time['high']:.0f}",
-                f"{ratio['median']:.2f}" if ratio else "",
-                f"{ratio['low']:.2f}-{ratio['high']:.2f}" if ratio else "",
-                f"{speed['median']:.2f} x" if speed else "",
-                f"{cell['gc_ms_a_batch'][variant]:.1f}",
-                f"{cell['bytes_a_batch'][variant] / 1000:.0f}",
-                f"{written_share(cell, variant):.2f}",
-                f"{cell['segment_bytes_a_batch'][variant] / 1000:.0f}",
-            )
-        console.print(table)
-        console.print(f"  same results: {'yes' if cell['same_digest'] else 'NO'}", end="")
-        console.print(f"; restored from lamina's files: {_word(cell.get('restored'))}")
-    for variant, words in result["durability"].items():
-        told = ", ".join(f"{key} {value}" for key, value in words.items() if key != "durability")
-        console.print(f"{TITLES[variant]}: {words['durability']}; {told}")
+        for variant, bar in BARS.get(name, {}).items():
+            for time, title in TIMES.items():
+                if variant not in cell[f"{time}_to"]:
+                    continue
+                if variant == FLOOR:
+                    found.append(most(f"{name}, {title}: to the bare map", bar, cell[f"{time}_to"][FLOOR]))
+                else:
+                    faster = cell[f"{time}_faster_than"][variant]
+                    found.append(least(f"{name}, {title}: faster than {TITLES[variant]}", bar, faster, " times"))
+        if LAMINA in cell["bytes_a_batch"]:
+            share = written_share(cell, LAMINA)
+            written = f"{name}: bytes written of the changes"
+            found.append(Bar(written, f"≤ {WRITTEN_BAR}", f"{share:.2f}", share <= WRITTEN_BAR))
     grown = growth(result["cells"])
     if grown is not None:
-        console.print(f"lamina from 100k to 4M keys at 10k rows a batch: x {grown:.2f} (bar {GROWTH_BAR})")
+        what = "addBatch from 100k to 4M keys"
+        found.append(Bar(what, f"≤ {GROWTH_BAR} times", f"{grown:.2f} times", grown <= GROWTH_BAR))
+    if LAMINA in (spent := result["cells"].get("4M/10k", {}).get("gc_ms_a_batch", {})):
+        what = "garbage collection at 4M keys"
+        found.append(Bar(what, f"≤ {GC_BAR_MS} ms", f"{spent[LAMINA]:.1f} ms", spent[LAMINA] <= GC_BAR_MS))
+    return found
+
+
+def table_of(cell: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The times of a cell; a row for each store."""
+    heads, rows = batches.table(cell)
+    present = [variant for variant in ORDER if variant in cell["processor_ms"]]
+    for variant, row in zip(present, rows, strict=True):
+        row += [f"{cell['gc_ms_a_batch'][variant]:.1f}"]
+        row += [f"{cell[name][variant] / 1000:.0f}" for name in ("bytes_a_batch", "segment_bytes_a_batch")]
+    return [*heads, "GC ms", "kB written", "kB compacted"], rows
+
+
+def ran(cell: dict[str, Any]) -> str:
+    """How often a cell was measured, and what was checked."""
+    load: Spread = cell["load"]
+    same = "All stores gave the same results." if cell["same_digest"] else "THE STORES GAVE DIFFERENT RESULTS."
+    told = f"{cell['rounds']} rounds, heap {cell['driver_memory']}, load {load['low']}-{load['high']}. {same}"
+    if "restored" in cell:
+        found = "equals" if cell["restored"] else "DIFFERS FROM"
+        told += f" The state restored from lamina's files {found} the same query run as a batch."
+    return told
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print the tables and the bars."""
+    for name, cell in result["cells"].items():
+        heads, rows = table_of(cell)
+        table = Table(title=f"{name} keys/rows a batch")
+        for number, head in enumerate(heads):
+            table.add_column(head, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print(ran(cell))
+    for variant, words in result["durability"].items():
+        console.print(f"{TITLES[variant]}: {told(words)}")
+    summary = Table(title="bars")
+    for head in ("bar", "asked", "measured", ""):
+        summary.add_column(head)
+    for bar in bars(result):
+        summary.add_row(bar.what, bar.bar, bar.measured, "met" if bar.met else "NOT MET")
+    console.print(summary)
 
 
 def draw(result: dict[str, Any], name: str) -> None:
     """Write the figure."""
-    groups = {f"{cell} keys/rows": values["batch_ms"] for cell, values in result["cells"].items()}
+    groups = {f"{cell} keys/rows": values["trigger_ms"] for cell, values in result["cells"].items()}
     title = "Micro-batch time, count/max/sum per key (median of the rounds; whiskers: all rounds)"
-    figure.grouped_bars(RESULTS / f"{name}.png", groups, title=title, unit="addBatch, ms", logarithmic=True)
+    figure.grouped_bars(RESULTS / f"{name}.png", groups, title=title, unit="trigger, ms", logarithmic=True)
 
 
 def failed(result: dict[str, Any]) -> list[str]:
@@ -192,17 +208,13 @@ def failed(result: dict[str, Any]) -> list[str]:
     return wrong
 
 
-def _word(value: bool | None) -> str:
-    return "not checked" if value is None else "identical" if value else "DIFFERENT"
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two rounds of small cells, about three minutes")
-    parser.add_argument("--rounds", type=int, help="rounds of each cell (7, or 2 with --quick)")
+    parser.add_argument("--rounds", type=int, help="rounds of each cell (5, or 2 with --quick)")
     parser.add_argument("--cells", nargs="+", metavar="KEYS/ROWS", help="only these cells")
-    parser.add_argument("--variants", nargs="+", choices=variants.ALL, default=list(variants.ALL))
+    parser.add_argument("--variants", nargs="+", choices=ORDER, default=list(ORDER))
     parser.add_argument("--keep", action="store_true", help="keep the last run's other cells in the result")
     parser.add_argument("--results", default=None, help="name of the result files (aggregation, or aggregation-quick)")
     given = parser.parse_args()
@@ -210,7 +222,7 @@ def main() -> None:
     names = given.cells or list(available)
     if unknown := [name for name in names if name not in available]:
         parser.error(f"no cell {unknown[0]}; there are {', '.join(available)}")
-    rounds = given.rounds or (2 if given.quick else 7)
+    rounds = given.rounds or (2 if given.quick else 5)
     result = run({name: available[name] for name in names}, given.variants, rounds)
     file = given.results or ("aggregation-quick" if given.quick else "aggregation")
     if given.keep:
@@ -220,7 +232,7 @@ def main() -> None:
         result["durability"] = {**last["durability"], **result["durability"]}
     write_result(file, result)
     draw(result, file)
-    console = Console(width=130)
+    console = Console(width=190)
     show(result, console)
     if wrong := failed(result):
         raise SystemExit("\n".join(wrong))

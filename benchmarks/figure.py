@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.statistics import Spread
-from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
+from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, STATELESS, TITLES, TUNED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {FLOOR: "#9a9a9a", HDFS: "#d98c3f", ROCKSDB: "#5b8db8", LAMINA: "#2a7f4f"}
+COLOURS = {
+    STATELESS: "#d0d0d0", FLOOR: "#9a9a9a", HDFS: "#d98c3f", ROCKSDB: "#5b8db8", TUNED: "#2f5f8a", LAMINA: "#2a7f4f",
+}  # fmt: skip
 
 
 def grouped_bars(
@@ -78,7 +80,7 @@ def _finish(figure: Figure, axes: Axes, path: Path, title: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", linewidth=0.3)
-    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4)
+    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=6)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})

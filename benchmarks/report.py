@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import aggregation, compaction, machine, memory, micro, restore
+from benchmarks import aggregation, batches, compaction, machine, memory, micro, restore
 from benchmarks.many_stores import answers
 from benchmarks.markdown import around, fill, header, table, verdict
 from benchmarks.operators_report import operators_section
@@ -48,55 +48,28 @@ python -m benchmarks.report
 ```
 
 Every store runs in a fresh JVM, the stores take turns, and each round starts with another one. A ratio is taken within
-a round; given are the median over rounds and its 95 % bootstrap interval. *Met* compares the median with the target.
-The *floor* is one `java.util.HashMap` of copied rows for each store, with no files, no versions and no recovery: what
-Spark's own work costs when keeping state costs next to nothing.
+a round; given are the median over rounds and their range, or where it says so its 95 % bootstrap interval. *Met*
+compares the median with the target. The floor is the same rows in a query without a state. The *bare map* is one
+`java.util.HashMap` of copied rows for each store, with no files, no versions and no recovery: a peer that keeps
+nothing.
 """
 
 
 def aggregation_section(result: dict[str, Any]) -> str:
-    """Batch time, growth, garbage collection and bytes."""
+    """Times of a batch, growth, garbage collection and bytes."""
     parts = ["## Batch time of an aggregation\n", header(result)]
     parts.append(
         "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, "
-        "`local[2]`, two shuffle partitions. Batch time is `addBatch`, in ms. *kB written* "
-        "is what the commits of a batch wrote, *kB compacted* what the maintenance process wrote meanwhile.\n"
+        "`local[2]`, two shuffle partitions. *CPU* is the processor time of a batch, in all processes. *kB written* is "
+        "what the commits of a batch wrote, *kB compacted* what the maintenance process wrote meanwhile.\n"
     )
-    parts.append("![batch time](benchmarks/aggregation.png)\n")
+    parts.append("![trigger](benchmarks/aggregation.png)\n")
+    found = [[bar.what, bar.bar, bar.measured, verdict(bar.met)] for bar in aggregation.bars(result)]
+    parts.append(table(["target", "bar", "measured", ""], found))
     for name, cell in result["cells"].items():
-        parts.append(f"### {name} keys/rows a batch\n")
-        rows = []
-        for variant, time in cell["batch_ms"].items():
-            ratio, speed = cell["ratio_to_floor"].get(variant), cell["speed_up"].get(variant)
-            rows.append([
-                TITLES[variant],
-                around(time, 0),
-                around(ratio) if ratio else "",
-                around(speed) if speed else "",
-                f"{cell['gc_ms_a_batch'][variant]:.1f}",
-                f"{cell['bytes_a_batch'][variant] / 1000:.0f}",
-                f"{aggregation.written_share(cell, variant):.2f}",
-                f"{cell['segment_bytes_a_batch'][variant] / 1000:.0f}",
-            ])  # fmt: skip
-        heads = ["store", "median (all rounds)", "to floor", "lamina faster", "GC ms", "kB written", "of the changes",
-                 "kB compacted"]  # fmt: skip
-        parts.append(table(heads, rows))
-        load = cell["load"]
-        checks = f"{cell['rounds']} rounds, load average before the runs {load['low']}-{load['high']}. "
-        checks += (
-            "All stores gave the same results. " if cell["same_digest"] else "**The stores gave different results.** "
-        )
-        if "restored" in cell:
-            same = "equals" if cell["restored"] else "**differs from**"
-            checks += f"The state restored from lamina's files {same} the same query run as a batch."
-        parts.append(checks + "\n")
-    parts.append(_durability(result))
-    parts.append(table(["target", "bar", "measured", "", "the floor"], aggregation_targets(result)))
-    parts.append(
-        "*The floor* in the last column is how much faster than that store the map without files is: as fast as a "
-        "state store can be in this query, since the rest of the batch is Spark's own work.\n"
-    )
-    return "\n".join(parts)
+        parts += [f"### {name} keys/rows a batch\n", table(*aggregation.table_of(cell)), aggregation.ran(cell) + "\n"]
+    set_up = [f"- {TITLES[name]}: {batches.set_up(name)}" for name in batches.BUILT_IN]
+    return "\n".join([*parts, _durability(result), "Settings, beside Spark's defaults:\n", *set_up, ""])
 
 
 def _durability(result: dict[str, Any]) -> str:
@@ -109,48 +82,6 @@ def _durability(result: dict[str, Any]) -> str:
 def _loads(result: dict[str, Any]) -> str:
     load = result["load"]
     return f"{result['rounds']} rounds, load average before the runs {load['low']}-{load['high']}. "
-
-
-def aggregation_targets(result: dict[str, Any]) -> list[list[str]]:
-    """Each bar with what was measured, and what the floor would have reached."""
-    rows = []
-    for name, bars in aggregation.BARS.items():
-        cell = result["cells"].get(name)
-        if cell is None:
-            continue
-        for variant, bar in bars.items():
-            if variant == FLOOR:
-                ratio = cell["ratio_to_floor"][LAMINA]
-                # a noisy machine is allowed for by the interval's lower end
-                noisy = ratio["low"] <= bar and ratio["median"] <= aggregation.NOISY_BAR
-                word = "met within the noise" if noisy and ratio["median"] > bar else verdict(ratio["median"] <= bar)
-                rows.append([f"{name}: lamina to the floor", f"≤ {bar}", around(ratio), word, ""])
-            elif variant in cell["speed_up"]:
-                speed = cell["speed_up"][variant]
-                what = f"{name}: faster than {TITLES[variant]}"
-                floor = cell["ratio_to_floor"].get(variant)
-                rows.append([
-                    what,
-                    f"≥ {bar} times",
-                    around(speed),
-                    verdict(speed["median"] >= bar),
-                    around(floor) if floor else "",
-                ])  # fmt: skip
-    grown = aggregation.growth(result["cells"])
-    if grown is not None:
-        bar = aggregation.GROWTH_BAR
-        rows.append(
-            ["batch time from 100k to 4M keys", f"≤ {bar} times", f"{grown:.2f} times", verdict(grown <= bar), ""]
-        )
-    for name, cell in result["cells"].items():
-        share = aggregation.written_share(cell, LAMINA)
-        rows.append([f"{name}: bytes written of the changes", "≤ 0.5", f"{share:.2f}", verdict(share <= 0.5), ""])
-    if "4M/10k" in result["cells"]:
-        spent = result["cells"]["4M/10k"]["gc_ms_a_batch"][LAMINA]
-        met = spent <= aggregation.GC_BAR_MS
-        bar_text = f"≤ {aggregation.GC_BAR_MS} ms"
-        rows.append(["garbage collection at 4M keys", bar_text, f"{spent:.1f} ms", verdict(met), ""])
-    return rows
 
 
 def micro_section(result: dict[str, Any]) -> str:
@@ -346,24 +277,26 @@ def compaction_section(result: dict[str, Any]) -> str:
 
 
 def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) -> str:
-    """What the README shows: batch time and restore beside the built-in stores."""
-    shown = [FLOOR, HDFS, ROCKSDB, LAMINA]
+    """What the README shows: the trigger of a batch, `addBatch` within it, and restore, beside the built-in stores."""
 
-    def row(name: str, found: dict[str, Spread], digits: int, unit: str) -> list[str]:
-        return [name, *(f"{found[v]['median']:.{digits}f} {unit}" if v in found else "" for v in shown)]
+    def cell(found: dict[str, Any], variant: str) -> str:
+        if variant not in found["trigger_ms"]:
+            return ""
+        return f"{found['trigger_ms'][variant]['median']:.0f} ({found['add_batch_ms'][variant]['median']:.0f}) ms"
 
     rows = [
-        row(f"a batch, {name.replace('/', ' keys, ')} rows", cell["batch_ms"], 0, "ms")
-        for name, cell in aggregated["cells"].items()
+        [f"a batch, {name.replace('/', ' keys, ')} rows", *(cell(found, variant) for variant in batches.ORDER)]
+        for name, found in aggregated["cells"].items()
     ]
     if restored is not None:
-        rows += [
-            row(f"restore of {restored['keys']:,} keys, JVM {state}", found["restore_s"], 1, "s")
-            for state, found in restored["states"].items()
-        ]
+        for state, found in restored["states"].items():
+            took = found["restore_s"]
+            shown = (f"{took[variant]['median']:.1f} s" if variant in took else "" for variant in batches.ORDER)
+            rows.append([f"restore of {restored['keys']:,} keys, JVM {state}", *shown])
     return (
-        table(["medians", *(TITLES[variant] for variant in shown)], rows)
-        + f"\n{header(aggregated)[:-1]} Spread, ratios, bytes and targets: [benchmarks](docs/benchmarks.md); "
+        table(["medians", *(TITLES[variant] for variant in batches.ORDER)], rows)
+        + f"\nOf a batch the trigger, and `addBatch` in it. {header(aggregated)[:-1]} "
+        f"Commit {aggregated['commit']}. Spread, ratios, bytes and targets: [benchmarks](docs/benchmarks.md); "
         "`make bench-quick` measures your machine in three minutes.\n"
     )
 

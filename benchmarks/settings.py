@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB
+from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, STATELESS, TUNED
 from lamina.settings import PREFIX, Settings
 
 NO_FILES = {"durability": "none, no file is written", "fsync": "no", "compression": "no"}
@@ -20,9 +20,9 @@ NO_COMPACTION = {
 
 def durability(variant: str) -> dict[str, str]:
     """fsync, compression and durability level of a variant as the benchmarks run it."""
-    if variant == FLOOR:
+    if variant in (FLOOR, STATELESS):
         return {"durability": "none", "fsync": "no", "compression": "no"}
-    if variant in (HDFS, ROCKSDB):
+    if variant in (HDFS, ROCKSDB, TUNED):
         return {"durability": "commit waits for the file", "fsync": "no", "compression": "lz4 (Spark's default)"}
     if variant == LAMINA:
         settings = Settings.parse({})

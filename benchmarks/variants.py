@@ -1,4 +1,4 @@
-"""The four state stores that are compared, and the Spark settings that make a session use each."""
+"""The state stores that are compared, and the Spark settings that make a session use each."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from benchmarks.scala import ROOT, benchmark_jar
 from lamina.spark import jar_path
 
 FLOOR, HDFS, ROCKSDB, LAMINA = "floor", "hdfs", "rocksdb", "lamina"
-ALL = (FLOOR, HDFS, ROCKSDB, LAMINA)
 STATELESS, TUNED = "stateless", "rocksdb-tuned"
-"""In `benchmarks.many_stores` alone: the same rows without a state, and RocksDB as its tuning guide has it."""
+"""The same rows without a state, and RocksDB as its tuning guide has it."""
 
 TITLES = {
-    FLOOR: "HashMap, no durability",
+    STATELESS: "no state",
+    FLOOR: "bare map, no durability",
+    LAMINA: "lamina",
     HDFS: "built-in HDFS",
     ROCKSDB: "built-in RocksDB + changelog",
-    LAMINA: "lamina",
-    STATELESS: "no state",
     TUNED: "built-in RocksDB + changelog, tuned",
 }
 
-_PREFIX = "spark.sql.streaming.stateStore."
+PREFIX = "spark.sql.streaming.stateStore."
 _SPARK_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 
 
@@ -36,22 +35,22 @@ def settings(variant: str) -> dict[str, str]:
     """
     if variant == FLOOR:
         return {
-            _PREFIX + "providerClass": "lamina.benchmarks.floor.FloorStateStoreProvider",
-            _PREFIX + "checkpointFormatVersion": "2",
+            PREFIX + "providerClass": "lamina.benchmarks.floor.FloorStateStoreProvider",
+            PREFIX + "checkpointFormatVersion": "2",
         }
     if variant in (HDFS, STATELESS):
-        return {_PREFIX + "providerClass": _SPARK_PROVIDERS + "HDFSBackedStateStoreProvider"}
+        return {PREFIX + "providerClass": _SPARK_PROVIDERS + "HDFSBackedStateStoreProvider"}
     if variant == ROCKSDB:
         return {
-            _PREFIX + "providerClass": _SPARK_PROVIDERS + "RocksDBStateStoreProvider",
-            _PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
+            PREFIX + "providerClass": _SPARK_PROVIDERS + "RocksDBStateStoreProvider",
+            PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
         }
     if variant == TUNED:
         return {
             **settings(ROCKSDB),
-            _PREFIX + "checkpointFormatVersion": "2",
-            _PREFIX + "rocksdb.trackTotalNumberOfRows": "false",
-            _PREFIX + "rocksdb.blockCacheSizeMB": "32",
+            PREFIX + "checkpointFormatVersion": "2",
+            PREFIX + "rocksdb.trackTotalNumberOfRows": "false",
+            PREFIX + "rocksdb.blockCacheSizeMB": "32",
         }
     if variant == LAMINA:
         return {}  # lamina.configure sets them

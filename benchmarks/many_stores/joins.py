@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import variants
+from benchmarks.batches import TIMES
 from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, between, most, percentile
 from benchmarks.many_stores.latency import LATENCY_S, Distance
 from benchmarks.processes import ROLES
@@ -22,7 +23,6 @@ from benchmarks.statistics import spread
 from benchmarks.variants import LAMINA
 
 CHILD = "benchmarks.many_stores.joins_child"
-TIMES = {"add_batch_ms": "addBatch", "trigger_ms": "trigger"}
 WAITS, OPENS, WORK_MS = 1.3, 1.5, 2000.0
 JOIN = {"cores": 16, "partitions": 64, "latency_s": LATENCY_S, "driver_memory": "4g"}
 QUICK = {"cores": 4, "partitions": 8}

@@ -1,0 +1,79 @@
+"""The figures of a query's batches beside several stores: `addBatch`, the trigger that a user waits for, and processor
+time of all processes. Ratios are taken within rounds; rounds are few, so the range of all of them is given."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks import variants
+from benchmarks.many_stores.bars import Figures, between, percentile
+from benchmarks.processes import ROLES
+from benchmarks.statistics import Spread, spread
+from benchmarks.variants import HDFS, LAMINA, PREFIX, ROCKSDB, STATELESS, TITLES, TUNED
+
+TIMES = {"add_batch_ms": "addBatch", "trigger_ms": "trigger"}
+PERCENTS = (95, 99)
+BUILT_IN = (HDFS, ROCKSDB, TUNED)
+ORDER = tuple(TITLES)
+"""The floor is the same rows without a state; the bare map is a peer that keeps nothing."""
+
+
+def figures(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figures:
+    """The figures of all rounds.
+
+    Args:
+        runs: of each variant, what `aggregation_child` gave in each round.
+    """
+    found: Figures = {"load": spread([run["load"] for answers in runs.values() for run in answers])}
+    for name in TIMES:
+        times = {variant: [statistics.median(run[name]) for run in answers] for variant, answers in runs.items()}
+        found[name] = {variant: spread(values) for variant, values in times.items()}
+        others = {variant: values for variant, values in times.items() if variant != LAMINA and LAMINA in times}
+        found[f"{name}_to"] = {variant: _ratios(times[LAMINA], values) for variant, values in others.items()}
+        found[f"{name}_faster_than"] = {variant: _ratios(values, times[LAMINA]) for variant, values in others.items()}
+        for percent in PERCENTS:
+            found[f"{name}_p{percent}"] = {
+                variant: percentile([one for run in answers for one in run[name]], percent)
+                for variant, answers in runs.items()
+            }
+    found["processor_ms"] = {
+        variant: {role: statistics.median(run["processor_ms"][role] for run in answers) for role in ROLES}
+        for variant, answers in runs.items()
+    }
+    # without a state rows come as often as they are in the input
+    found["same_digest"] = len({run["digest"] for name in runs if name != STATELESS for run in runs[name]}) == 1
+    return found
+
+
+def _ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
+    return spread([one / other for one, other in zip(numerators, denominators, strict=True)])
+
+
+def table(found: Figures) -> tuple[list[str], list[list[str]]]:
+    """A row for each store."""
+    heads = ["store"]
+    for title in TIMES.values():
+        heads += [f"{title} ms", *(f"p{percent}" for percent in PERCENTS), "lamina to it"]
+    rows = []
+    for variant in ORDER:
+        if variant not in found["processor_ms"]:
+            continue
+        row = [TITLES[variant]]
+        for name in TIMES:
+            ratio = found[f"{name}_to"].get(variant)
+            row += [between(found[name][variant], 0)]
+            row += [f"{found[f'{name}_p{percent}'][variant]:.0f}" for percent in PERCENTS]
+            row += ["" if ratio is None else between(ratio)]
+        rows.append([*row, *(f"{found['processor_ms'][variant][role]:.0f}" for role in ROLES)])
+    return [*heads, "CPU ms: JVM", "engine", "maintenance"], rows
+
+
+def set_up(variant: str) -> str:
+    """What is set of a built-in store, beside Spark's defaults."""
+    found = {key.removeprefix(PREFIX): value for key, value in variants.settings(variant).items()}
+    del found["providerClass"]
+    if variant == HDFS:
+        return "nothing; it knows no checkpoint format 2"
+    return ", ".join(f"{key}={value}" for key, value in found.items())
