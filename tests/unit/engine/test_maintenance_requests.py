@@ -62,14 +62,12 @@ class Counting(FaultyBackend):
 class Executor:
     """Many stores of one query on a remote storage, and the maintenance process beside them."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, copies: Path | None = None) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, *, copied: bool = True) -> None:
         self.backend = Counting(Storage(str(directory / "bucket"))._backend)
         monkeypatch.setattr("lamina.storage.storage.open_backend", lambda *_: self.backend)
-        self.settings = {"retention.minAgeMs": "0"}
-        cache = None
-        if copies is not None:
-            cache = LocalCache(str(copies), 1 << 30, paths.is_immutable)
-            self.settings["storage.cache.directory"] = str(copies)
+        copies = str(directory / "copies")
+        cache = LocalCache(copies, 1 << 30, paths.is_immutable) if copied else None
+        self.settings = {"retention.minAgeMs": "0", "storage.cache.directory": copies}
         self.clock = ManualClock(SystemClock().now_ms() + 1000)
         self.query = Query(
             Storage("s3a://bucket/state", cache=cache), min_versions=3, clock=self.clock, retention__minAgeMs=0
@@ -124,7 +122,7 @@ class Executor:
 
 @pytest.fixture
 def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
-    return Executor(tmp_path, monkeypatch, tmp_path / "copies")
+    return Executor(tmp_path, monkeypatch)
 
 
 def deleted(reports: Sequence[dict[str, Any]]) -> int:
@@ -146,7 +144,7 @@ def test_a_collection_reads_no_manifest_that_the_engine_has_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is on the local disk, as after the cache has evicted it."""
-    executor = Executor(tmp_path, monkeypatch)
+    executor = Executor(tmp_path, monkeypatch, copied=False)
     executor.open(10, versions=6)
     assert deleted(executor.round(10)) == 20
     reads = {}
