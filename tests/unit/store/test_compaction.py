@@ -90,11 +90,21 @@ def test_a_version_consists_of_few_files_although_one_more_comes_while_a_long_me
     def passing(picked: Sequence[Reference]) -> int:
         return 1 if picked[0].end - picked[-1].start >= 32 else 0
 
-    for lengths in ([100] * 1024, list(range(1, 1025))):
+    for lengths in ([100] * 4096, list(range(1, 1025))):
         counts = [len(references) for references in merged(lengths, passing=passing)]
         over = [count - 2 - math.log2(version) for version, count in enumerate(counts, start=1)]
         assert max(over) <= 1
         assert sum(one > 0 for one in over) <= 0.015 * len(over)
+
+
+def test_the_files_do_not_grow_without_end_although_several_versions_pass_each_merge() -> None:
+    for lengths in ([100] * 4096, list(range(5000, 904, -1))):
+        for passing in (1, 2, 4):
+            rewritten: list[int] = []
+            counts = [len(one) for one in merged(lengths, rewritten=rewritten, passing=lambda _, n=passing: n)]
+            over = [count - 2 - math.log2(version) for version, count in enumerate(counts, start=1)]
+            assert max(over) <= 2 * passing + 2
+            assert sum(rewritten) <= sum(lengths) * 0.6 * math.log2(len(lengths))
 
 
 def test_entries_are_rewritten_less_often_than_the_logarithm_of_the_versions() -> None:

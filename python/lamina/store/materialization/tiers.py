@@ -1,14 +1,15 @@
 """Which references of a version are worth a merge.
 
 Tiers are lazy. Nothing is merged while a version consists of at most log2(version) files. When there are more, the
-newest few are merged, three or more, up to the first that is followed by an older one at least as large as all of them
-together: sizes keep growing from new to old, a large old segment is left alone until as much has been written after it,
-and an entry is rewritten less often than log2(versions) times. A merge is asked for by a commit that stands on the
-version, so its own increment and that of the next commit come on top: versions consist of at most 2 + log2(version)
-files. A merge of more files than that which `_LONG` versions wrote begins up to `_AHEAD` files sooner, since versions
-may pass before it is done. A large version consists of up to `_FEW` files before any are merged: a preload of a few
-batches stays as it was written, and what follows it is not merged again with every commit. All references are merged
-when most of their rows are dead, which costs no more than what was written since the last time.
+newest few are merged, three or more and so many that no more than log2(version) are left, up to the first that is
+followed by an older one at least as large as all of them together: sizes keep growing from new to old, a large old
+segment is left alone until as much has been written after it, and an entry is rewritten less often than log2(versions)
+times. A merge is asked for by a commit that stands on the version, so its own increment and that of the next commit
+come on top: versions consist of at most 2 + log2(version) files. A merge of more files than that which `_LONG` versions
+wrote begins up to `_AHEAD` files sooner, since versions may pass before it is done. A large version consists of up to
+`_FEW` files before any are merged: a preload of a few batches stays as it was written, and what follows it is not
+merged again with every commit. All references are merged when most of their rows are dead, which costs no more than
+what was written since the last time.
 """
 
 from __future__ import annotations
@@ -37,17 +38,20 @@ def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]
         return references
     if len(references) < 2:
         return ()
-    chosen = _newest(references)
-    return chosen if len(references) > _most_files(references, chosen) else ()
+    most = _most_files(references, _newest(references))
+    # where more versions pass each merge than it merges files, those merged alone would be more and more
+    return _newest(references, len(references) - most + 1) if len(references) > most else ()
 
 
-def _newest(references: Sequence[Reference]) -> Sequence[Reference]:
-    """The newest references, up to the first that is followed by an older one at least as large as all of them."""
+def _newest(references: Sequence[Reference], least: int = _LEAST_MERGED) -> Sequence[Reference]:
+    """The newest references, at least so many and `_LEAST_MERGED`, up to the first that is followed by an older one at
+    least as large as all of them."""
+    least = min(max(least, _LEAST_MERGED), len(references))
     merged = 0
     for count, reference in enumerate(references, start=1):
         merged += reference.length
         older = references[count].length if count < len(references) else 0
-        if count >= min(_LEAST_MERGED, len(references)) and merged <= older:
+        if count >= least and merged <= older:
             break
     return references[:count]
 
