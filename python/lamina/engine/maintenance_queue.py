@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -82,6 +83,7 @@ class MaintenanceQueue:
         self._work: dict[int, _Work] = {}
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._alive = False
         self._closed = False
         self._starts = 0
@@ -179,13 +181,13 @@ class MaintenanceQueue:
             "workers": self._workers,
             "jvm": None if self._jvm is None else {"socket": self._jvm.socket, "token": self._jvm.token},
         }
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it died; `_hear` sees that too
-            self._process.stdin.write(json.dumps(start).encode() + b"\n")
-            self._process.stdin.flush()
-        threading.Thread(
-            target=self._hear, args=(self._process,), name="lamina-maintenance-reports", daemon=True
-        ).start()
+        self._lines = queue.SimpleQueue()
+        self._lines.put(_line(start))
+        for target, arguments, name in (
+            (self._tell, (self._process, self._lines), "lamina-maintenance-jobs"),
+            (self._hear, (self._process,), "lamina-maintenance-reports"),
+        ):
+            threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
 
     def _feed(self) -> None:
         while True:
@@ -210,11 +212,13 @@ class MaintenanceQueue:
                     self._looks_at = float("inf") if seconds is None else self._clock.monotonic() + seconds
                     self._changed.wait(seconds)
                     continue
-                process = self._process
+                lines = self._lines
             for work in hanging:
                 self._report(work, {"ok": False, "error": self._silent()})
-            if begun is not None and process is not None:
-                self._send(process, *begun)
+            if begun is not None:
+                number, work = begun
+                job = work.job
+                lines.put(_line({**job.argument, "number": number, **job.known(job.collects)}))
 
     def _busy(self) -> int:
         """How many workers have a job."""
@@ -251,14 +255,13 @@ class MaintenanceQueue:
         return may_go
 
     @staticmethod
-    def _send(process: subprocess.Popen[bytes], number: int, work: _Work) -> None:
-        line = json.dumps({**work.job.argument, "number": number, **work.job.known(work.job.collects)})
+    def _tell(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+        """Writes what the process is to read, which may stop to: the pipe holds less than some jobs say."""
         assert process.stdin is not None
-        try:
-            process.stdin.write(line.encode() + b"\n")
-            process.stdin.flush()
-        except OSError:
-            pass  # it died; `_hear` sees that too
+        with contextlib.suppress(OSError):  # it died; `_hear` sees that too
+            while (line := lines.get()) is not None:
+                process.stdin.write(line)
+                process.stdin.flush()
 
     def _call_due(self) -> bool:
         """Calls what is due; whether anything was."""
@@ -356,6 +359,7 @@ class MaintenanceQueue:
                 self._report(one, {"ok": False, "error": error})
         with self._changed:
             # only now may others begin, in a new process
+            self._lines.put(None)
             self._work.clear()
             self._alive = self._killed = False
             self._changed.notify_all()
@@ -381,3 +385,7 @@ class MaintenanceQueue:
             work.job.report(report)
         except Exception:
             log.exception("a report of the maintenance process was not taken")
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"

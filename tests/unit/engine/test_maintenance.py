@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -329,6 +330,31 @@ def test_a_job_that_hangs_in_storage_ends_and_the_other_one_is_done(
     while queue.stats()["starts"] < 2:
         time.sleep(0)
     assert queue.stats()["hanging"] == 0
+
+
+def test_a_process_that_reads_no_more_is_ended_however_much_it_is_told(tmp_path: Path, new_queue: NewQueue) -> None:
+    """What a job says of a store with many files does not fit into the pipe."""
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    assert version.attempt is not None
+    footprints = [[version.attempt, [file_name(version.attempt)] * 12, None]] * 256
+    queue = new_queue(tmp_path, 120)
+    queue.start()
+    reports = Reports()
+    queue.submit(0, Job(job(tmp_path, 0, version), reports, nothing))
+    reports.wait_for(1)
+    assert queue.pid is not None
+    os.kill(queue.pid, signal.SIGSTOP)
+    queue.submit(0, Job(job(tmp_path, 0, version), reports, lambda _: {"waiting": [], "footprints": footprints}))
+    while not queue.stats()["working_on"]:
+        time.sleep(0)
+    with queue._changed:
+        queue._silence_s = 1.0
+        queue._changed.notify_all()
+    reports.wait_for(2)
+    assert reports.all[1]["error"]["kind"] == "engine.deadline"
+    while queue.stats()["starts"] < 2:
+        time.sleep(0)
 
 
 def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_path: Path, new_queue: NewQueue) -> None:
