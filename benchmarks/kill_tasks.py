@@ -96,8 +96,7 @@ def judged(ends: Iterable[TaskEnd], kills: Sequence[Kill]) -> dict[str, Any]:
 
 def _shortened(text: str) -> str:
     """What an error and its causes say, and the places in lamina's code."""
-    first, *rest = text.splitlines() or [""]
-    return "\n".join([first, *(line for line in rest if line.startswith("Caused by") or _CODE in line)])
+    return "\n".join(line for line in text.splitlines() if not line.startswith("\t") or _CODE in line)
 
 
 def explanation(end: TaskEnd, kills: Sequence[Kill]) -> str | None:

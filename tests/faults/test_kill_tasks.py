@@ -79,6 +79,12 @@ def test_what_is_told_of_an_error_are_its_causes_and_the_places_in_laminas_code(
     assert "StoreOpener.scala:180" in told and "RDD.scala" not in told
 
 
+def test_what_is_told_of_an_error_is_its_message_whole() -> None:
+    text = f'PythonException: Traceback (most recent call last):\n  File "query.py", line 3\nValueError: odd\n{TRACE}'
+    (told,) = unexplained(failed(text))
+    assert 'File "query.py", line 3' in told and "ValueError: odd" in told.splitlines()
+
+
 def test_no_kill_explains_an_error_out_of_laminas_code_that_is_none_of_its_own() -> None:
     assert unexplained(failed(f"java.lang.NullPointerException\n{TRACE}"), Kill(BEGAN, ENGINE)) != []
 
