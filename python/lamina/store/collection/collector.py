@@ -15,7 +15,7 @@ Rules (DESIGN section 8):
    `_lamina` (`leftovers`).
 6. What a commit refers to stays as long as the commit stays by rule 2 or by its age: a version may be committed in
    Spark's log long before anybody builds on it, and a reader may have opened it. Where such a commit cannot be read,
-   nothing is deleted.
+   and whoever wrote it did not tell what it refers to, nothing is deleted.
 7. What an attempt refers to that a pin names stays: another checkpoint needs it. Where a pin cannot be read, nothing is
    deleted.
 
