@@ -12,8 +12,10 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.format.entries import PUT
+from lamina.format.paths import PINS
 from lamina.storage import Storage
 from lamina.store import Version
+from lamina.store.collection import footprints
 from lamina.store.collection.footprints import READS, Footprints
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.versioned_store import VersionedStore
@@ -238,3 +240,21 @@ def test_a_version_that_was_read_before_it_counted_and_is_lost_since_stops_the_c
         counted.collector.judge(counted.versions[-2], counted.others)
     assert file(lost) in caught.error.message
     assert names(counted.query.storage) == before
+
+
+def test_what_is_told_of_commits_is_not_kept_without_end_where_no_collection_comes_to_its_own(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing is read, once there is one."""
+    monkeypatch.setattr(footprints, "MOST_KNOWN", 8)
+    writer, store = query.open(), query.open()
+    query.storage.publish(f"{PINS}/damaged", [b"no pin"])
+    version = EMPTY
+    for _ in range(10):
+        version = query.run_batches(writer, version, 5)[-1]
+        store.note_footprints(writer.take_footprints())
+        with fails_with("file.damaged"):
+            store.collect(version, dry_run=False)
+        assert len(store._collector._footprints._known) <= 8 + 5
+    query.storage.delete_many([f"{PINS}/damaged"])
+    assert len(store.collect(version, dry_run=False).verdicts) == 50

@@ -181,8 +181,7 @@ class Collector:
 
     def note(self, footprints: Iterable[tuple[str, Footprint]]) -> None:
         """Remembers the footprints of attempts that somebody else has read or written."""
-        for attempt, footprint in footprints:
-            self._footprints.note(attempt, footprint)
+        self._footprints.note_told(footprints)
 
     def is_settled(self, confirmed: Version) -> bool:
         """Whether a collection by this collector would do what the last one did, as far as one knows without a look."""

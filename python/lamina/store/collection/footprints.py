@@ -10,7 +10,7 @@ remembers what it needs, and nothing is kept here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,6 +22,10 @@ from lamina.store.files.store_files import Opened, StoreFiles
 
 READS = 32
 """Manifests of a remote storage that are read at once for one store. Of each only the footprint is kept."""
+
+MOST_KNOWN = 1_000
+"""Where more footprints are remembered, all are forgotten before others are told of, and read if they are asked for. A
+collection forgets most, but none may come to its end, where a pin cannot be read for example."""
 
 Entry = tuple[str, int]
 """An attempt of a lineage and its version."""
@@ -66,6 +70,12 @@ class Footprints:
     def note(self, attempt: str, footprint: Footprint) -> None:
         """Remembers what the manifest of an attempt says, which was read or written for another reason."""
         self._known[attempt] = footprint
+
+    def note_told(self, told: Iterable[tuple[str, Footprint]]) -> None:
+        """Remembers what others say that manifests say; not to be called while a collection goes on."""
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
+        self._known.update(told)
 
     def learn(self, attempts: Collection[str], progressed: Progressed) -> None:
         """Reads and remembers those that are not known yet; one whose file is gone needs nothing.
