@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -163,7 +163,8 @@ class Footer:
             raise damaged(path, "its manifest does not fit its checksum")
         try:
             text = pa.Codec("zstd").decompress(stored, decompressed_size=self.manifest_length, asbytes=True)
-            value = json.loads(text)
+            # the maps of a union say which keys belong to a version; other manifests are spared the time
+            value = json.loads(text, object_pairs_hook=_object if self.version >= BASES else None)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise damaged(path, f"its manifest cannot be read ({error})") from error
         if not isinstance(value, dict):
@@ -259,6 +260,13 @@ def verify(data: Any, path: str) -> CommitManifest | SegmentManifest:
     for section in contents.sections:
         check_section(view[section.offset : section.offset + section.length], section, path)
     return parse_manifest(value, path)
+
+
+def _object(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("an object has a key twice")
+    return found
 
 
 def parse_manifest(value: Mapping[str, Any], path: str) -> CommitManifest | SegmentManifest:

@@ -90,8 +90,8 @@ class UnionMember:
         union, families, pairs = value["union"], value.get("families"), None
         if families is not None:
             pairs = tuple(sorted((int(theirs), int(ours)) for theirs, ours in families.items()))
-            ids = [ours for _, ours in pairs]
-            if len({*ids}) < len(ids) or any(not 0 <= one <= MAX_FAMILY_ID for pair in pairs for one in pair):
+            twice = any(len({*ids}) < len(ids) for ids in zip(*pairs, strict=True))
+            if twice or any(not 0 <= one <= MAX_FAMILY_ID for pair in pairs for one in pair):
                 raise ValueError(f"{families} gives no column families their ids")
         return cls(
             int(union["chain"]),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lamina.format.container import BASES, Footer, verify
+from lamina.format.container import BASES, COMMIT, Footer, header, verify
 from lamina.format.entries import PUT
 from lamina.format.manifest import INCREMENT, REWRITE, RUN, CommitManifest, Filter, Reference, UnionMember
 from lamina.store import Version
@@ -16,6 +17,7 @@ from lamina.store.materialization.tiers import pick
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import adopt, since
 from lamina.testing.expect import fails_with
+from tests.sealed import sealed
 from tests.unit.store import writing
 from tests.unit.store.rescaled import FAMILY, NEW, VERSION, Rescaled, key
 from tests.unit.store.writing import Query, file_name, names, rows_of
@@ -333,6 +335,27 @@ def test_references_that_are_no_union_are_refused(rescaled: Rescaled, what: str)
     with fails_with("file.damaged") as caught:
         rows_of(rescaled.new.open().load(version, have=None, read_only=True))
     assert file_name(version.attempt or "") in caught.error.message
+
+
+class Twice(dict[str, int]):
+    """An object of JSON that has a key twice."""
+
+    def items(self) -> ItemsView[str, int]:
+        return [*super().items()] * 2  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("families", [{"0": 0, "00": 1}, Twice({"0": 0})], ids=["in two ways", "in one way"])
+def test_a_column_family_of_a_chain_that_is_named_twice_is_refused(
+    rescaled: Rescaled, families: dict[str, Any]
+) -> None:
+    version = rescaled.stand(0, rescaled.union(0), rescaled.expected(0))
+    path = f"0/0/{file_name(version.attempt or '')}"
+    value = manifest_of(rescaled.new.open(), version).to_json()
+    value["references"] = [{**one, "families": families} for one in value["references"]]
+    rescaled.new.storage.publish(path, sealed(header(COMMIT, BASES), value, BASES))
+    with fails_with("file.damaged") as caught:
+        rows_of(rescaled.new.open().load(version, have=None, read_only=True))
+    assert path in caught.error.message
 
 
 def test_a_manifest_with_a_union_survives_the_way_through_json(rescaled: Rescaled) -> None:
