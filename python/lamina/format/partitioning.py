@@ -43,6 +43,8 @@ _LONG_DECIMAL_DIGITS = 18
 _INTERVALS_OF_MONTHS = ("interval year", "interval month", "interval year to month")
 _COLLATIONS = "__COLLATIONS"
 
+_NO_ROW = "a key is no row of its schema"
+
 
 def partitions_of(keys: pa.BinaryArray, family: ColumnFamily, partitions: int) -> pa.Array:
     """The partition of each key of a column family, as Spark's operators put them.
@@ -55,16 +57,16 @@ def partitions_of(keys: pa.BinaryArray, family: ColumnFamily, partitions: int) -
     rows = len(keys)
     if not rows:
         return pa.array([], _I64)
+    if not columns:
+        # all rows of an operator without keys are there; of a row without columns there are no bytes
+        return pa.repeat(pa.scalar(0, _I64), rows)
     offsets = pa.Array.from_buffers(pa.int32(), rows + 1, [None, keys.buffers()[1]], offset=keys.offset)
     first, last = offsets[0].as_py(), offsets[rows].as_py()
     if last == first or pc.any(pc.not_equal(pc.bit_wise_and(pc.subtract(offsets, first), 7), 0)).as_py():
-        raise ValueError("a key is no row of its schema")
+        raise ValueError(_NO_ROW)
     words = pa.Array.from_buffers(_U32, (last - first) // 4, [None, keys.buffers()[2].slice(first, last - first)])
-    starts = pc.divide(pc.subtract(pc.cast(offsets.slice(0, rows), _I64), first), 4)
-    try:
-        hashes = _row_hash(words, starts, fields, columns, _filled(_SEED, rows))
-    except pa.ArrowIndexError as error:
-        raise ValueError("a key is no row of its schema") from error
+    bounds = pc.divide(pc.subtract(pc.cast(offsets, _I64), first), 4)
+    hashes = _row_hash(words, bounds.slice(0, rows), bounds.slice(1), fields, columns, _filled(_SEED, rows))
     signed = pc.cast(hashes, _I64)
     signed = pc.subtract(signed, pc.multiply(pc.shift_right(signed, 31), 1 << 32))
     # division is towards zero
@@ -116,30 +118,54 @@ def _unknown(family: ColumnFamily, reason: str) -> LaminaError:
 
 
 def _row_hash(
-    words: pa.Array, starts: pa.Array, fields: Sequence[Mapping[str, Any]], columns: int, seeds: pa.Array
+    words: pa.Array,
+    starts: pa.Array,
+    ends: pa.Array,
+    fields: Sequence[Mapping[str, Any]],
+    columns: int,
+    seeds: pa.Array,
 ) -> pa.Array:
-    """The hash of the first `columns` of rows that begin at the words `starts`; a column that is null leaves it."""
+    """The hash of the first `columns` of rows that begin at the words `starts`; a column that is null leaves it.
+
+    Args:
+        ends: the words behind the keys that the rows are in.
+    """
     slots = 2 * -(-len(fields) // 64)
+    _require_within(pc.add(starts, slots + 2 * len(fields)), ends)
     for ordinal, field in enumerate(fields[:columns]):
         bits = words.take(pc.add(starts, ordinal // 32))
         there = pc.equal(pc.bit_wise_and(bits, pa.scalar(1 << ordinal % 32, _U32)), pa.scalar(0, _U32))
-        at, hashes = starts.filter(there), seeds.filter(there)
+        at, behind, hashes = starts.filter(there), ends.filter(there), seeds.filter(there)
         slot = pc.add(at, slots + 2 * ordinal)
         low, high = words.take(slot), words.take(pc.add(slot, 1))
         if inner := _struct(field):
-            hashed = _row_hash(words, pc.add(at, _words(high)), inner, len(inner), hashes)
+            hashed = _row_hash(words, pc.add(at, _words(high)), behind, inner, len(inner), hashes)
         else:
-            hashed = _value_hash(words, _kind(field), at, low, high, hashes)
+            hashed = _value_hash(words, _kind(field), at, behind, low, high, hashes)
         seeds = pc.replace_with_mask(seeds, there, hashed)
     return seeds
 
 
+def _require_within(behind: pa.Array, ends: pa.Array) -> None:
+    """Raises where what ends before the words `behind` does not end with its key."""
+    if pc.any(pc.greater(behind, ends)).as_py():
+        raise ValueError(_NO_ROW)
+
+
 def _value_hash(
-    words: pa.Array, kind: str | None, starts: pa.Array, low: pa.Array, high: pa.Array, seeds: pa.Array
+    words: pa.Array,
+    kind: str | None,
+    starts: pa.Array,
+    ends: pa.Array,
+    low: pa.Array,
+    high: pa.Array,
+    seeds: pa.Array,
 ) -> pa.Array:
     """The hash of values whose slots in their rows hold `low` and `high`."""
     if kind == _BYTES:
-        return _bytes_hash(words, pc.add(starts, _words(high)), low, seeds)
+        at = pc.add(starts, _words(high))
+        _require_within(pc.add(at, _words(pc.add(pc.cast(low, _I64), 3))), ends)
+        return _bytes_hash(words, at, low, seeds)
     if kind in (_LONG, _DOUBLE):
         if kind == _DOUBLE:
             low, high = _normal_double(low, high)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,45 @@ def test_a_family_whose_keys_do_not_tell_their_partition_is_refused(refused: Col
     assert "'f'" in caught.error.message
 
 
-@pytest.mark.parametrize("key", [b"", b"x", bytes(8), bytes(8) + b"\xff" * 8])
-def test_keys_that_are_no_rows_of_their_schema_are_refused(key: bytes) -> None:
-    with pytest.raises(ValueError, match="no row of its schema"):
-        partitions_of(pa.array([key]), family(of("string")), 7)
+NO_COLUMNS = json.dumps({"type": "struct", "fields": []})
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_key_of_an_operator_without_keys_is_in_the_first_partition(rows: int) -> None:
+    """Spark has all rows of an aggregation of everything there, and does not hash: of nothing that would be 42."""
+    keys = pa.array([b""] * rows, pa.binary())
+    for partitions in (1, 7, 200):
+        assert partitions_of(keys, family(NO_COLUMNS), partitions).to_pylist() == [0] * rows
+
+
+def row_of(*slots: tuple[int, int], behind: bytes = b"") -> bytes:
+    """A row of columns without nulls, whose slots hold two words each."""
+    return bytes(8) + b"".join(struct.pack("<II", *slot) for slot in slots) + behind
+
+
+NESTED = of(json.loads(of("string")))
+
+
+@pytest.mark.parametrize(
+    ("schema", "key"),
+    [
+        (of("string"), b""),
+        (of("string"), b"x"),
+        (of("string"), bytes(8)),
+        (of("string"), bytes(8) + b"\xff" * 8),
+        (of("string"), row_of((0, 24))),
+        (of("string"), row_of((9, 16), behind=b"12345678")),
+        (of("long"), bytes(8)),
+        (NESTED, row_of((16, 16))),
+        (NESTED, row_of((16, 16), behind=bytes(8))),
+        (NESTED, row_of((16, 16), behind=row_of((1, 16)))),
+    ],
+    ids=lambda value: "nested" if value == NESTED else names_of(value) if isinstance(value, str) else value.hex(),
+)
+def test_keys_that_are_no_rows_of_their_schema_are_refused(schema: str, key: bytes) -> None:
+    fits = row_of((16, 16), behind=row_of((0, 16))) if schema == NESTED else row_of((0, 16))
+    assert len(partitions_of(pa.array([fits]), family(schema), 7)) == 1
+    # also where the words that it lacks are those of another key
+    for keys in ([key], [key, fits, fits, fits]):
+        with pytest.raises(ValueError, match="no row of its schema"):
+            partitions_of(pa.array(keys, pa.binary()), family(schema), 7)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lamina.errors import LaminaError
 from lamina.format import container
 from lamina.format.entries import SCHEMA
 from lamina.format.manifest import ColumnFamily, UnionMember
@@ -40,6 +41,8 @@ def selected(
                 partitions = partitions_of(own.column(2), family, member.filter.partitions)
             except ValueError as error:
                 raise container.damaged(where, str(error)) from error
+            except LaminaError as error:
+                raise LaminaError.from_kind(error.kind, f"{where}: {error.message}") from error
             kept.append(own.filter(pc.equal(partitions, member.filter.partition)))
     if not kept:
         return entries.slice(0, 0)
