@@ -43,10 +43,11 @@ def fsck(
 
     Files of other checkpoints that a version needs are checked where
     --root names those; whether they are pinned there is looked at, too.
+    Where they cannot be read, the check of all other files goes on.
 
     It may run beside the query: a file collected meanwhile is no damage.
 
-    Exit code 1 on damage, and where files may not be read.
+    Exit code 1 on damage, and where files were not read.
 
     \b
     Examples:
@@ -104,7 +105,8 @@ def _verdict(checks: Sequence[StoreCheck], *, quick: bool) -> Text:
     damaged = sum(_is_damaged(check) for check in checks)
     if not damaged and any(check.problems for check in checks):
         return Text(
-            f"{what} checked: what was read is whole. Name other checkpoints whose files are to be read by --root.",
+            f"{what} checked: what was read is whole. Other checkpoints whose files are to be read have to be named by "
+            "--root, and their storage has to answer.",
             style="red",
         )
     if not damaged:

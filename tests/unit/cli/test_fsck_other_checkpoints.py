@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from lamina.checkpoint import Pin, write_pin
 from lamina.format.blocks import half_sha256
 from lamina.format.container import verify
-from lamina.format.manifest import FILE, CommitManifest, Count, Reference
+from lamina.format.manifest import FILE, CommitManifest, Count, Reference, UnionMember
 from lamina.storage import Storage
+from lamina.storage.local import LocalBackend
 from tests.sealed import sealed, with_base
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk
@@ -108,6 +110,69 @@ def test_files_that_may_not_be_read_are_named_and_their_versions_are_not_called_
     assert outcome.code == 1
     assert "what was read is whole" in outcome.out
     assert "are damaged" not in outcome.out
+
+
+class Failing:
+    """Calls of the other checkpoint's storage fail after the first `passed` ones."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, error: type[OSError]) -> None:
+        self.passed = self.failed = 0
+        path_of = LocalBackend._path
+
+        def path(backend: LocalBackend, path: str) -> str:
+            found = path_of(backend, path)
+            if found.startswith(f"{directory}/"):
+                self.passed -= 1
+                if self.passed < 0:
+                    self.failed += 1
+                    raise error(13, "not now", found)
+            return found
+
+        monkeypatch.setattr(LocalBackend, "_path", path)
+
+
+@pytest.mark.parametrize("error", [PermissionError, TimeoutError])
+def test_a_storage_of_another_checkpoint_that_fails_leaves_its_files_unread_and_all_others_are_checked(
+    lamina: Lamina, clone: Clone, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    clone.pin(clone.other.attempts[0][0])
+    failing = Failing(monkeypatch, clone.other.directory, error)
+    arguments = "fsck", clone.query.directory, "--json", "--root", clone.other.directory
+    unread = 0
+    for passed in itertools.count():
+        failing.passed, failing.failed = passed, 0
+        outcome = lamina(*arguments)
+        assert not outcome.err
+        first, second = json.loads(outcome.out)["stores"]
+        assert (second["whole"], second["problems"], second["rows"]) == ([1, 2], [], 20)
+        if not failing.failed:
+            break
+        if not first["problems"]:
+            # only the pins were left to be read
+            assert (outcome.code, first["whole"]) == (0, [1, 2])
+            assert "not now" in first["warnings"][0]
+            continue
+        unread += 1
+        assert (outcome.code, first["whole"], first["damaged"], first["rows"]) == (1, [1], [], None)
+        (problem,) = first["problems"]
+        assert (problem["kind"], problem["versions"]) == ("file.unread", [2])
+        assert str(clone.lent) in problem["message"]
+    # its size, its contents, and what is counted
+    assert unread >= 3
+
+
+def test_files_that_cannot_be_read_for_one_reason_are_one_problem(
+    lamina: Lamina, clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = clone.other.file(clone.other.attempts[1][0])
+    manifest = verify(newer.read_bytes(), "")
+    assert isinstance(manifest, CommitManifest)
+    (second, _) = (one.placed(newer.name, newer.stat().st_size) for one in manifest.references)
+    chain = (replace(one, union=UnionMember(0, 1, 1, None, None)) for one in (second, clone.reference))
+    clone.stand_on(*(replace(one, root=clone.reference.root) for one in chain))
+    Failing(monkeypatch, clone.other.directory, PermissionError)
+    (problem,) = first_store(lamina, clone.query.directory, "--root", clone.other.directory, code=1)["problems"]
+    assert problem["message"].startswith(f"{newer.name}, {clone.lent.name} not checked: could not look up ")
 
 
 def test_the_other_checkpoint_may_be_named_as_one_sees_it(

@@ -124,6 +124,9 @@ def test_a_filter_on_keys_whose_partition_is_not_known_is_refused(rescaled: Resc
         rows_of(rescaled.new.open(1).load(version, have=None, read_only=True))
     assert "'default'" in caught.error.message
     assert f"{rescaled.directory}/old/state/0/0/" in caught.error.message
+    (problem,) = rescaled.check(rescaled.new.open(1), version).problems
+    assert (problem.kind, problem.versions) == ("file.unread", (VERSION,))
+    assert caught.error.message in problem.message
 
 
 def test_a_check_reads_the_files_of_all_chains_and_counts_what_belongs(rescaled: Rescaled) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
@@ -18,32 +18,16 @@ from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import FILE, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.check import row_counts
+from lamina.store.check.findings import Findings
 from lamina.store.check.other_pins import OtherPins
 from lamina.store.check.places import Place, place_of, users_of
-from lamina.store.check.report import COUNTS, LINEAGE, UNREAD, Problem, StoreCheck
+from lamina.store.check.report import COUNTS, LINEAGE, Problem, StoreCheck
 from lamina.store.collection.classes import FOREIGN, kind_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
-
-
-@dataclass
-class _Found:
-    """What is wrong with a file or a version, before it is known who needs it."""
-
-    error: LaminaError
-    versions: set[int] = field(default_factory=set)
-
-
-class _CannotCount(Exception):
-    """A file by which versions are counted together cannot be read."""
-
-    def __init__(self, error: LaminaError, versions: set[int]) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.versions = versions
 
 
 class StoreChecker:
@@ -85,15 +69,14 @@ class StoreChecker:
         self._contents = contents
         self._pins = read_pins(state) if pins is None else pins
         self._others = others or OtherPins()
-        self._broken: dict[Place, _Found] = {}
-        self._unread: dict[Place, _Found] = {}
+        self._findings = Findings()
         self._checked: list[Problem] = []
 
     def check(self) -> StoreCheck:
         """Looks at everything; never changes the store.
 
         Raises:
-            LaminaError: `storage.*`; what is wrong with files is in the answer.
+            LaminaError: `storage.*`, of this checkpoint's storage; what is wrong with files is in the answer.
         """
         listing = {entry.name: entry for entry in self._files.list()}
         opened = self._opened(listing)
@@ -101,34 +84,34 @@ class StoreChecker:
         self._check_lineage(opened)
         versions = [*opened.items(), *pinned]
         needed = self._needed(versions, {name: entry.size for name, entry in listing.items()})
-        self._plan(sum(size for place, size in needed.items() if place not in self._broken))
+        broken = self._findings.broken
+        self._plan(sum(size for place, size in needed.items() if place not in broken))
         verified = size_verified = 0
         users = users_of(versions)
         for place, size in needed.items():
-            if place not in self._broken and self._verify(place, size, users[place]):
+            if place not in broken and self._verify(place, size, users[place]):
                 verified += 1
                 size_verified += size
         rows = self._count(opened, pinned) if self._contents else None
         problems, collected = self._confirmed_problems()
         damaged = {version for problem in problems for version in problem.versions}
-        unread = self._versions_of(self._unread)
         orphans: dict[str, tuple[int, int]] = {}
         for name, entry in listing.items():
             place, kind = (None, name), kind_of(name)
-            if place not in needed and place not in self._broken and kind != FOREIGN:
+            if place not in needed and place not in broken and kind != FOREIGN:
                 number, total = orphans.get(kind, (0, 0))
                 orphans[kind] = (number + 1, total + entry.size)
-        whole = (self._retained.versions | {version for version, _ in pinned}) - damaged - collected - unread
+        whole = self._retained.versions | {version for version, _ in pinned}
         return StoreCheck(
             self._identity,
-            tuple(sorted(whole)),
+            tuple(sorted(whole - damaged - collected - self._findings.versions())),
             tuple(sorted(damaged)),
             verified,
             size_verified,
             rows,
             orphans,
             tuple(sorted(collected)),
-            (*problems, *self._unread_problems()),
+            (*problems, *self._findings.unread_problems()),
             tuple(self._others.missing(self._files, self._elsewhere(versions))),
         )
 
@@ -185,14 +168,9 @@ class StoreChecker:
     def _note_version(self, version: int, attempt: str | None, error: LaminaError) -> None:
         """Notes what is wrong with the file of a version, or with the version where nobody knows which file that is."""
         if attempt is None or error.kind == "attempt-id.unknown":
-            self._note((None, f"version {version}"), error, version)
+            self._findings.note((None, f"version {version}"), error, version)
         else:
-            self._note((None, self._files.locator.of(attempt).name), error, version)
-
-    def _note(self, place: Place, error: LaminaError, *versions: int) -> None:
-        if not error.kind.startswith(("file.", "state.", "attempt-id.")):
-            raise error
-        self._broken.setdefault(place, _Found(error)).versions.update(versions)
+            self._findings.note((None, self._files.locator.of(attempt).name), error, version)
 
     def _check_lineage(self, opened: Mapping[int, Opened]) -> None:
         """Each version must stand on the one that Spark committed before it."""
@@ -215,6 +193,7 @@ class StoreChecker:
 
     def _needed(self, versions: Iterable[tuple[int, Opened]], sizes: Mapping[str, int]) -> dict[Place, int]:
         """The files that the versions need, with the sizes that are referred to; what does not fit is noted."""
+        broken, unread = self._findings.broken, self._findings.unread
         needed: dict[Place, int] = {}
         seen: dict[Place, int | None] = {(None, name): size for name, size in sizes.items()}
         for version, found in versions:
@@ -222,56 +201,43 @@ class StoreChecker:
             try:
                 chain.check(references, found.manifest.version, self._files.location(found.name))
             except LaminaError as error:
-                self._note((None, found.name), error, version)
+                self._findings.note((None, found.name), error, version)
             needed[None, found.name] = found.size
             for reference in references:
                 place = place_of(reference)
-                if place not in self._broken and place not in self._unread and place not in seen:
+                if place not in broken and place not in unread and place not in seen:
                     seen[place] = self._size(reference)
-                if place in self._unread:
-                    self._unread[place].versions.add(version)
+                if place in unread:
+                    unread[place].versions.add(version)
                     continue
                 needed.setdefault(place, reference.size or 0)
-                if place in self._broken:
-                    self._broken[place].versions.add(version)
+                if place in broken:
+                    broken[place].versions.add(version)
                 elif seen[place] != reference.size:
                     where = self._files.place(reference)
                     text = f"{where} has {seen[place]} bytes, and {reference.size} are referred to"
-                    self._note(place, LaminaError.from_kind("file.damaged", text), version)
+                    self._findings.note(place, LaminaError.from_kind("file.damaged", text), version)
         return needed
 
     def _size(self, reference: Reference) -> int | None:
-        """The size of a file that is not in the listing; where it is not there, or may not be read, that is noted."""
+        """The size of a file that is not in the listing; where it is not there, or cannot be read, that is noted."""
         try:
             return self._files.size(reference)
         except LaminaError as error:
+            place = place_of(reference)
             if error.kind == "file.identity":
-                self._unread[place_of(reference)] = _Found(error)
+                self._findings.note_unread(place, error)
             else:
-                self._note(place_of(reference), error)
+                self._findings.note(place, error)
             return None
 
     def _elsewhere(self, versions: Iterable[tuple[int, Opened]]) -> list[Reference]:
-        """References to files outside of the store's directory that may be read."""
+        """References to files outside of the store's directory that can be read."""
         return [
             reference
             for _, found in versions
             for reference in found.references
-            if reference.root is not None and place_of(reference) not in self._unread
-        ]
-
-    def _unread_problems(self) -> list[Problem]:
-        """What may not be read, by the reason why."""
-        by_reason: dict[str, list[Place]] = {}
-        for place, found in self._unread.items():
-            by_reason.setdefault(found.error.message, []).append(place)
-        return [
-            Problem(
-                UNREAD,
-                tuple(sorted({version for place in places for version in self._unread[place].versions})),
-                f"{', '.join(path for _, path in places)} not checked: {reason}",
-            )
-            for reason, places in by_reason.items()
+            if reference.root is not None and place_of(reference) not in self._findings.unread
         ]
 
     def _verify(self, place: Place, size: int, users: Sequence[tuple[int, Reference | None]]) -> bool:
@@ -288,24 +254,24 @@ class StoreChecker:
                     return True
                 manifest, where = self._files.verify(path, read, root)
         except LaminaError as error:
-            self._note(place, error, *(version for version, _ in users))
+            self._findings.note(place, error, *(version for version, _ in users))
             return False
         sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
         for version, reference in users:
             try:
                 self._files.check_origin(where, manifest, reference.origin if reference else None)
             except LaminaError as error:
-                self._note(place, error, version)
+                self._findings.note(place, error, version)
             if reference and (reference.offset, reference.length, reference.sha256, reference.rows) not in sections:
                 text = f"{where} does not have the section that version {version} refers to"
-                self._note(place, LaminaError.from_kind("file.damaged", text), version)
-        return place not in self._broken
+                self._findings.note(place, LaminaError.from_kind("file.damaged", text), version)
+        return place not in self._findings.broken
 
     def _count(self, opened: Mapping[int, Opened], pinned: Iterable[tuple[int, Opened]]) -> int | None:
         """The live rows of the newest version, None where it is broken; the manifest of each version that is whole must
         agree with what its files have. Versions that stand on whole files are not counted."""
         newest = max(self._named, default=None)
-        broken = self._versions_of(self._broken) | self._versions_of(self._unread)
+        broken = self._findings.versions()
         if newest not in opened and newest not in broken:
             return 0
 
@@ -316,25 +282,21 @@ class StoreChecker:
             if counted(version, found):
                 try:
                     self._counted({version: found})
-                except _CannotCount as failed:
-                    self._note((None, found.name), failed.error, version)
+                except row_counts.CannotCount as failed:
+                    self._findings.note(failed.place, failed.error, version)
         left = {version: found for version, found in opened.items() if counted(version, found)}
         while left:
             try:
                 live = self._counted(left)
                 return live if newest in left else None
-            except _CannotCount as failed:
-                error, versions = failed.error, failed.versions
+            except row_counts.CannotCount as failed:
                 # the oldest versions may have been collected meanwhile, with files that are counted by; the rest stays
-                gone = set(left) - self._now() if error.kind == "file.missing" else set()
-                lost = gone or versions
-                self._note((None, left[max(lost)].name), error, *lost)
+                gone = set(left) - self._now() if failed.error.kind == "file.missing" else set()
+                attempts = {found.manifest.attempt for found in failed.group}
+                lost = gone or {version for version, found in left.items() if found.manifest.attempt in attempts}
+                self._findings.note(failed.place, failed.error, *lost)
                 left = {version: found for version, found in left.items() if version not in lost}
         return None
-
-    @staticmethod
-    def _versions_of(places: Mapping[Place, _Found]) -> set[int]:
-        return {version for found in places.values() for version in found.versions}
 
     def _counted(self, opened: Mapping[int, Opened]) -> int:
         numbers: dict[str, list[int]] = {}
@@ -347,11 +309,7 @@ class StoreChecker:
         live = 0
         with self._reading(planned) as read:
             for group in groups:
-                try:
-                    rows = row_counts.counted(self._files, group, read)
-                except LaminaError as error:
-                    versions = {one for found in group for one in numbers[found.manifest.attempt]}
-                    raise _CannotCount(error, versions) from error
+                rows = row_counts.counted(self._files, group, read)
                 for found, each in zip(group, rows, strict=True):
                     live = self._compared(found, each, numbers[found.manifest.attempt])
         return live
@@ -397,8 +355,9 @@ class StoreChecker:
         """Problems with versions that are still retained, and the versions that are not any more."""
         problems = list(self._checked)
         collected: set[int] = set()
-        now = self._now() if self._broken else self._retained.versions
-        for found in self._broken.values():
+        broken = self._findings.broken.values()
+        now = self._now() if broken else self._retained.versions
+        for found in broken:
             kept = found.versions & now
             if kept or not found.versions:
                 problems.append(Problem(found.error.kind, tuple(sorted(kept)), found.error.message))

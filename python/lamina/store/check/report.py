@@ -10,12 +10,12 @@ from lamina.format.manifest import StoreIdentity
 COUNTS = "state.counts"
 LINEAGE = "state.lineage"
 UNREAD = "file.unread"
-"""Kinds of problems that no error has: what manifests say does not fit what is there, or it may not be read."""
+"""Kinds of problems that no error has: what manifests say does not fit what is there, or it was not read."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Damage, or what may not be read: a kind (of `lamina.errors`, `COUNTS`, `LINEAGE` or `UNREAD`), the versions that
+    """Damage, or what was not read: a kind (of `lamina.errors`, `COUNTS`, `LINEAGE` or `UNREAD`), the versions that
     it is about, one sentence."""
 
     kind: str
@@ -29,7 +29,7 @@ class StoreCheck:
 
     Args:
         whole, damaged: the versions that are retained or pinned, by whether all that they need is whole; those that
-            need what may not be read are neither.
+            need what was not read are neither.
         files, bytes: that were verified.
         rows: live rows of the newest version, counted; None where it was not, or that version is broken.
         orphans: files that none of the versions needs, by class: number and bytes.

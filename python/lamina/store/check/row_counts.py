@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.format.manifest import SNAPSHOT, ColumnFamily, Reference
+from lamina.format.manifest import SNAPSHOT, Reference
+from lamina.store.check.places import Place, place_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.merging import Merger
 
@@ -28,6 +30,16 @@ _EVENT = struct.Struct("<i")
 
 Rows = Counter[int]
 """Rows by column family."""
+
+
+class CannotCount(Exception):
+    """A file by which the versions of a group are counted together cannot be read."""
+
+    def __init__(self, error: LaminaError, place: Place, group: Sequence[Opened]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.place = place
+        self.group = group
 
 
 def together(versions: Sequence[Opened]) -> list[Sequence[Opened]]:
@@ -56,12 +68,11 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
     Args:
         read: called with the length of each section that was read.
     Raises:
-        LaminaError: `file.*`, `storage.*`.
+        CannotCount: where a file cannot be read.
     """
     changes: list[Rows] = [Counter() for _ in group]
     inputs = (
-        (reference.is_sorted, _events(files, reference, group[0].manifest.column_families, place, read))
-        for place, reference in _needed(group)
+        (reference.is_sorted, _events(files, group, place, reference, read)) for place, reference in _needed(group)
     )
     for batch in Merger(tempfile.gettempdir()).merged(inputs, whole=True):
         for family, place, change in _changes(batch):
@@ -84,11 +95,7 @@ def _brought(opened: Opened) -> list[Reference]:
 
 
 def _events(
-    files: StoreFiles,
-    reference: Reference,
-    families: Sequence[ColumnFamily],
-    place: int,
-    read: Callable[[int], None],
+    files: StoreFiles, group: Sequence[Opened], place: int, reference: Reference, read: Callable[[int], None]
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a section with events as values, which append: a merge keeps them all, oldest first.
 
@@ -96,10 +103,13 @@ def _events(
     """
     there, gone = (pa.scalar(_EVENT.pack(2 * place + present), pa.binary()) for present in (1, 0))
     op = pa.scalar(APPEND if place else PUT, pa.uint8())
-    for batch in files.entries(reference, families):
-        values = pc.if_else(pc.equal(batch.column(1), pa.scalar(DELETE, pa.uint8())), gone, there)
-        columns = [batch.column(0), pa.repeat(op, batch.num_rows), batch.column(2), values]
-        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    try:
+        for batch in files.entries(reference, group[0].manifest.column_families):
+            values = pc.if_else(pc.equal(batch.column(1), pa.scalar(DELETE, pa.uint8())), gone, there)
+            columns = [batch.column(0), pa.repeat(op, batch.num_rows), batch.column(2), values]
+            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    except LaminaError as error:
+        raise CannotCount(error, place_of(reference), group) from error
     read(reference.length)
 
 

@@ -1,0 +1,63 @@
+"""What is wrong with files, and which were not read, before it is known which versions need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lamina.errors import LaminaError
+from lamina.store.check.places import Place
+from lamina.store.check.report import UNREAD, Problem
+
+_DAMAGE = ("file.", "state.", "attempt-id.")
+
+
+@dataclass
+class Found:
+    """What is wrong with a file or a version, and the versions that are known to need it."""
+
+    error: LaminaError
+    versions: set[int] = field(default_factory=set)
+
+
+class Findings:
+    """The first thing that was found at each place; `broken` is damaged, `unread` may be whole."""
+
+    def __init__(self) -> None:
+        self.broken: dict[Place, Found] = {}
+        self.unread: dict[Place, Found] = {}
+
+    def note(self, place: Place, error: LaminaError, *versions: int) -> None:
+        """Notes what is wrong with a file.
+
+        Raises:
+            LaminaError: `error`, where the storage of the checkpoint that is checked failed. Another one's leaves the
+                file unread.
+        """
+        if error.kind.startswith(_DAMAGE):
+            self.broken.setdefault(place, Found(error)).versions.update(versions)
+        elif place[0] is not None:
+            self.note_unread(place, error, *versions)
+        else:
+            raise error
+
+    def note_unread(self, place: Place, error: LaminaError, *versions: int) -> None:
+        """Notes why a file was not read."""
+        self.unread.setdefault(place, Found(error)).versions.update(versions)
+
+    def versions(self) -> set[int]:
+        """Those that are known to need what is broken or was not read."""
+        return {version for found in (*self.broken.values(), *self.unread.values()) for version in found.versions}
+
+    def unread_problems(self) -> list[Problem]:
+        """What was not read: one problem for each root and kind of reason, with the reason that came first."""
+        by_reason: dict[tuple[str | None, str], list[Place]] = {}
+        for place, found in self.unread.items():
+            by_reason.setdefault((place[0], found.error.kind), []).append(place)
+        return [self._unread_problem(places) for places in by_reason.values()]
+
+    def _unread_problem(self, places: Iterable[Place]) -> Problem:
+        found = [self.unread[place] for place in places]
+        versions = {version for one in found for version in one.versions}
+        names = ", ".join(path for _, path in places)
+        return Problem(UNREAD, tuple(sorted(versions)), f"{names} not checked: {found[0].error.message}")
