@@ -13,14 +13,17 @@ import pytest
 from lamina.checkpoint import read_identity
 from lamina.components import SystemClock
 from lamina.format.container import Footer, verify
+from lamina.format.entries import PUT
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.storage import Storage
+from lamina.store import Version
 from lamina.store.check.checker import StoreChecker
 from lamina.store.direct.open import open_store
 from lamina.testing.expect import fails_with
 from tests.faults.test_files import state_of
 from tests.s3_server import S3Server
 from tests.sealed import sealed, with_base
+from tests.unit.store.writing import Query, names
 
 HOW = ["by url", "by path", "copied"]
 """How a reference says where the file of the other store is: where it was written, or in the directory of this one."""
@@ -165,6 +168,58 @@ def test_a_path_to_another_store_of_the_same_checkpoint_needs_no_setting(tmp_pat
     borrowing.stand_on(borrowing.reference.origin)
     shutil.rmtree(tmp_path / "lender")
     assert state_of(open_store(borrowing.borrower)) == borrowing.expected
+
+
+OWN = {
+    "by path": ("state/0/0", "{}"),
+    "by path, from above": ("../borrower/state/0/0", "{}"),
+    "by a path within": ("state", "0/0/{}"),
+    "by url": ("file:{directory}/borrower/state/0/0", "{}"),
+    "by another url": ("file://localhost{directory}/borrower/state/0/0/", "{}"),
+    "by absolute path": ("{directory}/borrower/state/0/0", "{}"),
+    "from the root of all": ("/", "{within}/borrower/state/0/0/{}"),
+}
+
+
+@pytest.mark.parametrize("how", OWN)
+def test_a_root_that_leads_to_the_own_directory_is_refused(tmp_path: Path, how: str) -> None:
+    """What a root leads to is not kept by this store's collector, but by pins."""
+    root, path = OWN[how]
+    borrowing = Borrowing(tmp_path, "copied")
+    root = root.format(directory=tmp_path)
+    path = path.format(borrowing.file.name, within=str(tmp_path)[1:])
+    borrowing.reference = replace(borrowing.reference, root=root, path=path)
+    borrowing.stand_on(borrowing.reference.origin)
+    with fails_with("file.damaged") as caught:
+        open_store(borrowing.borrower, writable=True)
+    assert borrowing.newest.name in caught.error.message
+    assert "root" in caught.error.message
+    assert borrowing.problems() == ["file.damaged"]
+
+
+@pytest.mark.parametrize("how", ["by path", "by url"])
+def test_a_root_that_leads_below_the_own_directory_is_another_store(tmp_path: Path, how: str) -> None:
+    root = {"by path": "state/0/0/left", "by url": (tmp_path / "borrower/state/0/0/left").as_uri()}[how]
+    borrowing = Borrowing(tmp_path, "by path")
+    (tmp_path / "borrower/state/0/0/left").mkdir()
+    shutil.copy(borrowing.file, tmp_path / "borrower/state/0/0/left")
+    borrowing.reference = replace(borrowing.reference, root=root)
+    borrowing.stand_on(borrowing.reference.origin)
+    assert state_of(open_store(borrowing.borrower)) == borrowing.expected
+
+
+def test_a_commit_that_refers_to_the_own_directory_by_a_root_is_not_written(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path / "state")))
+    store = query.open()
+    base = query.run_batches(store, Version(0), 2)[-1]
+    opened = store._versions.remembered(base.attempt)
+    assert opened is not None
+    references = tuple(replace(one, root=one.path and "state/0/0") for one in opened.manifest.references)
+    store._versions.remember(replace(opened, manifest=replace(opened.manifest, references=references)))
+    before = names(query.storage)
+    with fails_with("file.damaged"):
+        query.commit(store, base, {b"k": (PUT, b"v")})
+    assert names(query.storage) == before
 
 
 def test_a_broken_copy_elsewhere_says_nothing_of_the_own_file_of_that_name(tmp_path: Path) -> None:

@@ -98,8 +98,16 @@ def is_below(url: str, root: str, hadoop: Mapping[str, str]) -> bool:
         hadoop: says where a path without a scheme, and `hdfs:` without a name node, lie.
     """
     place = _place(url, hadoop)
-    named = _place(root if _URL.fullmatch(root) else os.path.abspath(root), hadoop)
-    return ".." not in place.split("/") and f"{place}/".startswith(f"{named}/")
+    return ".." not in place.split("/") and f"{place}/".startswith(f"{_named_place(root, hadoop)}/")
+
+
+def is_same(url: str, other: str, hadoop: Mapping[str, str]) -> bool:
+    """Whether two directories are one, in whatever way they are written.
+
+    Args:
+        hadoop: as for `is_below`.
+    """
+    return _named_place(url, hadoop) == _named_place(other, hadoop)
 
 
 def resolved(root: str, url: str) -> str:
@@ -121,6 +129,10 @@ def resolved(root: str, url: str) -> str:
         if left in ("", ".", ".."):
             raise ValueError(f"{root!r} leads nowhere from {url}")
     return f"{scheme}{path}/{root[3 * up :]}"
+
+
+def _named_place(root: str, hadoop: Mapping[str, str]) -> str:
+    return _place(root if _URL.fullmatch(root) else os.path.abspath(root), hadoop)
 
 
 def _place(url: str, hadoop: Mapping[str, str]) -> str:

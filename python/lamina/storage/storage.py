@@ -16,7 +16,7 @@ from lamina.errors import UNREADABLE, LaminaError
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.cache import CachingBackend
 from lamina.storage.conditional import require_create_mode
-from lamina.storage.hadoop import PACKAGES, is_below, resolved, translate
+from lamina.storage.hadoop import PACKAGES, is_below, is_same, resolved, translate
 from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
 from lamina.storage.local_copies import LocalCache
@@ -172,6 +172,13 @@ class Storage:
                 "there if the state is meant to stand on them",
             )
         return self.at(url)
+
+    def leads_to(self, root: str, directory: str) -> bool:
+        """Whether a root as for `named` is `directory` below this one, in whatever way it is written."""
+        try:
+            return is_same(resolved(root, self.url), self.location(directory), self._hadoop)
+        except ValueError:
+            return False
 
     def _call(self, verb: str, path: str, operation: Callable[[], _Result]) -> _Result:
         try:

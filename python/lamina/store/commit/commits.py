@@ -28,6 +28,7 @@ from lamina.storage import NotDurable
 from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
+from lamina.store.files.roots import check_roots
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
@@ -343,7 +344,9 @@ class Commits:
             request.rewrite,
         )
         # nothing is published that could not be restored
-        chain.check(references, request.version, self._files.place_of_commit(request.attempt))
+        where = self._files.place_of_commit(request.attempt)
+        chain.check(references, request.version, where)
+        check_roots(references, self._files.storage, self._files.directory, where)
         return CommitManifest(
             attempt=request.attempt,
             version=request.version,

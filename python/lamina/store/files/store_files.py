@@ -31,6 +31,7 @@ from lamina.storage import Listed, Storage
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
 from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in
+from lamina.store.files.roots import check_roots
 from lamina.store.files.section_reader import SectionFile, verified
 from lamina.store.files.selection import selected
 
@@ -39,7 +40,6 @@ _TAIL_BYTES = 64 << 10
 
 _WHOLE_BYTES = 256 << 10
 """A file that holds at most this much beside the wanted section is read whole, in one request."""
-
 
 _PIECE_BYTES = 4 << 20
 """What is in memory at once of a file of which every byte is verified."""
@@ -139,6 +139,7 @@ class StoreFiles:
         """
         location = self.locator.of(attempt)
         manifest, size = self._open(location.path, CommitManifest.from_json)
+        check_roots(manifest.references, self.storage, self.directory, self.place_of_commit(attempt))
         return Opened(manifest, location, size)
 
     def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
