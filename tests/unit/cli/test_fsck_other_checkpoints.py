@@ -200,6 +200,31 @@ def test_a_pin_that_is_missing_in_the_other_checkpoint_is_named(lamina: Lamina, 
     assert first_store(lamina, clone.query.directory, *options)["warnings"] == []
 
 
+@pytest.mark.parametrize("root", ["state/0/1", "../other/state/0/1", "file:{}/state/0/1"])
+def test_a_pin_that_is_missing_for_another_store_of_the_same_checkpoint_is_named(
+    lamina: Lamina, clone: Clone, root: str
+) -> None:
+    lent = clone.other.file(clone.other.attempts[1][1], 1)
+    manifest = verify(lent.read_bytes(), "")
+    assert isinstance(manifest, CommitManifest)
+    member, root = UnionMember(0, 1, 2, None, None), root.format(clone.other.directory)
+    chain = (reference.placed(lent.name, lent.stat().st_size) for reference in manifest.references)
+    newest = clone.other.file(clone.other.attempts[2][0])
+    base = [replace(reference, root=root, union=member) for reference in chain]
+    newest.write_bytes(with_base(newest.read_bytes(), base))
+    found = first_store(lamina, clone.other.directory)
+    assert (found["whole"], found["problems"]) == ([1, 2, 3], [])
+    (warning,) = found["warnings"]
+    assert f"{clone.other.directory}/state/_lamina/pins" in warning
+    assert lent.name in warning
+    uuid = manifest.store.checkpoint
+    clone.pin(clone.other.attempts[0][0], checkpoint=uuid, name="of-another-store")
+    clone.pin(clone.other.attempts[1][1], partition=1, name="of-another-checkpoint")
+    assert first_store(lamina, clone.other.directory)["warnings"] == [warning]
+    clone.pin(clone.other.attempts[2][1], checkpoint=uuid, partition=1, name="own")
+    assert first_store(lamina, clone.other.directory)["warnings"] == []
+
+
 def test_a_pin_that_may_not_be_looked_for_is_a_warning(lamina: Lamina, clone: Clone) -> None:
     clone.pin(clone.other.attempts[0][0])
     options = "--root", clone.other.directory / "state" / "0" / "0"
