@@ -11,13 +11,15 @@ import pytest
 
 from lamina.format import entries
 from lamina.format.entries import PUT
+from lamina.format.manifest import Count
 from lamina.storage import Storage
-from lamina.store import Version
+from lamina.store import CommitRequest, Version
 from lamina.store.files import store_files as files
 from lamina.store.memory.budget import MemoryBudget, Share, default_bytes
 from lamina.testing import FaultyBackend
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import SEEDS, Change, Query, rows_of
+from tests.unit.store.writing import FAMILY, SEEDS, Change, Query, rows_of
+from tests.unit.store.writing import entries as entries_of
 
 EMPTY = Version(0)
 MIB = 1 << 20
@@ -368,6 +370,20 @@ def test_commits_to_a_remote_storage_take_what_they_have_gathered_and_go_on_besi
     version = query.commit(query.open(), EMPTY, large, share=budget.share())
     assert 4 * MIB <= budget.stats()["peak_bytes"] <= 16 * MIB
     query.assert_restores(query.open(), version)
+
+
+def test_a_large_commit_to_local_files_takes_of_what_it_wrote_only_what_it_gathered(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path / "state"), fsync=True))
+    store = query.open()
+    begun = query.begin(store, EMPTY)
+    random_bytes = random.Random(5).randbytes
+    batches = (entries_of([(0, PUT, b"%d" % number, random_bytes(MIB // 2))]) for number in range(40))
+    request = CommitRequest(begun.attempt, 1, EMPTY, {0: Count(40, 1)}, (FAMILY,), 1, 1)
+    budget = MemoryBudget(96 * MIB)
+    accepted = store.accept(request, {"increment": batches}, budget.share(), most_held=4 * MIB)
+    assert accepted.held_bytes == 0
+    assert 4 * MIB <= budget.stats()["peak_bytes"] <= 8 * MIB
+    assert accepted.publish().bytes > 20 * MIB
 
 
 def test_a_feed_whose_reader_pauses_stops_no_other_feed() -> None:

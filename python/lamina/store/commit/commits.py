@@ -230,8 +230,8 @@ class Commits:
             written.append(self._new_manifest(request, begun, stored, header_crc, older))
             return written[0].to_json()
 
-        gathers = most_held > 0 or self._files.storage.remote
-        memory = CommitMemory(share, gathers=gathers, rows=max(request.rows.values(), default=0))
+        remote, rows = self._files.storage.remote, max(request.rows.values(), default=0)
+        memory = CommitMemory(share, remote=remote, most_held=most_held, rows=rows)
         chunks = memory.written(writer.chunks(memory.received(sections), manifest_of))
 
         def publish() -> Committed:

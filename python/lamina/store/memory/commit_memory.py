@@ -27,20 +27,22 @@ _BATCHES = 3
 
 _UPLOAD_BYTES = 96 << 20
 _COPIES = 2
-"""What an upload has in memory: twice what was written, gathered and joined; once it goes in parts three of these."""
+"""What an upload to a remote storage has in memory: twice what was written, gathered and joined; in parts three of
+these."""
 
 
 class CommitMemory:
     """What one commit takes of `share`.
 
     Args:
-        gathers: whether what is written is gathered in memory: until it is published, or by the storage.
+        remote: whether the storage gathers what is written to it.
+        most_held: how much of what is written is gathered before it goes to the storage, and kept until it is there.
         rows: how many rows of one section are announced.
     """
 
-    def __init__(self, share: Share, *, gathers: bool, rows: int) -> None:
+    def __init__(self, share: Share, *, remote: bool, most_held: int, rows: int) -> None:
         self._share = share
-        self._gathers = gathers
+        self._copies, self._most_gathered = (_COPIES, _UPLOAD_BYTES) if remote else (1, most_held)
         self._batch_bytes = min(_FIRST_BATCH_BYTES, rows * _ROW_BYTES)
         self._guessed = True
         self._batches = 0
@@ -75,8 +77,8 @@ class CommitMemory:
 
     def _hold(self, batches: int) -> None:
         self._batches = batches
-        upload = min(_UPLOAD_BYTES, _COPIES * self._written) if self._gathers else 0
-        size = -(-(batches * self._batch_bytes + upload) // _STEP_BYTES) * _STEP_BYTES
+        gathered = min(self._most_gathered, self._copies * self._written)
+        size = -(-(batches * self._batch_bytes + gathered) // _STEP_BYTES) * _STEP_BYTES
         held = self._share.held
         if size > max(held, _FREE_BYTES):
             self._share.take(size - held)
