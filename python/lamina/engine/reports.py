@@ -36,7 +36,7 @@ def _footprint_to_json(attempt: str, footprint: Footprint) -> list[Any]:
 def footprint_from_json(value: Sequence[Any]) -> tuple[str, Footprint]:
     """An attempt and its footprint, as a job names them."""
     attempt, names, stands_on = value
-    return attempt, Footprint(names, None if stands_on is None else (stands_on[0], stands_on[1]))
+    return attempt, Footprint(tuple(names), None if stands_on is None else (stands_on[0], stands_on[1]))
 
 
 def segment_from_json(value: Mapping[str, Any]) -> Segment:

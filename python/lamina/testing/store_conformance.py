@@ -283,6 +283,8 @@ class StoreConformance:
 
     def test_compaction_changes_no_state(self) -> None:
         store = self.open()
+        # a look restores both states twice, which takes seconds where each of their files is a few requests
+        look = 8 if self.storage.remote else 1
         for number in range(40):
             store.put(b"%d" % (number % 7), b"%d" % number)
             store.append(b"l%d" % (number % 3), b"%d" % number, "lists")
@@ -291,10 +293,11 @@ class StoreConformance:
                 store.remove(b"l%d" % (number % 3), "lists")
             store.commit()
             store.compact()
-            again = self.open()
-            assert self.state(again) == self.state(store)
-            assert self.state(again, "lists") == self.state(store, "lists")
-            store = again
+            if number % look == look - 1:
+                again = self.open()
+                assert self.state(again) == self.state(store)
+                assert self.state(again, "lists") == self.state(store, "lists")
+                store = again
 
     def test_collection_keeps_every_version_that_is_retained(self) -> None:
         store = self.open(min_versions=3)

@@ -34,7 +34,7 @@ Progressed = Callable[[], None]
 """Hears that long work goes on."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Footprint:
     """What is remembered of a manifest.
 
@@ -48,7 +48,7 @@ class Footprint:
 
     @classmethod
     def of(cls, opened: Opened) -> Footprint:
-        return cls(opened.footprint(), next(iter(opened.manifest.lineage), None))
+        return cls(tuple(opened.footprint()), next(iter(opened.manifest.lineage), None))
 
 
 def footprint(files: StoreFiles, attempt: str) -> Footprint:

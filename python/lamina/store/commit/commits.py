@@ -43,7 +43,7 @@ from lamina.store.versions.resolution import Versions, is_empty
 _ATTEMPTS_KEPT = 16
 """Attempts that were begun and not committed; older ones were abandoned."""
 
-_FOOTPRINTS_KEPT = 256
+_FOOTPRINTS_KEPT = 128
 """Footprints of commits that nobody has taken yet; older ones are read from their manifests."""
 
 _MAX_LINEAGE = 1_000
