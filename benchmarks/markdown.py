@@ -1,11 +1,13 @@
-"""Tables, medians with their interval, verdicts and what a benchmark ran on, and how they get into a page."""
+"""Tables, medians with their interval, verdicts, what a benchmark ran on and wrote, and how that gets into a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.settings import told
 from benchmarks.statistics import Spread
+from benchmarks.variants import TITLES
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -13,6 +15,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     rule = ["---", *("---:" for _ in heads[1:])]
     lines = ["| " + " | ".join(row) + " |" for row in (heads, rule, *rows)]
     return "\n".join(lines) + "\n"
+
+
+BARS = ("target", "bar", "measured", "")
+"""Heads of a table of targets."""
 
 
 def around(value: Spread, digits: int = 2) -> str:
@@ -32,6 +38,13 @@ def header(result: dict[str, Any]) -> str:
         f"{result['date']}; {found['cpu']}, {found['cores']} cores, {found['memory_gib']:.0f} GiB, {found['system']}; "
         f"JDK {found['jdk']}, Python {found['python']}, Spark {found['spark']}, pyarrow {found['pyarrow']}.\n"
     )
+
+
+def durabilities(result: dict[str, Any]) -> str:
+    """How durable and how compressed each variant wrote."""
+    titles = {**TITLES, "table": "the table alone"}
+    lines = [f"- {titles[name]}: {told(words)}" for name, words in result["durability"].items()]
+    return "\n".join(["Durability:\n", *lines, ""])
 
 
 def fill(page: str, name: str, content: str) -> str:

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks.md on the stateful operators."""
+"""The sections of docs/evidence.md on the stateful operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from benchmarks import operators
-from benchmarks.markdown import around, header, table, verdict
+from benchmarks.markdown import BARS, around, header, table, verdict
 from benchmarks.variants import HDFS, TITLES
 
 
@@ -64,9 +64,16 @@ def _found(result: dict[str, Any], name: str) -> list[str]:
                  "lamina shorter", "nothing evicted"]  # fmt: skip
         parts.append(table(heads, rows))
         parts.append(_checks(result, operator))
-    bars = [[target, bar, measured, verdict(met)] for target, bar, measured, met in operators.bars(result)]
-    parts.append(table(["target", "bar", "measured", ""], bars))
+    parts.append(table(BARS, operators_bars(result)))
     return parts
+
+
+def operators_bars(result: dict[str, Any]) -> list[list[str]]:
+    """Each bar with what was measured."""
+    spark = f"Spark {'.'.join(result['machine']['spark'].split('.')[:2])}"
+    return [
+        [f"{spark}, {target}", bar, measured, verdict(met)] for target, bar, measured, met in operators.bars(result)
+    ]
 
 
 def _part(operator: dict[str, Any], store: str, part: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import kill_report, soak
 from benchmarks.kill_processes import DRIVER
-from benchmarks.markdown import header, table, verdict
+from benchmarks.markdown import BARS, header, table, verdict
 
 
 def soak_section(result: dict[str, Any]) -> str:
@@ -49,16 +49,24 @@ def kill_section(result: dict[str, Any]) -> str:
     sums = [f"{kill_report.TITLES.get(name, name)} {result[name]}" for name in kill_report.WRONG_NUMBERS]
     sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in kill_report.WRONG_LISTS]
     parts.append(f"Of {result['records']:,} records, and at the end: {', '.join(sums)}.\n")
-    if "tasks" in result:  # campaigns before 2026-11-24 did not look at them
-        failed = "; ".join(f"{reason} ({count})" for reason, count in Counter(result["task_errors"]).most_common())
-        unexplained = len(result["unexplained_task_errors"])
-        parts.append(
-            f"{result['tasks']:,} attempts of tasks; those that failed, by what explains it: {failed or 'none'}. "
-            f"Errors of lamina or lost executors that no kill explains: {unexplained}.\n"
-        )
-    rows = [[name, f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in kill_report.targets(result)]
-    parts.append(table(["target", "bar", "counted", ""], rows))
+    failed = "; ".join(f"{reason} ({count})" for reason, count in Counter(result["task_errors"]).most_common())
+    unexplained = len(result["unexplained_task_errors"])
+    parts.append(
+        f"{result['tasks']:,} attempts of tasks; those that failed, by what explains it: {failed or 'none'}. "
+        f"Errors of lamina or lost executors that no kill explains: {unexplained}.\n"
+    )
+    parts.append(table(BARS, kill_bars(result)))
     return "\n".join(parts)
+
+
+def kill_bars(result: dict[str, Any]) -> list[list[str]]:
+    """How much was killed, and how much of that went wrong."""
+    faults = len(kill_report.faults(result))
+    counts = kill_report.targets(result)
+    return [
+        *([f"kills, {name}", f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in counts),
+        ["kills, what went wrong", "0", f"{faults}", verdict(not faults)],
+    ]
 
 
 def _starts(result: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""Writes docs/benchmarks.md from the JSON of the last runs: `python -m benchmarks.report`.
+"""Writes docs/benchmarks.md and the evidence behind it from the JSON of the last runs: `python -m benchmarks.report`.
 
-What was measured of another shim or engine than this is refused: the page and the README say nothing of it.
+The page has the bars and three charts, docs/evidence.md the tables of each benchmark, the README a few figures. What
+was measured of another shim or engine than this is refused: none of them says anything of it.
 """
 
 from __future__ import annotations
@@ -9,28 +10,27 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import aggregation, batches, compaction, machine, memory, micro, restore
+from benchmarks import batches_report, machine, operators_report, proofs_report, storage_report, store_report
 from benchmarks.many_stores import answers
-from benchmarks.markdown import around, fill, header, table, verdict
-from benchmarks.operators_report import operators_section
-from benchmarks.proofs_report import broken_section, kill_section, soak_section
+from benchmarks.markdown import BARS, fill, table
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
-from benchmarks.settings import told
-from benchmarks.statistics import Spread
-from benchmarks.storage_report import fsync_section, restore_places_section
-from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE, EVIDENCE = "benchmarks.md", "evidence.md"
+DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-FIGURES = ROOT / "docs" / "benchmarks"
+CHARTS = ("aggregation", "restore", "compaction-light")
 
 INTRODUCTION = """# Benchmarks
 
-Written by `python -m benchmarks.report` from the last run of each benchmark. To run them again:
+Each bar is held against the last run of its benchmark, at the commit and on the day beside it. The tables behind them,
+with machine, parameters and spread, are the [evidence](evidence.md). Both pages are written by
+`python -m benchmarks.report`. To run the benchmarks again:
 
 ```
 python -m benchmarks.aggregation      # --quick: small cells, about three minutes
@@ -54,268 +54,42 @@ compares the median with the target. The floor is the same rows in a query witho
 nothing.
 """
 
+BEHIND = """# Evidence
 
-def aggregation_section(result: dict[str, Any]) -> str:
-    """Times of a batch, growth, garbage collection and bytes."""
-    parts = ["## Batch time of an aggregation\n", header(result)]
-    parts.append(
-        "Count, max and sum per key; keys of 40 bytes, values of 32, update mode, a sink that drops the rows, "
-        "`local[2]`, two shuffle partitions. *CPU* is the processor time of a batch, in all processes. *kB written* is "
-        "what the commits of a batch wrote, *kB compacted* what the maintenance process wrote meanwhile.\n"
-    )
-    parts.append("![trigger](benchmarks/aggregation.png)\n")
-    found = [[bar.what, bar.bar, bar.measured, verdict(bar.met)] for bar in aggregation.bars(result)]
-    parts.append(table(["target", "bar", "measured", ""], found))
-    for name, cell in result["cells"].items():
-        parts += [f"### {name} keys/rows a batch\n", table(*aggregation.table_of(cell)), aggregation.ran(cell) + "\n"]
-    set_up = [f"- {TITLES[name]}: {batches.set_up(name)}" for name in batches.BUILT_IN]
-    return "\n".join([*parts, _durability(result), "Settings, beside Spark's defaults:\n", *set_up, ""])
+What stands behind the bars of the [benchmarks](benchmarks.md), one section a benchmark.
+"""
+
+Rows = list[list[str]]
 
 
-def _durability(result: dict[str, Any]) -> str:
-    """How durable and how compressed each variant wrote."""
-    titles = {**TITLES, memory.TABLE: "the table alone"}
-    lines = [f"- {titles[name]}: {told(words)}" for name, words in result["durability"].items()]
-    return "\n".join(["Durability:\n", *lines, ""])
+@dataclass(frozen=True)
+class Section:
+    """A benchmark on the pages.
 
+    Args:
+        evidence: its section, of its result.
+        bars: its bars with what was measured and the verdict, of its result.
+    """
 
-def _loads(result: dict[str, Any]) -> str:
-    load = result["load"]
-    return f"{result['rounds']} rounds, load average before the runs {load['low']}-{load['high']}. "
-
-
-def micro_section(result: dict[str, Any]) -> str:
-    """Nanoseconds a row."""
-    parts = ["## One row\n", header(result)]
-    parts.append(
-        f"Thread CPU time in ns a row at {result['keys']:,} keys, {result['batch']:,} rows a transaction: the store "
-        "that an operator calls, the bare table in it (without lock, checks, codecs and rows for Spark), and a "
-        "`HashMap` of copied rows. Puts include opening the store and the commit: collecting the change set, building "
-        "its messages, ending the transaction, reclaiming. What the engine does with the messages is left out. "
-        f"Durability: {told(result['durability'])}.\n"
-    )
-    parts.append("![ns a row](benchmarks/micro.png)\n")
-    rows = [
-        [
-            name,
-            *(around(found["cpu_ns"][subject], 0) for subject in (LAMINA, micro.TABLE, FLOOR)),
-            around(found["ratio"]),
-        ]
-        for name, found in result["operations"].items()
-    ]
-    parts.append(table(["operation", "store", "bare table", "HashMap", "store to HashMap"], rows))
-    slowest = max(result["operations"][name]["cpu_ns"][LAMINA]["median"] for name in ("insert", "update"))
-    bar = micro.PUT_BAR_NS
-    same = "are the same" if result["same_digest"] else "**differ**"
-    parts.append(f"{_loads(result)}The rows at the end {same}.\n")
-    target = [["put, amortised with commit", f"≤ {bar} ns", f"{slowest:.0f} ns", verdict(slowest <= bar)]]
-    parts.append(table(["target", "bar", "measured", ""], target))
-    return "\n".join(parts)
-
-
-def restore_section(result: dict[str, Any]) -> str:
-    """Seconds to come back."""
-    parts = ["## Restore\n", header(result)]
-    parts.append(
-        f"{result['keys']:,} keys in a snapshot and {result['increments']} increments of {result['rows']:,} rows with "
-        "10 % deletes and 10 % list appends, two partitions, files evicted from the page cache; from the providers' "
-        "`init` to the end of the first full batch, less the median of the batches after it. *Fresh* starts the JVM's "
-        "classes and the engine too; *running* is a JVM that has restored a small chain before. The built-in heap "
-        "store has no lists; its chain has puts instead. Every store restores the same chain: lamina merges nothing "
-        "here, and the built-in stores write no later snapshot. *Files* are those that the restored version consists "
-        "of in a partition, a built-in store's snapshot counted as one. The processor time is that of the first batch, "
-        "in which the store comes back; *in the kernel* is memory that is touched for the first time, and sockets.\n"
-    )
-    parts.append("![restore](benchmarks/restore.png)\n")
-    targets = []
-    for state, found in result["states"].items():
-        rows = [
-            [
-                TITLES[variant],
-                around(found["restore_s"][variant]),
-                f"{found['steady_ms'][variant]:.0f}",
-                f"{found['scan_s'][variant]['median']:.2f}",
-                f"{result['chain_bytes'][variant] / 1e6:.0f}",
-                restore.between(result["chain_files"][variant]),
-            ]
-            for variant in (HDFS, ROCKSDB, LAMINA)
-            if variant in found["restore_s"]
-        ]
-        parts.append(table([f"JVM {state}", "restore s", "batch after, ms", "full scan s", "MB", "files"], rows))
-        used = found["processor_ms"]
-        rows = [[TITLES[v], *(f"{used[v][who]:.0f}" for who in restore.USERS)] for v in TITLES if v in used]
-        parts.append(table([f"JVM {state}: processor time of the first batch, ms", *restore.USERS], rows))
-        took, bar = found["restore_s"][LAMINA], restore.BAR_S
-        targets.append([f"restore, JVM {state}", f"≤ {bar} s", around(took), verdict(took["median"] <= bar)])
-        if ratio := found.get("ratio_to_better_built_in"):
-            what = f"to the better built-in, JVM {state}"
-            targets.append(
-                [what, f"≤ {restore.BAR_RATIO}", around(ratio), verdict(ratio["median"] <= restore.BAR_RATIO)]
-            )
-    if all(state in result["states"] for state in restore.STATES):
-        parts.append(_cold_start(*(result["states"][state]["processor_ms"][LAMINA] for state in restore.STATES)))
-    same = "equal in all stores" if result["same_digest"] else "**different**"
-    parts.append(f"{_loads(result)}Digests of the full scans: {same}.\n")
-    parts.append(_durability(result))
-    parts.append(table(["target", "bar", "measured", ""], targets))
-    return "\n".join(parts)
-
-
-def _cold_start(fresh: dict[str, float], running: dict[str, float]) -> str:
-    """What a restore in a new JVM costs besides the restore."""
-    more = {who: (fresh[who] - running[who]) / 1000 for who in fresh}
-    return (
-        f"A fresh JVM takes {sum(fresh.values()) / 1000:.1f} s of processor time for lamina's first batch, a running "
-        f"one {sum(running.values()) / 1000:.1f} s. Of the difference {more['compilers']:.1f} s are the JVM's "
-        f"compilers, {more['engine']:.1f} s the start of the engine, {more['maintenance']:.1f} s that of its "
-        "maintenance process, and the rest code that is not compiled yet.\n"
-    )
-
-
-def memory_section(result: dict[str, Any]) -> str:
-    """Bytes a row, pauses, processes."""
-    found = result["table"]
-    parts = ["## Memory and pauses\n", header(result)]
-    parts.append(
-        f"The table alone, growing to {result['keys']:,} rows of {found['key_value_bytes']} bytes and then updated by "
-        f"{result['updates']} batches of 50,000 random keys; sampled inside and after every transaction. The figure "
-        "shows one round.\n"
-    )
-    parts.append("![memory](benchmarks/memory.png)\n")
-    rows = [
-        [
-            name,
-            around(found[key]["overhead"], 1),
-            *(f"{found[key][part]['median']:.1f}" for part in memory.PARTS if part != "overhead"),
-        ]
-        for name, key in memory.SAMPLES.items()
-    ]
-    heads = ["bytes a row", "beyond key + value", "pages", "of them dead", "index", "undo", "free pages of the pool"]
-    parts.append(table(heads, rows))
-    empty, full = (memory.mib(found[key]["median"]) for key in ("heap_at_start", "heap_grown"))
-    parts.append(f"The Java heap of that JVM: {empty} MiB before the first row, {full} MiB with all.\n")
-    rows = [
-        [
-            f"{int(keys):,} keys",
-            _mib(answer["heap_bytes"]),
-            *(_mib(answer["resident_bytes"][process]) for process in memory.PROCESSES),
-        ]
-        for keys, answer in sorted(result["queries"].items(), key=lambda item: int(item[0]))
-    ]
-    parts.append(
-        f"The aggregation query over {result['batches']} batches of 10,000 rows; MiB, resident memory at its peak:\n"
-    )
-    parts.append(table(["", "heap after a collection", "JVM", "engine", "maintenance"], rows))
-    same = "gave the same results" if result["same_digest"] else "**gave different results**"
-    parts.append(f"Medians (all rounds); {_loads(result)}All rounds {same}.\n")
-    parts.append(_durability(result))
-    parts.append(table(["target", "bar", "measured", ""], memory_targets(result)))
-    return "\n".join(parts)
-
-
-def memory_targets(result: dict[str, Any]) -> list[list[str]]:
-    """Each bar with what was measured."""
-    found, queries = result["table"], result["queries"]
-    kind, pause = memory.longest_pause(found)
-    few, many = sorted(queries, key=int)
-    heap = f"Java heap in use at {int(few):,} and {int(many):,} keys (flat: a row takes less than a reference to it)"
-    heaps = f"{_mib(queries[few]['heap_bytes'])} and {_mib(queries[many]['heap_bytes'])} MiB"
-    flat = verdict(result["heap_a_row"]["median"] < memory.HEAP_BAR)
-    targets = [
-        _target("average beyond key + value", memory.AVERAGE_BAR, found["average"], "bytes"),
-        _target("worst beyond key + value", memory.WORST_BAR, found["worst"]["overhead"], "bytes"),
-        _target(f"longest pause inside a transaction, or of reclaim: {kind}", memory.PAUSE_BAR_MS, pause, "ms"),
-        [heap, f"< {memory.HEAP_BAR} bytes a row more", heaps, flat],
-    ]
-    for process in ("engine", "maintenance"):
-        most = max((answer["resident_bytes"][process] for answer in queries.values()), key=lambda each: each["median"])
-        in_mib = Spread(median=most["median"] / 2**20, low=most["low"] / 2**20, high=most["high"] / 2**20)
-        targets.append(_target(f"resident memory of the {process} process", memory.RESIDENT_BAR_MIB, in_mib, "MiB"))
-    return targets
-
-
-def _mib(value: Spread) -> str:
-    return f"{memory.mib(value['median'])} ({memory.mib(value['low'])}-{memory.mib(value['high'])})"
-
-
-def _target(name: str, bar: float, value: Spread, unit: str) -> list[str]:
-    return [name, f"≤ {bar} {unit}", f"{around(value, 1)} {unit}", verdict(value["median"] <= bar)]
-
-
-def compaction_section(result: dict[str, Any]) -> str:
-    """What each mode writes, and how its versions restore."""
-    parts = [f"## Compaction, {result['name']} load\n", header(result)]
-    parts.append(
-        f"One store without Spark: {result['keys']:,} keys, {result['rows']:,} random rows a version, "
-        f"{result['versions']} versions, {result['retained']} of them retained; {result['rounds']} rounds. *Commits* "
-        "and *segments* are bytes written by the one and by the other; the factor is both to the bytes of increments. "
-        f"Versions come every {result['interval_s'] * 1000:.0f} ms: while a large merge goes on, a few pass, and the "
-        "chain is longer meanwhile. Without compaction each commit's manifest lists one more file than the one before, "
-        "so that late commits are slow there: the fair comparison is the one while its chain is short.\n"
-    )
-    parts.append(f"![files per version](benchmarks/compaction-{result['name']}.png)\n")
-    rows = [
-        [
-            compaction.MODES[mode],
-            f"{found['commit_bytes'] / 1e6:.1f}",
-            f"{found['segment_bytes'] / 1e6:.1f}",
-            f"{found['write_amplification']:.2f}",
-            f"{found['files_median']:.0f} / {found['files_most']}",
-            f"{found['stored_bytes'] / 1e6:.1f}",
-            around(found["commit_ms"]),
-            around(found["commit_ms_p99"]),
-            around(found["restore_s"], 3),
-        ]
-        for mode, found in result["modes"].items()
-    ]
-    heads = ["mode", "commits MB", "segments MB", "factor", "files, median / most", "stored MB"]
-    parts.append(table([*heads, "commit ms", "p99", "restore s"], rows))
-    targets = [[name, bar, value, verdict(met)] for name, bar, value, met in compaction.bars(result)]
-    parts.append(table(["target for background", "bar", "measured", ""], targets))
-    same = "The state is the same in all modes.\n" if result["same_state"] else "**The states differ.**\n"
-    return "\n".join([*parts, same])
-
-
-def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) -> str:
-    """What the README shows: the trigger of a batch, `addBatch` within it, and restore, beside the built-in stores."""
-
-    def cell(found: dict[str, Any], variant: str) -> str:
-        if variant not in found["trigger_ms"]:
-            return ""
-        return f"{found['trigger_ms'][variant]['median']:.0f} ({found['add_batch_ms'][variant]['median']:.0f}) ms"
-
-    rows = [
-        [f"a batch, {name.replace('/', ' keys, ')} rows", *(cell(found, variant) for variant in batches.ORDER)]
-        for name, found in aggregated["cells"].items()
-    ]
-    if restored is not None:
-        for state, found in restored["states"].items():
-            took = found["restore_s"]
-            shown = (f"{took[variant]['median']:.1f} s" if variant in took else "" for variant in batches.ORDER)
-            rows.append([f"restore of {restored['keys']:,} keys, JVM {state}", *shown])
-    return (
-        table(["medians", *(TITLES[variant] for variant in batches.ORDER)], rows)
-        + f"\nOf a batch the trigger, and `addBatch` in it. {header(aggregated)[:-1]} "
-        f"Commit {aggregated['commit']}. Spread, ratios, bytes and targets: [benchmarks](docs/benchmarks.md); "
-        "`make bench-quick` measures your machine in three minutes.\n"
-    )
+    evidence: Callable[[dict[str, Any]], str]
+    bars: Callable[[dict[str, Any]], Rows] = lambda _: []
 
 
 SECTIONS = {
-    "aggregation": aggregation_section,
-    "micro": micro_section,
-    "restore": restore_section,
-    "restore_places": restore_places_section,
-    "storage": fsync_section,
-    "memory": memory_section,
-    "compaction-light": compaction_section,
-    "compaction-heavy": compaction_section,
-    "operators": operators_section,
-    "operators-4.2": operators_section,
-    answers.RESULT: answers.section,
-    "soak": soak_section,
-    "kill": kill_section,
-    "kill-broken": broken_section,
+    "aggregation": Section(batches_report.aggregation_section, batches_report.aggregation_bars),
+    "micro": Section(store_report.micro_section, store_report.micro_bars),
+    "restore": Section(store_report.restore_section, store_report.restore_bars),
+    "restore_places": Section(storage_report.restore_places_section),
+    "storage": Section(storage_report.fsync_section),
+    "memory": Section(store_report.memory_section, store_report.memory_bars),
+    "compaction-light": Section(store_report.compaction_section, store_report.compaction_bars),
+    "compaction-heavy": Section(store_report.compaction_section, store_report.compaction_bars),
+    "operators": Section(operators_report.operators_section, operators_report.operators_bars),
+    "operators-4.2": Section(operators_report.operators_section, operators_report.operators_bars),
+    answers.RESULT: Section(answers.section, answers.bars),
+    "soak": Section(proofs_report.soak_section),
+    "kill": Section(proofs_report.kill_section, proofs_report.kill_bars),
+    "kill-broken": Section(proofs_report.broken_section),
 }
 
 
@@ -332,35 +106,52 @@ def current(folder: Path, name: str) -> tuple[dict[str, Any] | None, str | None]
     return found, None
 
 
+def page_of(results: dict[str, dict[str, Any]], charts: list[str]) -> str:
+    """The page: all bars, and the charts that there are."""
+    rows = []
+    for name, result in results.items():
+        for row in SECTIONS[name].bars(result):
+            # an answer about many stores says by itself of which commit it is
+            rows.append(row if len(row) > len(BARS) else [*row, result["commit"], result["date"]])
+    parts = [INTRODUCTION]
+    if rows:
+        parts.append(table([*BARS, "commit", "date"], rows))
+    return "\n".join([*parts, *(f"![{name}](benchmarks/{name}.png)\n" for name in charts)])
+
+
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON results")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages; the README is written with ours")
     given = parser.parse_args()
-    figures = given.page.parent / FIGURES.name
+    figures = given.docs / "benchmarks"
     figures.mkdir(parents=True, exist_ok=True)
-    parts = [INTRODUCTION]
+    parts = [BEHIND]
     results: dict[str, dict[str, Any]] = {}
     refused = []
     for name, section in SECTIONS.items():
         result, reason = current(given.results, name)
+        figure = f"{name}.png"
         if reason is not None:
             refused.append(reason)
-        if result is not None:
-            results[name] = result
-            parts.append(section(result))
-            figure = f"{name}.png"
-            # a clone has the figures of earlier runs in the documentation only
-            if figure in parts[-1] and ((given.results / figure).exists() or not (figures / figure).exists()):
-                shutil.copyfile(given.results / figure, figures / figure)
+        if result is None:
+            # a figure goes with what it shows
+            (figures / figure).unlink(missing_ok=True)
+            continue
+        results[name] = result
+        parts.append(section.evidence(result))
+        # a clone has the figures of earlier runs in the documentation only
+        if figure in parts[-1] and ((given.results / figure).exists() or not (figures / figure).exists()):
+            shutil.copyfile(given.results / figure, figures / figure)
     if refused:
         told = "Not shown, since shim or engine have changed after them: " + "; ".join(refused) + "."
         print(told, file=sys.stderr)
         parts.insert(1, told + "\n")
-    given.page.write_text("\n".join(parts))
-    if given.page == PAGE and "aggregation" in results:
-        shown = readme_figures(results["aggregation"], results.get("restore"))
+    (given.docs / EVIDENCE).write_text("\n".join(parts))
+    (given.docs / PAGE).write_text(page_of(results, [name for name in CHARTS if name in results]))
+    if given.docs == DOCS and "aggregation" in results:
+        shown = batches_report.readme_figures(results["aggregation"], results.get("restore"))
         README.write_text(fill(README.read_text(), "figures", shown))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.many_stores import collection, commit_cost, compaction, growth, joins, small_commits
 from benchmarks.many_stores.bars import Question
-from benchmarks.markdown import table, verdict
+from benchmarks.markdown import BARS, table, verdict
 from benchmarks.rounds import RESULTS
 
 RESULT = "many_stores"
@@ -51,7 +51,6 @@ def section(result: dict[str, Any]) -> str:
     """What is asked, and the answers that count."""
     questions = [[f"`{question.name}`", question.asks, question.goal] for question in QUESTIONS]
     parts = ["## Many stores\n", HOW, table(["question", "what is asked", "bar"], questions), WORDS]
-    bars: list[list[str]] = []
     details = []
     for question in QUESTIONS:
         cell = result.get("cells", {}).get(question.name)
@@ -61,12 +60,20 @@ def section(result: dict[str, Any]) -> str:
         if refused is not None:
             parts.append(f"Not shown: `{question.name}`, {refused}.\n")
             continue
-        for bar in question.bars(cell["parameters"], cell["figures"]):
-            bars.append([bar.what, bar.bar, bar.measured, verdict(bar.met), cell["commit"], cell["date"]])
         heads, rows = question.table(cell["figures"])
         told = question.setup(cell["parameters"], cell["figures"])
         told += f" {cell['rounds']} rounds, local files on {cell['files']}."
         details.append(f"### {question.name}\n\n{told}\n\n{table(heads, rows)}")
-    if bars:
-        parts.append(table(["target", "bar", "measured", "", "commit", "date"], bars))
+    if found := bars(result):
+        parts.append(table([*BARS, "commit", "date"], found))
     return "\n".join([*parts, *details])
+
+
+def bars(result: dict[str, Any]) -> list[list[str]]:
+    """Each bar of an answer that counts, with commit and date."""
+    return [
+        [bar.what, bar.bar, bar.measured, verdict(bar.met), cell["commit"], cell["date"]]
+        for question in QUESTIONS
+        if (cell := result.get("cells", {}).get(question.name)) is not None and question.refused(cell) is None
+        for bar in question.bars(cell["parameters"], cell["figures"])
+    ]

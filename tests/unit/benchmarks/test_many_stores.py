@@ -15,6 +15,7 @@ from benchmarks.many_stores import answers, collection, commit_cost, compaction,
 from benchmarks.many_stores.bars import percentile
 from benchmarks.many_stores.latency import Distance, FarBackend
 from benchmarks.processes import ROLES
+from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, STATELESS, TUNED
 from lamina.storage import Storage
 from lamina.testing.storage_conformance import StorageConformance
@@ -148,6 +149,17 @@ def test_answers_of_another_code_or_of_other_parameters_are_not_shown() -> None:
 def test_what_is_asked_is_said_without_any_answer() -> None:
     page = answers.section({})
     assert all(f"| `{question.name}` |" in page for question in answers.QUESTIONS)
+
+
+def test_the_page_has_the_bars_of_all_results_with_commit_and_date() -> None:
+    micro = {"date": "2026-01-03", "commit": "abc", "operations": {
+        name: {"cpu_ns": {LAMINA: spread([800.0])}} for name in ("insert", "update")
+    }}  # fmt: skip
+    page = report.page_of({"micro": micro, "many_stores": {"cells": {"small-commits": cell()}}}, ["aggregation"])
+    assert "| put, amortised with commit | ≤ 1000 ns | 800 ns | met | abc | 2026-01-03 |" in page
+    assert "| 200 stores, addBatch: to the bare map | ≤ 1.2 | 1.00 | met | 0123456789 | 2026-01-02 |" in page
+    assert "(benchmarks/aggregation.png)" in page
+    assert "| target |" not in report.page_of({}, [])
 
 
 def test_a_result_of_another_code_is_refused_by_the_page(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def killed(**changed: Any) -> dict[str, Any]:
         **RAN, "minutes": 65.0, "batches": 400, "starts": 4, "records": 24_000, "lost": 0, "duplicated": 0,
         "reordered": 0, "foreign": 0, "orphans": [], "damaged_files": [], "leaked_processes": [], "open_files_left": [],
         "kills": [[AT_RANDOM, EXECUTOR, 7], [BETWEEN, DRIVER, 2]], "failures_of_the_query": [], "stuck": "",
-        "broken": None, **changed,
+        "broken": None, "tasks": 1200, "task_errors": {}, "unexplained_task_errors": [], **changed,
     }  # fmt: skip
 
 
@@ -126,12 +126,12 @@ def test_the_page_of_kills_says_how_often_the_query_failed_by_itself_and_why() -
     assert "of its own: file.missing (1).\n" in page
 
 
-def test_the_page_of_kills_says_what_explains_the_errors_of_tasks_where_a_campaign_looked_at_them() -> None:
+def test_the_page_of_kills_says_what_explains_the_errors_of_tasks() -> None:
     errors = {"FetchFailed": 2, "engine.lost, engine killed": 5}
     page = proofs_report.kill_section(killed(tasks=1200, task_errors=errors, unexplained_task_errors=["x"]))
     assert "by what explains it: engine.lost, engine killed (5); FetchFailed (2)." in page
     assert "no kill explains: 1." in page
-    assert "attempts of tasks" not in proofs_report.kill_section(killed())
+    assert "by what explains it: none." in proofs_report.kill_section(killed())
 
 
 def test_the_page_of_builds_without_a_promise_says_by_what_each_was_noticed() -> None:

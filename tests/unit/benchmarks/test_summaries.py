@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lamina
-from benchmarks import aggregation, compaction, memory, micro, report, restore
+from benchmarks import aggregation, batches_report, compaction, memory, micro, restore, store_report
 from benchmarks.compaction_child import beside
 from benchmarks.processes import ROLES
 from benchmarks.restore_child import files_read
@@ -55,11 +55,11 @@ def test_a_batch_is_told_by_its_trigger_and_by_what_of_it_is_in_the_store() -> N
     assert bars["4M/10k: bytes written of the changes"].measured == "0.50"
     assert all(bar.met for bar in bars.values()) and len(bars) == 6
     assert not all(bar.met for bar in aggregation.bars(aggregated([150.0], [100.0])))
-    readme = report.readme_figures(result, None)
+    readme = batches_report.readme_figures(result, None)
     assert (
         "| a batch, 4M keys, 10k rows | 150 (100) ms | 150 (100) ms | 160 (110) ms | 2050 (2000) ms |  |  |" in readme
     )
-    page = report.aggregation_section(result)
+    page = batches_report.aggregation_section(result)
     assert "All stores gave the same results." in page and "rocksdb.blockCacheSizeMB=32" in page
 
 
@@ -93,7 +93,7 @@ def memory_result(tables: list[dict[str, Any]], few: list[Any], many: list[Any])
 
 def target(result: dict[str, Any], words: str) -> list[str]:
     """The one row of the memory targets whose name has `words`."""
-    (found,) = [row for row in report.memory_targets(result) if words in row[0]]
+    (found,) = [row for row in store_report.memory_bars(result) if words in row[0]]
     return found
 
 
@@ -139,9 +139,9 @@ def test_resident_memory_is_judged_where_it_is_greatest() -> None:
 
 def test_rounds_that_differ_show_on_the_page_of_memory() -> None:
     few, many = [query_run(MIB)] * 2, [query_run(MIB, digest) for digest in "ef"]
-    page = report.memory_section(memory_result([table_run()] * 2, few, many))
+    page = store_report.memory_section(memory_result([table_run()] * 2, few, many))
     assert "**gave different results**" in page
-    page = report.memory_section(memory_result([table_run()] * 2, few, few))
+    page = store_report.memory_section(memory_result([table_run()] * 2, few, few))
     assert "gave the same results" in page and "2 rounds, load average before the runs 0.5-1.5" in page
     assert page.index("| 500,000 keys") < page.index("| 4,000,000 keys")
     assert "- the table alone: none, no file is written; fsync no" in page and "- lamina: level task" in page
@@ -163,13 +163,13 @@ def restored() -> dict[str, Any]:
 
 
 def test_the_page_of_restore_says_how_durable_and_how_long_the_chains_are() -> None:
-    page = report.restore_section(restored())
+    page = store_report.restore_section(restored())
     assert "- lamina: level task: the task ends when all its stores are durable; fsync no; compression zstd" in page
     assert "| built-in RocksDB + changelog | 3.00 (3.00-3.00) | 100 | 1.00 | 1 | 20-21 |" in page
     assert "| lamina | 1.00 (1.00-1.00) | 100 | 1.00 | 1 | 8 |" in page
     assert "| lamina | 900 | 0 | 200 | 0 | 100 | 0 |" in page
     assert "A fresh JVM takes 1.2 s of processor time for lamina's first batch, a running one 1.2 s." in page
-    assert "| to the better built-in, JVM fresh | ≤ 0.3 | 0.33 (0.33-0.33) | **not met** |" in page
+    assert "| restore to the better built-in, JVM fresh | ≤ 0.3 | 0.33 (0.33-0.33) | **not met** |" in page
 
 
 def test_the_page_of_single_rows_judges_the_store_and_says_whether_the_rows_agree() -> None:
@@ -179,12 +179,12 @@ def test_the_page_of_single_rows_judges_the_store_and_says_whether_the_rows_agre
         **RAN, "keys": 10, "batch": 5, "durability": NO_FILES, "same_digest": False,
         "operations": dict.fromkeys(micro.OPERATIONS, operation),
     }  # fmt: skip
-    page = report.micro_section(result)
+    page = store_report.micro_section(result)
     assert "Durability: none, no file is written; fsync no; compression no." in page
     assert "| get | 1005 (1000-1010) | 205 (200-210) | 405 (400-410) | 2.50 (2.40-2.60) |" in page
     assert "| put, amortised with commit | ≤ 1000 ns | 1005 ns | **not met** |" in page
     assert "2 rounds" in page and "The rows at the end **differ**." in page
-    assert "The rows at the end are the same." in report.micro_section({**result, "same_digest": True})
+    assert "The rows at the end are the same." in store_report.micro_section({**result, "same_digest": True})
 
 
 def chain(folder: Path, conf: dict[str, str]) -> list[str]:
