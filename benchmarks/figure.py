@@ -80,7 +80,7 @@ def _finish(figure: Figure, axes: Axes, path: Path, title: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", linewidth=0.3)
-    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=6)
+    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
