@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks import batches, figure, machine, variants
 from benchmarks.batches import ORDER, TIMES
-from benchmarks.many_stores.bars import Bar, least, most
+from benchmarks.many_stores.bars import Bar, least, most, printed
 from benchmarks.rounds import RESULTS, progress, read_result, run_child, turns, write_result
 from benchmarks.settings import durability, told
 from benchmarks.statistics import Spread
@@ -151,8 +151,7 @@ def bars(result: dict[str, Any]) -> list[Bar]:
 def table_of(cell: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """The times of a cell; a row for each store."""
     heads, rows = batches.table(cell)
-    present = [variant for variant in ORDER if variant in cell["processor_ms"]]
-    for variant, row in zip(present, rows, strict=True):
+    for variant, row in zip(batches.present(cell), rows, strict=True):
         row += [f"{cell['gc_ms_a_batch'][variant]:.1f}"]
         row += [f"{cell[name][variant] / 1000:.0f}" for name in ("bytes_a_batch", "segment_bytes_a_batch")]
     return [*heads, "GC ms", "kB written", "kB compacted"], rows
@@ -162,23 +161,17 @@ def ran(cell: dict[str, Any]) -> str:
     """How often a cell was measured, and what was checked."""
     load: Spread = cell["load"]
     same = "All stores gave the same results." if cell["same_digest"] else "THE STORES GAVE DIFFERENT RESULTS."
-    told = f"{cell['rounds']} rounds, heap {cell['driver_memory']}, load {load['low']}-{load['high']}. {same}"
+    words = f"{cell['rounds']} rounds, heap {cell['driver_memory']}, load {load['low']}-{load['high']}. {same}"
     if "restored" in cell:
         found = "equals" if cell["restored"] else "DIFFERS FROM"
-        told += f" The state restored from lamina's files {found} the same query run as a batch."
-    return told
+        words += f" The state restored from lamina's files {found} the same query run as a batch."
+    return words
 
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print the tables and the bars."""
     for name, cell in result["cells"].items():
-        heads, rows = table_of(cell)
-        table = Table(title=f"{name} keys/rows a batch")
-        for number, head in enumerate(heads):
-            table.add_column(head, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        console.print(printed(*table_of(cell), title=f"{name} keys/rows a batch"))
         console.print(ran(cell))
     for variant, words in result["durability"].items():
         console.print(f"{TITLES[variant]}: {told(words)}")

@@ -51,15 +51,18 @@ def _ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Sprea
     return spread([one / other for one, other in zip(numerators, denominators, strict=True)])
 
 
+def present(found: Figures) -> list[str]:
+    """The variants that ran, in the order of a table's rows."""
+    return [variant for variant in ORDER if variant in found["processor_ms"]]
+
+
 def table(found: Figures) -> tuple[list[str], list[list[str]]]:
     """A row for each store."""
     heads = ["store"]
     for title in TIMES.values():
         heads += [f"{title} ms", *(f"p{percent}" for percent in PERCENTS), "lamina to it"]
     rows = []
-    for variant in ORDER:
-        if variant not in found["processor_ms"]:
-            continue
+    for variant in present(found):
         row = [TITLES[variant]]
         for name in TIMES:
             ratio = found[f"{name}_to"].get(variant)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.many_stores import answers
-from benchmarks.many_stores.bars import Bar
+from benchmarks.many_stores.bars import Bar, printed
 from benchmarks.rounds import progress, write_result
 
 
@@ -34,13 +34,7 @@ def show(cells: dict[str, Any], quick: bool, console: Console) -> None:
         console.print(f"\n{question.name}: {question.setup(cell['parameters'], cell['figures'])}")
         told = f"{cell['rounds']} rounds, load before them {cell['load']}, local files on {cell['files']}"
         console.print(f"{told}; parameters {cell['parameters']}")
-        heads, rows = question.table(cell["figures"])
-        details = Table()
-        for number, head in enumerate(heads):
-            details.add_column(head, justify="right" if number else "left")
-        for row in rows:
-            details.add_row(*row)
-        console.print(details)
+        console.print(printed(*question.table(cell["figures"])))
         for bar in question.bars(cell["parameters"], cell["figures"]):
             summary.add_row(bar.what, bar.bar, bar.measured, _verdict(bar), cell["commit"], cell["date"])
     console.print(summary)

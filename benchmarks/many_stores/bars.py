@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.table import Table
+
 from benchmarks import machine
 from benchmarks.statistics import Spread
 
@@ -91,6 +93,16 @@ def between(found: Spread, digits: int = 2) -> str:
     """Median, and the range of all rounds where there is one."""
     median, low, high = (f"{found[name]:.{digits}f}" for name in ("median", "low", "high"))
     return median if low == high else f"{median} ({low}-{high})"
+
+
+def printed(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    """A table for the terminal whose first column is text and the others are numbers."""
+    table = Table(title=title)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -32,3 +32,8 @@ def start_engine(tmp_path: Path) -> Iterator[Starter]:
 def engine(start_engine: Starter) -> Engine:
     """A running engine."""
     return start_engine()
+
+
+def nothing(collects: bool) -> dict[str, Any]:
+    """What an engine says that knows nothing of a store."""
+    return {"waiting": [], "footprints": []}

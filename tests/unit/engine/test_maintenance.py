@@ -31,6 +31,7 @@ from lamina.storage import Storage
 from lamina.store import Segment, StoreId, Version
 from lamina.store.collection.footprints import Footprint
 from lamina.testing import ManualClock, SequenceIds
+from tests.unit.engine.conftest import nothing
 from tests.unit.store.writing import Query, file_name
 
 EMPTY = Version(0)
@@ -57,11 +58,6 @@ def job(
         "waiting": list(waiting),
         "footprints": list(footprints),
     }
-
-
-def nothing(collects: bool) -> dict[str, Any]:
-    """What an engine says that knows nothing of a store."""
-    return {"waiting": [], "footprints": []}
 
 
 def idle(query: Query, partition: int) -> Version:

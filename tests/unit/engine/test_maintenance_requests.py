@@ -21,13 +21,13 @@ from lamina.storage import LocalCache, Storage
 from lamina.store import StoreId, Version
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing import FaultyBackend, ManualClock
+from tests.unit.engine.conftest import nothing
 from tests.unit.store.aging import snapshots
 from tests.unit.store.writing import Query
 
 EMPTY = Version(0)
 STORES = 100
 PATIENCE_S = 120
-NOTHING: dict[str, Any] = {"waiting": [], "footprints": []}
 
 
 class Counting(FaultyBackend):
@@ -112,7 +112,7 @@ class Executor:
             )
             confirmed = {"version": version.version, "attempt": version.attempt}
             told = {"confirmed": confirmed, "collect": True, "compact": False}
-            known = known_to_json(self.stores[number], collects=True) if self.hands_over else NOTHING
+            known = known_to_json(self.stores[number], collects=True) if self.hands_over else nothing(True)
             pool.begin({"number": number, "open": argument.to_json(), **told, **known})
         for _ in self.newest:
             assert done.acquire(timeout=PATIENCE_S)

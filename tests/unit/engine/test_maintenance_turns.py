@@ -12,15 +12,11 @@ from lamina.components import SystemClock
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import COLLECTION_WAITS_S, LEFT_S, Job, Turns
 from lamina.testing import ManualClock
+from tests.unit.engine.conftest import nothing
 
 
 def ignore(report: dict[str, Any]) -> None:
     """Nobody waits for the report."""
-
-
-def nothing(collects: bool) -> dict[str, Any]:
-    """What an engine says that knows nothing of a store."""
-    return {"waiting": [], "footprints": []}
 
 
 def asked(collect: bool = False, url: str = "memory://a", confirmed: int = 1) -> Job:
