@@ -69,9 +69,10 @@ def test_chains_are_counted_of_stores_that_are_merged_meanwhile(tmp_path: Path) 
     assert 1 < found["last_longest"] <= found["longest"] < 40
 
 
-def test_a_commit_alone_is_one_with_the_rows_that_are_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_commit_alone_is_one_with_the_rows_that_are_asked_for(tmp_path: Path, cold: bool) -> None:
     found = commit_cost.alone(
-        {"url": str(tmp_path), "hadoop": {}, "stores": STORES, "rows": 3, "warmup": 1, "batches": 4}
+        {"url": str(tmp_path), "hadoop": {}, "stores": STORES, "rows": 3, "warmup": 1, "batches": 4, "cold": cold}
     )
     assert found["ms"] >= found["kernel_ms"] >= 0 and found["rows"] == 3
     assert len(list(tmp_path.glob("0/*/*.lam"))) == STORES * 5
