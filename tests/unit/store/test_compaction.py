@@ -146,6 +146,35 @@ def test_a_large_segment_is_not_merged_again_and_again_with_the_small_increments
         assert sum(rewritten) <= times * 1000 * small
 
 
+def test_small_increments_after_six_or_seven_large_files_are_not_merged_for_ever_in_what_room_is_left() -> None:
+    """Until they are as large as one of the files together."""
+    large = 100 << 20
+    for count, ratio, times in ((7, 200, 25), (6, 2000, 30), (7, 2000, 35)):
+        rewritten: list[int] = []
+        increments = [large] * count + [large // ratio] * ratio
+        for version, references in enumerate(merged(increments, rewritten=rewritten), start=1):
+            assert len(references) <= max(11, 2 + math.log2(version))
+        assert sum(rewritten) <= times * large
+
+
+def test_large_files_are_rewritten_once_and_no_sooner_than_as_much_was_lost_for_want_of_room() -> None:
+    large, small = 100 << 20, 50 << 10
+    for count in (6, 7):
+        rewritten: list[int] = []
+        list(merged([large] * count + [small] * 2000, rewritten=rewritten))
+        first = next(index for index, length in enumerate(rewritten) if length >= large)
+        assert sum(rewritten[:first]) >= 2 * large
+        assert sum(length >= large for length in rewritten) == 1
+
+
+def test_the_next_two_files_are_merged_once_room_for_one_file_more_would_have_saved_their_bytes() -> None:
+    """500 versions by twos: 21 rewrites at least in two files, and 10 in three."""
+    large = [reference(start, start + 1, 100 << 20) for start in reversed(range(7))]
+    for length, merges in ((18 << 20, 3), (19 << 20, 10)):
+        newer = [reference(506, 507, 0), reference(505, 506, 0), reference(7, 505, length)]
+        assert len(pick([*newer, *large], live_rows=1)) == merges
+
+
 def test_a_chain_most_of_whose_rows_are_dead_is_merged_although_it_is_large_and_short() -> None:
     chain_of_two = [reference(1, 2, 10, rows=10), reference(0, 1, 1000, rows=1000)]
     assert list(pick(chain_of_two, live_rows=900)) == []

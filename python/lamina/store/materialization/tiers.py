@@ -8,13 +8,17 @@ times. A merge is asked for by a commit that stands on the version, so its own i
 come on top: versions consist of at most 2 + log2(version) files. A merge of more files than that which `_LONG` versions
 wrote begins up to `_AHEAD` files sooner, since versions may pass before it is done. A large version consists of up to
 `_FEW` files before any are merged: a preload of a few batches stays as it was written, and what follows it is not
-merged again with every commit. All references are merged when most of their rows are dead, which costs no more than
-what was written since the last time.
+merged again with every commit. Where older files leave room for few newer ones, these are rewritten more often: the
+next two older ones are merged with them, which leaves room for one file more, once that would have saved as many bytes
+of rewriting as the two have. All references are merged when most of their rows are dead, which costs no more than what
+was written since the last time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 from lamina.format.manifest import CommitManifest, Reference
 from lamina.store.versions.chain import mergeable
@@ -38,22 +42,53 @@ def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]
         return references
     if len(references) < 2:
         return ()
-    most = _most_files(references, _newest(references))
+    lengths = [*accumulate(reference.length for reference in references)]
+    count = _newest(references, lengths)
+    most = _most_files(references, references[:count])
+    if len(references) <= most:
+        return ()
     # where more versions pass each merge than it merges files, those merged alone would be more and more
-    return _newest(references, len(references) - most + 1) if len(references) > most else ()
-
-
-def _newest(references: Sequence[Reference], least: int = _LEAST_MERGED) -> Sequence[Reference]:
-    """The newest references, at least so many and `_LEAST_MERGED`, up to the first that is followed by an older one at
-    least as large as all of them."""
-    least = min(max(least, _LEAST_MERGED), len(references))
-    merged = 0
-    for count, reference in enumerate(references, start=1):
-        merged += reference.length
-        older = references[count].length if count < len(references) else 0
-        if count >= least and merged <= older:
+    count = max(count, len(references) - most + 1)
+    while count < len(references):
+        newer, older = lengths[count - 1], references[count : count + 2]
+        if newer > older[0].length:
+            count += 1
+        elif newer * _rewrites_saved(references, count) > sum(reference.length for reference in older):
+            count += len(older)
+        else:
             break
     return references[:count]
+
+
+def _newest(references: Sequence[Reference], lengths: Sequence[int]) -> int:
+    """How many of the newest references there are, `_LEAST_MERGED` or more, up to the first that is followed by an
+    older one at least as large as all of them.
+
+    Args:
+        lengths: of the newest reference, the newest two, and so on.
+    """
+    for count in range(_LEAST_MERGED, len(references)):
+        if lengths[count - 1] <= references[count].length:
+            return count
+    return len(references)
+
+
+def _rewrites_saved(references: Sequence[Reference], count: int) -> int:
+    """How many rewrites less the increments in the newest `count` references needed with room for one file more."""
+    versions = references[0].end - references[count].end
+    return _rewrites(versions, count - 1) - _rewrites(versions, count)
+
+
+def _rewrites(versions: int, files: int) -> int:
+    """How often increments of so many versions are rewritten at least that are merged by twos into so many files.
+
+    With at most n rewrites of each, `files` files hold C(files + n, n) of what is merged at a time (Bentley and Saxe,
+    Decomposable searching problems I, 1980). Two versions come with each merge, and more where some pass it.
+    """
+    times = 0
+    while 2 * math.comb(files + times, times) < versions:
+        times += 1
+    return times
 
 
 def _mostly_dead(references: Sequence[Reference], live_rows: int) -> bool:
