@@ -17,12 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import batches, figure, machine, variants
+from benchmarks.bars import Bar, least, most, printed
 from benchmarks.batches import ORDER, TIMES
-from benchmarks.many_stores.bars import Bar, least, most, printed
-from benchmarks.rounds import RESULTS, progress, read_result, run_child, turns, write_result
-from benchmarks.settings import durability, told
+from benchmarks.rounds import RESULTS, read_result, run_child, write_result
 from benchmarks.statistics import Spread
-from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES
+from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, TITLES, durability, told
 
 CHILD = "benchmarks.aggregation_child"
 BARS = {
@@ -78,19 +77,19 @@ def run(cells: dict[str, Cell], chosen: list[str], rounds: int) -> dict[str, Any
         "cells": {},
     }
     for name, cell in cells.items():
-        runs: dict[str, list[dict[str, Any]]] = {variant: [] for variant in chosen}
-        restored: dict[str, Any] | None = None
-        for number, variant in turns(chosen, rounds):
-            request = {**asdict(cell), "variant": variant, "closing": cell.closing}
+        request = {**asdict(cell), "closing": cell.closing}
+        restored: list[dict[str, Any]] = []
+
+        def one(number: int, variant: str, request: dict[str, Any] = request) -> dict[str, Any]:
             with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as checkpoint:
-                request["checkpoint"] = checkpoint
-                answer = run_child(CHILD, {**request, "action": "run"})
-                runs[variant].append(answer)
+                asked = {**request, "variant": variant, "checkpoint": checkpoint}
+                answer = run_child(CHILD, {**asked, "action": "run"})
                 if variant == LAMINA and number == rounds - 1:
-                    restored = run_child(CHILD, {**request, "action": "verify"})
-            took = ", ".join(f"{TIMES[time]} {statistics.median(answer[time]):.0f} ms" for time in TIMES)
-            progress(f"{name} round {number + 1}/{rounds} {variant}: {took}, load {answer['load']}")
-        result["cells"][name] = {**asdict(cell), "rounds": rounds, **summary(runs, restored)}
+                    restored.append(run_child(CHILD, {**asked, "action": "verify"}))  # noqa: B023
+            return answer
+
+        runs = batches.alternating(chosen, rounds, one, title=f"{name} ")
+        result["cells"][name] = {**asdict(cell), "rounds": rounds, **summary(runs, restored[0] if restored else None)}
     return result
 
 
@@ -160,8 +159,8 @@ def table_of(cell: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 def ran(cell: dict[str, Any]) -> str:
     """How often a cell was measured, and what was checked."""
     load: Spread = cell["load"]
-    same = "All stores gave the same results." if cell["same_digest"] else "THE STORES GAVE DIFFERENT RESULTS."
-    words = f"{cell['rounds']} rounds, heap {cell['driver_memory']}, load {load['low']}-{load['high']}. {same}"
+    words = f"{cell['rounds']} rounds, heap {cell['driver_memory']}, load {load['low']}-{load['high']}. "
+    words += batches.same_results(cell)
     if "restored" in cell:
         found = "equals" if cell["restored"] else "DIFFERS FROM"
         words += f" The state restored from lamina's files {found} the same query run as a batch."

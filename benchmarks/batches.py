@@ -4,20 +4,39 @@ time of all processes. Ratios are taken within rounds; rounds are few, so the ra
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import variants
-from benchmarks.many_stores.bars import Figures, between, percentile
+from benchmarks.bars import Figures, between, percentile
 from benchmarks.processes import ROLES
+from benchmarks.rounds import progress, turns
 from benchmarks.statistics import Spread, spread
-from benchmarks.variants import HDFS, LAMINA, PREFIX, ROCKSDB, STATELESS, TITLES, TUNED
+from benchmarks.variants import CAPPED, HDFS, LAMINA, PREFIX, ROCKSDB, STATELESS, TITLES, TUNED
 
 TIMES = {"add_batch_ms": "addBatch", "trigger_ms": "trigger"}
 PERCENTS = (95, 99)
 BUILT_IN = (HDFS, ROCKSDB, TUNED)
-ORDER = tuple(TITLES)
+ORDER = tuple(variant for variant in TITLES if variant != CAPPED)
 """The floor is the same rows without a state; the bare map is a peer that keeps nothing."""
+
+
+def alternating(
+    chosen: Sequence[str], rounds: int, one: Callable[[int, str], dict[str, Any]], title: str = ""
+) -> dict[str, list[dict[str, Any]]]:
+    """All rounds of each variant, in turns.
+
+    Args:
+        one: gives what `aggregation_child` gave in a round of a variant.
+        title: what is said before each round.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {variant: [] for variant in chosen}
+    for number, variant in turns(chosen, rounds):
+        found = one(number, variant)
+        runs[variant].append(found)
+        took = ", ".join(f"{TIMES[name]} {statistics.median(found[name]):.0f} ms" for name in TIMES)
+        progress(f"{title}round {number + 1}/{rounds} {variant}: {took}, load {found['load']}")
+    return runs
 
 
 def figures(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figures:
@@ -53,7 +72,7 @@ def _ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Sprea
 
 def present(found: Figures) -> list[str]:
     """The variants that ran, in the order of a table's rows."""
-    return [variant for variant in ORDER if variant in found["processor_ms"]]
+    return [variant for variant in TITLES if variant in found["processor_ms"]]
 
 
 def table(found: Figures) -> tuple[list[str], list[list[str]]]:
@@ -71,6 +90,11 @@ def table(found: Figures) -> tuple[list[str], list[list[str]]]:
             row += ["" if ratio is None else between(ratio)]
         rows.append([*row, *(f"{found['processor_ms'][variant][role]:.0f}" for role in ROLES)])
     return [*heads, "CPU ms: JVM", "engine", "maintenance"], rows
+
+
+def same_results(found: Figures) -> str:
+    """Whether all stores gave the same results, as a sentence."""
+    return "All stores gave the same results." if found["same_digest"] else "THE STORES GAVE DIFFERENT RESULTS."
 
 
 def set_up(variant: str) -> str:

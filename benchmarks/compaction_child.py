@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from benchmarks.machine import peak_resident_bytes
 from benchmarks.rounds import print_result
-from benchmarks.settings import NO_COMPACTION
+from benchmarks.variants import NO_COMPACTION
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job

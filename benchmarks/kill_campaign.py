@@ -21,7 +21,7 @@ from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PRO
 from benchmarks.kill_records import Feed, Judge
 from benchmarks.kill_storage import Place
 from benchmarks.kill_tasks import Kill
-from benchmarks.scala import ROOT
+from benchmarks.scala import ROOT, linked_spark
 
 COMPILER = "" if os.environ.get("LAMINA_ALL_COMPILERS") else "-XX:TieredStopAtLevel=1"
 """A batch is short, and a JVM is started again and again; the nightly profile has the second compiler too."""
@@ -126,7 +126,7 @@ class Campaign:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": str(self._spark_home()),
+            "SPARK_HOME": str(linked_spark(self.root / "spark")),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.root / "tmp"),
             "TMPDIR": str(self.root / "tmp"),
@@ -137,17 +137,6 @@ class Campaign:
         if self.broken:
             environment["LAMINA_KILL_BROKEN"] = self.broken
         return environment
-
-    def _spark_home(self) -> Path:
-        """Spark's folder under another name: a local cluster writes its work directories into SPARK_HOME."""
-        home = self.root / "spark"
-        if not home.exists():
-            import pyspark
-
-            home.mkdir()
-            for entry in Path(pyspark.__file__).parent.iterdir():
-                (home / entry.name).symlink_to(entry)
-        return home
 
     @property
     def done(self) -> int:

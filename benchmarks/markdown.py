@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.settings import told
 from benchmarks.statistics import Spread
-from benchmarks.variants import TITLES
+from benchmarks.variants import TITLES, told
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

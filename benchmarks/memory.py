@@ -19,12 +19,10 @@ from rich.table import Table
 
 from benchmarks import figure, machine
 from benchmarks.aggregation import CHILD, Cell
-from benchmarks.jvm import run_main
-from benchmarks.rounds import RESULTS, progress, run_child, turns, write_result
+from benchmarks.rounds import RESULTS, progress, run_child, run_main, turns, write_result
 from benchmarks.scala import benchmark_jar
-from benchmarks.settings import NO_FILES, durability, told
 from benchmarks.statistics import Spread, spread
-from benchmarks.variants import LAMINA, TITLES, prepare, shim_jar
+from benchmarks.variants import LAMINA, NO_FILES, TITLES, durability, prepare, shim_jar, told
 
 MAIN = "lamina.benchmarks.memory.MemoryBenchmark"
 AVERAGE_BAR, WORST_BAR, PAUSE_BAR_MS, RESIDENT_BAR_MIB = 32, 56, 20, 300

@@ -18,12 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figure, machine
-from benchmarks.jvm import run_main
-from benchmarks.rounds import RESULTS, progress, turns, write_result
+from benchmarks.rounds import RESULTS, progress, run_main, turns, write_result
 from benchmarks.scala import benchmark_jar
-from benchmarks.settings import NO_FILES, told
 from benchmarks.statistics import ratios, spread
-from benchmarks.variants import FLOOR, LAMINA, shim_jar
+from benchmarks.variants import FLOOR, LAMINA, NO_FILES, shim_jar, told
 
 MAIN = "lamina.benchmarks.micro.MicroBenchmark"
 TABLE = "table"

@@ -25,9 +25,8 @@ from benchmarks.markdown import around
 from benchmarks.operator_queries import OPERATORS, STATELESS, Operator, Timeline
 from benchmarks.rounds import RESULTS, progress, read_result, run_child, turns, write_result
 from benchmarks.scala import benchmark_jar
-from benchmarks.settings import durability
 from benchmarks.statistics import ratios, spread
-from benchmarks.variants import HDFS, LAMINA, ROCKSDB, TITLES
+from benchmarks.variants import HDFS, LAMINA, ROCKSDB, TITLES, durability
 from lamina.spark.jars import spark_minor
 
 CHILD = "benchmarks.operators_child"

@@ -78,7 +78,6 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "digest": query.digest(),
         "add_batch_ms": [p["durationMs"]["addBatch"] for p in timed],
         "gc_ms_a_batch": gc / len(timed),
-        "preload_ms": sum(progress[batch]["durationMs"]["addBatch"] for batch in range(timeline.preload)),
     }
     if timed[0]["stateOperators"]:
         states = {batch: progress[batch]["stateOperators"][0] for batch in progress}

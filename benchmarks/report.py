@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import batches_report, machine, operators_report, proofs_report, storage_report, store_report
-from benchmarks.many_stores import answers
+from benchmarks import batches_report, machine, operators_report, proofs_report, store_report
+from benchmarks.many_stores.answers import MANY_STORES
 from benchmarks.markdown import BARS, fill, table
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
@@ -75,18 +75,22 @@ class Section:
     bars: Callable[[dict[str, Any]], Rows] = lambda _: []
 
 
+ASKED = (MANY_STORES,)
+ONE_BY_ONE = {asked.result for asked in ASKED}
+"""Results whose answers each have the code that they measured."""
+
 SECTIONS = {
     "aggregation": Section(batches_report.aggregation_section, batches_report.aggregation_bars),
     "micro": Section(store_report.micro_section, store_report.micro_bars),
     "restore": Section(store_report.restore_section, store_report.restore_bars),
-    "restore_places": Section(storage_report.restore_places_section),
-    "storage": Section(storage_report.fsync_section),
+    "restore_places": Section(store_report.restore_places_section),
+    "storage": Section(store_report.fsync_section),
     "memory": Section(store_report.memory_section, store_report.memory_bars),
     "compaction-light": Section(store_report.compaction_section, store_report.compaction_bars),
     "compaction-heavy": Section(store_report.compaction_section, store_report.compaction_bars),
     "operators": Section(operators_report.operators_section, operators_report.operators_bars),
     "operators-4.2": Section(operators_report.operators_section, operators_report.operators_bars),
-    answers.RESULT: Section(answers.section, answers.bars),
+    **{asked.result: Section(asked.section, asked.bars) for asked in ASKED},
     "soak": Section(proofs_report.soak_section),
     "kill": Section(proofs_report.kill_section, proofs_report.kill_bars),
     "kill-broken": Section(proofs_report.broken_section),
@@ -97,11 +101,10 @@ def current(folder: Path, name: str) -> tuple[dict[str, Any] | None, str | None]
     """The last result of that name, or why it is not shown; neither where there is none."""
     source = folder / f"{name}.json"
     if not source.exists():
-        # what is asked of many stores is said without an answer, too
-        return ({} if name == answers.RESULT else None), None
+        # what is asked is said without an answer, too
+        return ({} if name in ONE_BY_ONE else None), None
     found: dict[str, Any] = json.loads(source.read_text())
-    # each answer about many stores has the code that it measured
-    if name != answers.RESULT and found.get("code") != machine.code():
+    if name not in ONE_BY_ONE and found.get("code") != machine.code():
         return None, f"`{name}`, measured at {found.get('commit', 'a commit that it does not name')}"
     return found, None
 
@@ -111,7 +114,7 @@ def page_of(results: dict[str, dict[str, Any]], charts: list[str]) -> str:
     rows = []
     for name, result in results.items():
         for row in SECTIONS[name].bars(result):
-            # an answer about many stores says by itself of which commit it is
+            # an answer says by itself of which commit it is
             rows.append(row if len(row) > len(BARS) else [*row, result["commit"], result["date"]])
     parts = [INTRODUCTION]
     if rows:

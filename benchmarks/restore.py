@@ -23,9 +23,8 @@ from rich.table import Table
 
 from benchmarks import figure, machine, variants
 from benchmarks.rounds import RESULTS, progress, run_child, turns, write_result
-from benchmarks.settings import durability, told
 from benchmarks.statistics import ratios, spread
-from benchmarks.variants import HDFS, LAMINA, ROCKSDB, TITLES
+from benchmarks.variants import HDFS, LAMINA, ROCKSDB, TITLES, durability, told
 
 CHILD = "benchmarks.restore_child"
 STATES = ("fresh", "running")

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 from benchmarks import session
 from benchmarks.rounds import print_result
 from benchmarks.scala import benchmark_jar
-from benchmarks.settings import NO_COMPACTION
-from benchmarks.variants import HDFS, LAMINA, shim_jar
+from benchmarks.variants import HDFS, LAMINA, NO_COMPACTION, shim_jar
 from lamina.checkpoint import read_identity
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage

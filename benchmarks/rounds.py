@@ -13,13 +13,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.scala import ROOT
+from benchmarks.scala import ROOT, java, pyspark_jars
 
 MARK = "RESULT "
 RESULTS = ROOT / "benchmarks" / "results"
+# what Spark itself opens for off-heap memory on JDK 17 and 21
+OPENS = ("java.base/java.nio", "java.base/sun.nio.ch", "java.base/jdk.internal.ref", "java.base/java.lang")
 
 
 def run_child(
@@ -54,10 +57,25 @@ def run_child(
             child.wait()
         output.seek(0)
         lines = output.read().splitlines()
-    for line in lines:
-        if line.startswith(MARK):
-            return {**json.loads(line[len(MARK) :]), "load": load}
+    if (found := _result(lines)) is not None:
+        return {**found, "load": load}
     raise SystemExit("\n".join([*lines[-60:], f"{module} ended with {code} and no result for {json.dumps(request)}"]))
+
+
+def run_main(main: str, arguments: Sequence[object], jars: Sequence[Path], *, heap: str) -> dict[str, Any]:
+    """Run `main` to its end.
+
+    Raises:
+        SystemExit: It failed or gave no result; its last lines are shown.
+    """
+    load = machine.load()
+    command = [java(), f"-Xmx{heap}", *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENS)]
+    command += ["-cp", os.pathsep.join([*map(str, jars), f"{pyspark_jars()}/*"]), main, *map(str, arguments)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    if (found := _result(child.stdout.splitlines())) is not None:
+        return {**found, "load": load}
+    shown = "\n".join([*child.stdout.splitlines()[-20:], *child.stderr.splitlines()[-40:]])
+    raise SystemExit(f"{shown}\n{main} ended with {child.returncode} and no result")
 
 
 def print_result(result: Mapping[str, Any]) -> None:
@@ -92,6 +110,14 @@ def write_result(name: str, result: Mapping[str, Any]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     stamped = {**result, "commit": machine.commit(), "code": machine.code()}
     (RESULTS / f"{name}.json").write_text(json.dumps(stamped, indent=1, sort_keys=True) + "\n")
+
+
+def _result(lines: Sequence[str]) -> dict[str, Any] | None:
+    for line in lines:
+        if line.startswith(MARK):
+            found: dict[str, Any] = json.loads(line[len(MARK) :])
+            return found
+    return None
 
 
 def _end_group(group: int) -> None:

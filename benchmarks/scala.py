@@ -23,6 +23,15 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
+def linked_spark(home: Path) -> Path:
+    """Spark's folder under another name, made where it is missing: a local cluster writes into its SPARK_HOME."""
+    if not home.exists():
+        home.mkdir()
+        for entry in pyspark_jars().parent.iterdir():
+            (home / entry.name).symlink_to(entry)
+    return home
+
+
 def java() -> str:
     """The Java that Spark would start."""
     home = os.environ.get("JAVA_HOME")

@@ -20,18 +20,18 @@ def start(
     *,
     driver_memory: str,
     extra_jars: list[Path] | None = None,
-    cores: int = 2,
+    master: str = "local[2]",
     partitions: int = PARTITIONS,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A local session with the variant's state store.
+    """A session on this machine with the variant's state store.
 
     Args:
         partitions: of each shuffle.
         conf: further settings.
     """
     builder = (
-        SparkSession.builder.master(f"local[{cores}]")
+        SparkSession.builder.master(master)
         .appName(f"benchmark-{variant}")
         .config("spark.driver.memory", driver_memory)
         .config("spark.ui.enabled", "false")
@@ -42,7 +42,7 @@ def start(
     )
     for key, value in {**variants.settings(variant), **(conf or {})}.items():
         builder = builder.config(key, value)
-    if variant == variants.LAMINA:
+    if variant in (variants.LAMINA, variants.CAPPED):
         builder = configure(builder)
     return builder.getOrCreate()
 

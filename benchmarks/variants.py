@@ -1,24 +1,27 @@
-"""The state stores that are compared, and the Spark settings that make a session use each."""
+"""The state stores that are compared, the Spark settings that make a session use each, and how durable each writes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.scala import ROOT, benchmark_jar
+from lamina.settings import PREFIX as LAMINA_PREFIX
+from lamina.settings import Settings
 from lamina.spark import jar_path
 
 FLOOR, HDFS, ROCKSDB, LAMINA = "floor", "hdfs", "rocksdb", "lamina"
-STATELESS, TUNED = "stateless", "rocksdb-tuned"
-"""The same rows without a state, and RocksDB as its tuning guide has it."""
+STATELESS, TUNED, CAPPED = "stateless", "rocksdb-tuned", "lamina-capped"
+"""The same rows without a state, RocksDB as its tuning guide has it, and lamina with little memory to spare."""
 
 TITLES = {
     STATELESS: "no state",
     FLOOR: "bare map, no durability",
     LAMINA: "lamina",
+    CAPPED: "lamina near its cap",
     HDFS: "built-in HDFS",
     ROCKSDB: "built-in RocksDB + changelog",
     TUNED: "built-in RocksDB + changelog, tuned",
@@ -52,7 +55,7 @@ def settings(variant: str) -> dict[str, str]:
             PREFIX + "rocksdb.trackTotalNumberOfRows": "false",
             PREFIX + "rocksdb.blockCacheSizeMB": "32",
         }
-    if variant == LAMINA:
+    if variant in (LAMINA, CAPPED):
         return {}  # lamina.configure sets them
     raise ValueError(f"unknown variant {variant}")
 
@@ -75,3 +78,35 @@ def shim_jar() -> Path:
     minor = ".".join(version("pyspark").split(".")[:2])
     subprocess.run([sys.executable, str(ROOT / "hatch_build.py"), minor], check=True, stdout=subprocess.DEVNULL)
     return Path(jar_path(minor))
+
+
+NO_FILES = {"durability": "none, no file is written", "fsync": "no", "compression": "no"}
+"""Of a benchmark that stops at the border between shim and engine."""
+
+NO_COMPACTION = {
+    LAMINA_PREFIX + "compaction.mode": "full",
+    LAMINA_PREFIX + "compaction.fullInterval": "1000000",
+    LAMINA_PREFIX + "compaction.maxChain": "900",
+}
+"""lamina then merges nothing: a version consists of the last snapshot and all increments since."""
+
+
+def durability(variant: str) -> dict[str, str]:
+    """fsync, compression and durability level of a variant as the benchmarks run it."""
+    if variant in (FLOOR, STATELESS):
+        return {"durability": "none", "fsync": "no", "compression": "no"}
+    if variant in (HDFS, ROCKSDB, TUNED):
+        return {"durability": "commit waits for the file", "fsync": "no", "compression": "lz4 (Spark's default)"}
+    if variant in (LAMINA, CAPPED):
+        settings = Settings.parse({})
+        return {
+            "durability": f"level {settings.durability_level}: the task ends when all its stores are durable",
+            "fsync": "yes" if settings.storage_fsync_enabled else "no",
+            "compression": f"{settings.compression_codec} level {settings.compression_level}",
+        }
+    raise ValueError(f"unknown variant {variant}")
+
+
+def told(words: Mapping[str, str]) -> str:
+    """What `durability` gives, as one line."""
+    return f"{words['durability']}; fsync {words['fsync']}; compression {words['compression']}"

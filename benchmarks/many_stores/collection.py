@@ -19,10 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, between, most
+from benchmarks.bars import Bar, Figures, between, most
 from benchmarks.many_stores.latency import LATENCY_S, MAINTENANCE, Distance
 from benchmarks.many_stores.stores import Stores
 from benchmarks.processes import taken_s
+from benchmarks.questions import Parameters, Question
 from benchmarks.rounds import print_result, progress, run_child
 from benchmarks.scala import ROOT
 from benchmarks.statistics import spread

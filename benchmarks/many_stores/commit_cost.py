@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks import variants
+from benchmarks.bars import Bar, Figures, between, most
 from benchmarks.many_stores import small_commits
-from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, between, most
 from benchmarks.many_stores.stores import Stores
+from benchmarks.questions import Parameters, Question
 from benchmarks.rounds import print_result, progress, run_child, turns
 from benchmarks.statistics import spread
 from benchmarks.variants import LAMINA

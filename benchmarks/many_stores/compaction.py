@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, between, least, most, percentile
+from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.many_stores.stores import FAMILY, Rows, Stores
 from benchmarks.processes import taken_s
+from benchmarks.questions import Parameters, Question
 from benchmarks.rounds import print_result, progress, run_child
 from benchmarks.statistics import spread
 from lamina.components import RandomIds, SystemClock

@@ -22,9 +22,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import session, variants
-from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question
+from benchmarks.bars import Bar, Figures
 from benchmarks.operator_queries import OPERATORS, Timeline
 from benchmarks.processes import ROLES, Held, held
+from benchmarks.questions import Parameters, Question
 from benchmarks.rounds import progress
 from benchmarks.statistics import Spread, spread
 

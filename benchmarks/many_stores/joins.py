@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import variants
+from benchmarks.bars import Bar, Figures, between, most, percentile
 from benchmarks.batches import TIMES
-from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, between, most, percentile
 from benchmarks.many_stores.latency import LATENCY_S, Distance
 from benchmarks.processes import ROLES
+from benchmarks.questions import Parameters, Question
 from benchmarks.rounds import progress, run_child
 from benchmarks.statistics import spread
 from benchmarks.variants import LAMINA

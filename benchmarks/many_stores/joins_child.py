@@ -73,7 +73,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     spark = session.start(
         LAMINA,
         driver_memory=request["driver_memory"],
-        cores=request["cores"],
+        master=f"local[{request['cores']}]",
         partitions=request["partitions"],
         conf=SETTINGS,
     )

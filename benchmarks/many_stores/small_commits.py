@@ -7,9 +7,10 @@ import tempfile
 from typing import Any
 
 from benchmarks import batches, variants
+from benchmarks.bars import Bar, Figures, least, most
 from benchmarks.batches import BUILT_IN, ORDER, TIMES
-from benchmarks.many_stores.bars import Bar, Figures, Parameters, Question, least, most
-from benchmarks.rounds import progress, run_child, turns
+from benchmarks.questions import Parameters, Question
+from benchmarks.rounds import run_child
 from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, LAMINA, TITLES
 
@@ -21,12 +22,7 @@ TIMEOUT_S = 3600.0
 def measure(parameters: Parameters, rounds: int) -> Figures:
     """All rounds of all stores, each in a JVM of its own."""
     variants.prepare(ORDER)
-    runs: dict[str, list[dict[str, Any]]] = {variant: [] for variant in ORDER}
-    for number, variant in turns(ORDER, rounds):
-        runs[variant].append(one(parameters, variant))
-        found = runs[variant][-1]
-        took = ", ".join(f"{TIMES[name]} {statistics.median(found[name]):.0f} ms" for name in TIMES)
-        progress(f"round {number + 1}/{rounds} {variant}: {took}, load {found['load']}")
+    runs = batches.alternating(ORDER, rounds, lambda _, variant: one(parameters, variant))
     return summary(runs, parameters["partitions"])
 
 
@@ -66,12 +62,12 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
 def setup(parameters: Parameters, figures: Figures) -> str:
     """What ran, and how the stores were set."""
     told = "; ".join(f"{TITLES[variant]}: {batches.set_up(variant)}" for variant in BUILT_IN)
-    same = "All stores gave the same results." if figures["same_digest"] else "THE STORES GAVE DIFFERENT RESULTS."
     return (
         f"Count, max and sum per key in {parameters['partitions']} partitions with one store each, local[2], "
         f"{parameters['keys']:,} keys, {parameters['rows']:,} rows a batch, {figures['rows_a_commit']:.0f} of them a "
         f"commit, heap {parameters['driver_memory']}; {parameters['timed']} timed batches after "
-        f"{parameters['preload'] + parameters['warmup']}. {told}. CPU is that of a batch. {same}"
+        f"{parameters['preload'] + parameters['warmup']}. {told}. CPU is that of a batch. "
+        f"{batches.same_results(figures)}"
     )
 
 

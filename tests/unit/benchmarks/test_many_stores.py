@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks import machine, report
-from benchmarks.many_stores import answers, collection, commit_cost, compaction, small_commits
-from benchmarks.many_stores.bars import percentile
+from benchmarks.bars import percentile
+from benchmarks.many_stores import collection, commit_cost, compaction, small_commits
+from benchmarks.many_stores.answers import MANY_STORES
 from benchmarks.many_stores.latency import Distance, FarBackend
 from benchmarks.processes import ROLES
 from benchmarks.statistics import spread
@@ -132,24 +133,25 @@ def test_figures_are_of_one_code_of_shim_and_engine(sources: Path, name: str, ch
 
 def cell(**changed: Any) -> dict[str, Any]:
     question = small_commits.QUESTION
-    known = {"date": "2026-01-02", "commit": "0123456789", "code": machine.code(), "rounds": 1, "files": "ext4"}
+    known = {"date": "2026-01-02", "commit": "0123456789", "code": machine.code(), "rounds": 1, "files": "ext4",
+             "machine": machine.describe()}  # fmt: skip
     figures = small_commits_of(lamina=[100.0], floor=[100.0])
     return {**known, "parameters": dict(question.full), "figures": figures, **changed}
 
 
 def test_answers_of_another_code_or_of_other_parameters_are_not_shown() -> None:
-    page = answers.section({"cells": {"small-commits": cell()}})
+    page = MANY_STORES.section({"cells": {"small-commits": cell()}})
     assert "| 200 stores, addBatch: to the bare map | ≤ 1.2 | 1.00 | met | 0123456789 | 2026-01-02 |" in page
-    page = answers.section({"cells": {"small-commits": cell(code="other")}})
+    page = MANY_STORES.section({"cells": {"small-commits": cell(code="other")}})
     assert "Not shown: `small-commits`, measured at 0123456789, and shim or engine have changed since." in page
     assert "addBatch: to the bare map" not in page
-    page = answers.section({"cells": {"small-commits": cell(parameters={"keys": 1})}})
+    page = MANY_STORES.section({"cells": {"small-commits": cell(parameters={"keys": 1})}})
     assert "Not shown: `small-commits`, measured with other parameters." in page
 
 
 def test_what_is_asked_is_said_without_any_answer() -> None:
-    page = answers.section({})
-    assert all(f"| `{question.name}` |" in page for question in answers.QUESTIONS)
+    page = MANY_STORES.section({})
+    assert all(f"| `{question.name}` |" in page for question in MANY_STORES.questions)
 
 
 def test_the_page_has_the_bars_of_all_results_with_commit_and_date() -> None:

@@ -13,9 +13,8 @@ from benchmarks import aggregation, batches_report, compaction, memory, micro, r
 from benchmarks.compaction_child import beside
 from benchmarks.processes import ROLES
 from benchmarks.restore_child import files_read
-from benchmarks.settings import NO_COMPACTION, NO_FILES, durability
 from benchmarks.statistics import spread
-from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, STATELESS
+from benchmarks.variants import FLOOR, HDFS, LAMINA, NO_COMPACTION, NO_FILES, ROCKSDB, STATELESS, durability
 from lamina.format.manifest import Reference, StoreIdentity
 from lamina.settings import PREFIX, Settings
 from lamina.store.model import KEEP, WAIT, Verdict
