@@ -1,11 +1,15 @@
-"""One run of the aggregation query with one state store, count, max and sum per key into a sink that drops the rows; or
-of the same rows without a state."""
+"""One run of an aggregation with one state store into a sink that drops the rows, or of the same rows without a state.
+
+What a request leaves out is as `python -m benchmarks.aggregation` has it: count, max and sum per key, even keys, in
+`local[2]`, with the checkpoint in local files.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,73 +22,135 @@ from benchmarks.rounds import print_result
 from benchmarks.stream import KEY_PAD, SOURCE, GatedQuery
 from benchmarks.variants import STATELESS
 
-
-def keyed(rows: DataFrame) -> DataFrame:
-    """Rows with keys of 40 bytes."""
-    return rows.select(sql.lpad(sql.col("k").cast("string"), len(KEY_PAD), KEY_PAD).alias("key"), "v")
+ENDLESS = 10_000_000
+"""Batches of a stream that time ends."""
 
 
-def aggregate(rows: DataFrame) -> DataFrame:
-    """The query: 40-byte keys, 32-byte values."""
-    grouped = keyed(rows).groupBy("key")
-    return grouped.agg(sql.count("*").alias("n"), sql.max("v").alias("top"), sql.sum("v").alias("total"))
+def keyed(rows: DataFrame, request: dict[str, Any]) -> DataFrame:
+    """Rows with keys of 40 bytes, and with `value_bytes` a text of so many characters, which compress to half.
+
+    With `skew` the keys gather at the low ones: of all rows (1 / keys) ** (1 / skew) have the first one.
+    """
+    key = sql.col("k")
+    if skew := request.get("skew"):
+        key = sql.floor(sql.pow(key / request["keys"], sql.lit(skew)) * request["keys"])
+    columns = [sql.lpad(key.cast("string"), len(KEY_PAD), KEY_PAD).alias("key"), sql.col("v")]
+    if characters := request.get("value_bytes"):
+        words = [sql.lpad(sql.hex(sql.xxhash64("v", sql.lit(n))), 16, "0") for n in range(-(-characters // 16))]
+        columns.append(sql.substring(sql.concat(*words), 1, characters).alias("text"))
+    return rows.select(*columns)
+
+
+def aggregate(rows: DataFrame, request: dict[str, Any]) -> DataFrame:
+    """The query, whose values have 32 bytes; or the greatest text of each key; or twelve aggregates of each key.
+
+    All of them are the same in whatever order rows come.
+    """
+    v = sql.col("v")
+    grouped = keyed(rows, request).groupBy("key")
+    if request.get("value_bytes"):
+        return grouped.agg(sql.count("*").alias("n"), sql.max("text").alias("top"))
+    found = [sql.count("*").alias("n"), sql.max(v).alias("top"), sql.sum(v).alias("total")]
+    if request.get("dozen"):
+        found += [sql.min(v).alias("low"), sql.sum(v * v).alias("squares"), sql.count_if(v % 2 == 0).alias("even")]
+        found += [sql.bit_and(v).alias("all"), sql.bit_or(v).alias("any"), sql.bit_xor(v).alias("parity")]
+        rest = v % 1000
+        found += [sql.min(rest).alias("rest_low"), sql.max(rest).alias("rest_top"), sql.sum(rest).alias("rests")]
+    return grouped.agg(*found)
 
 
 def options(request: dict[str, Any]) -> dict[str, str]:
     """The source's options; `steady` of the source covers warm-up and timed batches."""
+    timed = ENDLESS if request.get("minutes") else request["timed"]
     return {
         "keys": str(request["keys"]),
         "rows": str(request["rows"]),
         "preload": str(request["preload"]),
-        "steady": str(request["warmup"] + request["timed"]),
+        "steady": str(request["warmup"] + timed),
         "closing": str(request["closing"]),
+    }
+
+
+def start(request: dict[str, Any]) -> SparkSession:
+    """The session that a request asks for."""
+    return session.start(
+        request["variant"],
+        driver_memory=request["driver_memory"],
+        extra_jars=[Path(jar) for jar in request.get("jars", ())],
+        master=request.get("master", "local[2]"),
+        partitions=request.get("partitions", session.PARTITIONS),
+        conf=request.get("conf"),
+    )
+
+
+def rates(timed: list[dict[str, Any]], rows: int) -> dict[str, float]:
+    """Rows a second over all batches, and over those that ended in the first and in the last third of the time.
+
+    Args:
+        timed: Spark's progress of each batch.
+        rows: of a batch.
+    """
+    began = datetime.fromisoformat(timed[0]["timestamp"].replace("Z", "+00:00"))
+    ends = []
+    for one in timed:
+        started = datetime.fromisoformat(one["timestamp"].replace("Z", "+00:00"))
+        ends.append((started - began).total_seconds() + one["durationMs"]["triggerExecution"] / 1000)
+    third = ends[-1] / 3
+    return {
+        "all": len(ends) * rows / ends[-1],
+        "first third": sum(end <= third for end in ends) * rows / third,
+        "last third": sum(end > 2 * third for end in ends) * rows / third,
     }
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Preload, warm up, time, digest."""
     partitions = request.get("partitions", session.PARTITIONS)
-    spark = session.start(request["variant"], driver_memory=request["driver_memory"], partitions=partitions)
+    spark = start(request)
     jvm = session.jvm_pid(spark)
-    checkpoint = Path(request["checkpoint"])
+    checkpoint, minutes = request["checkpoint"], request.get("minutes")
     first = request["preload"] + request["warmup"]
-    last = first + request["timed"]
+    last = first + (ENDLESS if minutes else request["timed"])
     source = spark.readStream.format(SOURCE).options(**options(request)).load()
     stateless = request["variant"] == STATELESS
     query = GatedQuery(
         spark,
-        keyed(source).repartition(partitions, "key") if stateless else aggregate(source),
+        keyed(source, request).repartition(partitions, "key") if stateless else aggregate(source, request),
         mode="append" if stateless else "update",
         checkpoint=checkpoint,
         timed=range(first, last),
     )
     query.process(request["preload"])
     query.process(first)
-    gc, written = session.gc_millis(spark), session.directory_bytes(checkpoint / "state")
+    gc, written = session.gc_millis(spark), session.directory_bytes(Path(checkpoint, "state"))
     used = [processor_s(jvm), processor_s(jvm, kernel=True)]
-    query.process(last)
+    if minutes:
+        query.process_for(minutes * 60)
+    else:
+        query.process(last)
     used += [processor_s(jvm), processor_s(jvm, kernel=True)]
-    gc, after = session.gc_millis(spark) - gc, session.directory_bytes(checkpoint / "state")
+    gc, after = session.gc_millis(spark) - gc, session.directory_bytes(Path(checkpoint, "state"))
     resident = session.resident(spark)
     progress = query.progress()
-    timed = [progress[batch] for batch in range(first, last)]
-    query.process(last + 1)
+    timed = [progress[batch] for batch in range(first, min(last, max(progress) + 1))]
+    if not minutes:
+        query.process(last + 1)
     result: dict[str, Any] = {
         "digest": query.digest(),
         "add_batch_ms": [p["durationMs"]["addBatch"] for p in timed],
         "trigger_ms": [p["durationMs"]["triggerExecution"] for p in timed],
         "processor_ms": {role: (used[2][role] - used[0][role]) * 1000 / len(timed) for role in used[0]},
         "kernel_ms": {role: (used[3][role] - used[1][role]) * 1000 / len(timed) for role in used[0]},
-        "preload_ms": sum(progress[batch]["durationMs"]["addBatch"] for batch in range(request["preload"])),
         "gc_ms_a_batch": gc / len(timed),
         "bytes_a_batch": (after["commits"] - written["commits"]) / len(timed),
         "segment_bytes_a_batch": (after["segments"] - written["segments"]) / len(timed),
         "resident_bytes": resident,
     }
+    if minutes:
+        result["rows_per_s"] = rates(timed, request["rows"])
     if not stateless:
         states = [p["stateOperators"][0] for p in timed]
         result |= {
-            "commit_ms": statistics.median(state["commitTimeMs"] for state in states) / partitions,
             "updated_rows": statistics.mean(state["numRowsUpdated"] for state in states),
             "state_rows": states[-1]["numRowsTotal"],
             "last_metrics": states[-1].get("customMetrics", {}),
@@ -98,11 +164,11 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 def verify(request: dict[str, Any]) -> dict[str, Any]:
     """Read the state back from the durable files of a finished run, and compute it anew from the source as a batch."""
-    spark: SparkSession = session.start(request["variant"], driver_memory=request["driver_memory"])
+    spark = start(request)
     state = spark.read.format("statestore").load(request["checkpoint"])
     restored = state.select("key.*", "value.*")
     source = spark.read.format(SOURCE).options(**options(request)).load()
-    expected = aggregate(source)
+    expected = aggregate(source, request)
 
     def digest(rows: DataFrame) -> str:
         hashed = rows.toDF("key", "n", "top", "total").select(sql.xxhash64("key", "n", "top", "total").alias("h"))

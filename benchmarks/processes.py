@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from benchmarks import machine
 
 ROLES = ("jvm", "engine", "maintenance")
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Held:
 
 
 def held(jvm_pid: int) -> dict[str, Held]:
-    """What each role holds now: the JVM, the engine, its maintenance process."""
+    """What each role holds now: the JVM with its executors, the engine, its maintenance process."""
     found = {role: Held() for role in ROLES}
     for process, role in _roles(jvm_pid).items():
         files = list(_targets(process))
@@ -62,7 +63,9 @@ def taken_s(process: int, *, kernel: bool = False) -> float:
 def _roles(jvm_pid: int) -> dict[int, str]:
     roles = {jvm_pid: "jvm"}
     for process, command in machine.descendants(jvm_pid).items():
-        if "lamina.engine" in command:
+        if EXECUTOR in command:
+            roles[process] = "jvm"
+        elif "lamina.engine" in command:
             roles[process] = "maintenance" if "lamina.engine.maintenance" in command else "engine"
     return roles
 

@@ -20,6 +20,7 @@ from benchmarks.many_stores.answers import MANY_STORES
 from benchmarks.markdown import BARS, fill, table
 from benchmarks.rounds import RESULTS
 from benchmarks.scala import ROOT
+from benchmarks.shapes import SHAPES
 
 PAGE, EVIDENCE = "benchmarks.md", "evidence.md"
 DOCS = ROOT / "docs"
@@ -41,6 +42,7 @@ python -m benchmarks.compaction
 python -m benchmarks.restore_places
 python -m benchmarks.storage
 python -m benchmarks.operators        # every stateful operator, about an hour; again with Spark 4.2
+python -m benchmarks.shapes           # other clusters, storages and rows, about an hour; --only NAME: one of them
 python -m benchmarks.many_stores      # seven questions, some hours; --only NAME: one of them
 python -m benchmarks.soak --minutes 60
 python -m benchmarks.kill --minutes 65
@@ -75,7 +77,7 @@ class Section:
     bars: Callable[[dict[str, Any]], Rows] = lambda _: []
 
 
-ASKED = (MANY_STORES,)
+ASKED = (SHAPES, MANY_STORES)
 ONE_BY_ONE = {asked.result for asked in ASKED}
 """Results whose answers each have the code that they measured."""
 

@@ -17,7 +17,9 @@ KEY_PAD = "customer-000000000000000"  # a key of 24 characters is an UnsafeRow o
 class GatedQuery:
     """A running query whose batches are let through one after the other; there is one at a time in a process."""
 
-    def __init__(self, spark: SparkSession, rows: DataFrame, *, mode: str, checkpoint: Path, timed: range) -> None:
+    def __init__(
+        self, spark: SparkSession, rows: DataFrame, *, mode: str, checkpoint: Path | str, timed: range
+    ) -> None:
         """Starts the query. The sink drops the rows of `timed` batches and digests those of all others."""
         self._workload = session.jvm(spark).lamina.benchmarks.workload
         self._workload.Digest.timedBatches(timed.start, timed.stop)
@@ -27,6 +29,13 @@ class GatedQuery:
     def process(self, batches: int) -> None:
         """Runs until that many batches of the stream are done."""
         self._workload.KeyGate.release(batches)
+        self._query.processAllAvailable()
+
+    def process_for(self, seconds: float) -> None:
+        """Runs batch after batch, and ends the one that is under way then."""
+        self._workload.KeyGate.release(2**62)
+        self._query.awaitTermination(seconds)
+        self._workload.KeyGate.release(0)
         self._query.processAllAvailable()
 
     def progress(self) -> dict[int, Any]:

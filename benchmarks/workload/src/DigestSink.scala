@@ -22,7 +22,7 @@ object Digest {
   private val timed = new AtomicReference((Long.MaxValue, Long.MaxValue))
 
   def timedBatches(from: Long, until: Long): Unit = timed.set((from, until))
-  def isTimed(batch: Long): Boolean = { val (from, until) = timed.get; batch >= from && batch < until }
+  def timedRange: (Long, Long) = timed.get
 
   def add(count: Long, xor: Long): Unit = {
     rows.addAndGet(count)
@@ -70,7 +70,7 @@ final case class DigestMessage(rows: Long, hash: Long) extends WriterCommitMessa
 
 final class DigestWrite(types: Array[DataType]) extends StreamingWrite {
   override def createStreamingWriterFactory(info: PhysicalWriteInfo): StreamingDataWriterFactory =
-    new DigestWriterFactory(types)
+    new DigestWriterFactory(types, Digest.timedRange)
 
   override def useCommitCoordinator(): Boolean = false
 
@@ -80,9 +80,10 @@ final class DigestWrite(types: Array[DataType]) extends StreamingWrite {
   override def abort(epochId: Long, messages: Array[WriterCommitMessage]): Unit = ()
 }
 
-final class DigestWriterFactory(types: Array[DataType]) extends StreamingDataWriterFactory {
+/** Takes the range along: an executor has a `Digest` of its own, of which nobody is told. */
+final class DigestWriterFactory(types: Array[DataType], timed: (Long, Long)) extends StreamingDataWriterFactory {
   override def createWriter(partitionId: Int, taskId: Long, epochId: Long): DataWriter[InternalRow] =
-    if (Digest.isTimed(epochId)) new DroppingWriter else new HashingWriter(types)
+    if (epochId >= timed._1 && epochId < timed._2) new DroppingWriter else new HashingWriter(types)
 }
 
 final class DroppingWriter extends DataWriter[InternalRow] {
