@@ -42,6 +42,7 @@ final class StoreWithoutEngine(keySchema: StructType, valueSchema: StructType) {
         version += 1
         attempt = Some(s"L1.$version.1.o.-.${"0" * 32}")
         live.advance(Position(version, attempt.get, live.working))
+        store.open.transition(OpenAction.Send)
         store.open.transition(OpenAction.Commit)
         live.leave(store.open)
       } {
