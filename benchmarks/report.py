@@ -43,6 +43,7 @@ python -m benchmarks.restore_places
 python -m benchmarks.storage
 python -m benchmarks.operators        # every stateful operator, about an hour; again with Spark 4.2
 python -m benchmarks.shapes           # other clusters, storages and rows, about an hour; --only NAME: one of them
+python -m benchmarks.full_cache       # the commits of a store whose local copies are full
 python -m benchmarks.many_stores      # seven questions, some hours; --only NAME: one of them
 python -m benchmarks.soak --minutes 60
 python -m benchmarks.kill --minutes 65
