@@ -26,9 +26,6 @@ gather it in any case."""
 _LEAST_TAKEN_BYTES = 16 << 10
 """What a commit that waits is taken for at least: its header, manifest and Python objects."""
 
-_COPIES = 2
-"""In memory while a file is published: what was gathered, and what the storage joins it to."""
-
 
 class _State(Enum):
     WAITING = auto()
@@ -75,11 +72,12 @@ class Publications:
         self._threads = ThreadPoolExecutor(self._most + self._most_abandoned, thread_name_prefix="lamina-publication")
 
     def take(self, storage: str, size: int, share: Share) -> int:
-        """Room for a file that waits to be published in `storage`, beyond what `share` holds; 0 where there is none.
+        """Room for a file that waits to be published in `storage`, and has `size` bytes in memory of which `share` may
+        hold some; 0 where there is none.
 
         Nobody waits for room: without it a commit is published before it is accepted.
         """
-        size = max(_LEAST_TAKEN_BYTES, _COPIES * size)
+        size = max(_LEAST_TAKEN_BYTES, size)
         with self._lock:
             if self._bytes.get(storage, 0) + size > self._most_bytes:
                 return 0

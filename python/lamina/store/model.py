@@ -109,7 +109,8 @@ class Accepted:
 
     Args:
         attempt: the id that it was accepted as.
-        held_bytes: the size of the file that waits in memory for `publish`; 0 where it is durable already.
+        held_bytes: what the file has in memory until `publish` has made it durable: its size, and for a remote
+            storage, which joins what was gathered, twice that; 0 where it is durable already.
         publish: makes it durable; to be called once, on any thread.
     """
 

@@ -271,10 +271,10 @@ def test_a_commit_for_which_there_is_no_room_is_accepted_when_it_is_durable(
     store = Store(engine, f"file:{tmp_path}/state", settings=FLUSHED)
     held = gate(tmp_path / "state")
     begun = store.begin(0, None)
-    batch = entries([(0, 1, b"%d" % number, os.urandom(1 << 20)) for number in range(8)])
-    data.send(store.commit_header(1, begun, 8), [[batch]])
+    batch = entries([(0, 1, b"%d" % number, os.urandom(1 << 20)) for number in range(13)])
+    data.send(store.commit_header(1, begun, 13), [[batch]])
     # all of it has arrived: it holds no batches any more, and the file
-    becomes(lambda: 8 << 20 < engine.call("stats")["memory"]["budget"]["requests"]["held_bytes"] < 12 << 20)
+    becomes(lambda: 13 << 20 < engine.call("stats")["memory"]["budget"]["requests"]["held_bytes"] < 17 << 20)
     small = greeted(engine)
     other = Store(engine, f"file:{tmp_path}/state", settings=FLUSHED, partition=1)
     request = accepted(other, small)
@@ -282,6 +282,27 @@ def test_a_commit_for_which_there_is_no_room_is_accepted_when_it_is_durable(
     held.open()
     assert [data.header()["durable"]["file"]] == files(store)
     assert outcome_of(stream) == (request, files(other)[0])
+
+
+def test_a_file_that_waits_for_local_storage_is_in_memory_and_counted_once(
+    start: Callable[..., Engine], gate: Held, tmp_path: Path
+) -> None:
+    # of which commits that wait in one storage get 12 MiB
+    engine = start(memoryBytes=str(32 << 20))
+    data, stream = greeted(engine), listening(engine)
+    store = Store(engine, f"file:{tmp_path}/state", settings=FLUSHED)
+    held = gate(tmp_path / "state")
+    begun = store.begin(0, None)
+    batch = entries([(0, 1, b"%d" % number, os.urandom(1 << 20)) for number in range(8)])
+    request = data.send(store.commit_header(1, begun, 8), [[batch]])
+    assert data.readable(20)
+    assert data.header()["accepted"] == begun["attempt"]
+    becomes(lambda: bool(engine.call("stats")["publications"]["held_bytes"]))
+    (counted,) = engine.call("stats")["publications"]["held_bytes"].values()
+    held.open()
+    assert outcome_of(stream) == (request, files(store)[0])
+    size = next(store.directory.glob("*.lam")).stat().st_size
+    assert size == counted
 
 
 def test_a_new_stream_takes_the_place_of_the_one_before(start: Callable[..., Engine], tmp_path: Path) -> None:

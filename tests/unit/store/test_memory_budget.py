@@ -386,6 +386,20 @@ def test_a_large_commit_to_local_files_takes_of_what_it_wrote_only_what_it_gathe
     assert accepted.publish().bytes > 20 * MIB
 
 
+@pytest.mark.parametrize(("remote", "copies"), [(False, 1), (True, 2)])
+def test_what_waits_for_a_remote_storage_counts_twice_and_for_a_local_one_once(
+    remote: bool, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query()
+    monkeypatch.setattr(FaultyBackend, "remote", remote)
+    query.storage = Storage(query.storage.url, backend=query.faults)
+    begun = query.begin(store := query.open(), EMPTY)
+    request = CommitRequest(begun.attempt, 1, EMPTY, {0: Count(1, 1)}, (FAMILY,), 1, 1)
+    batch = entries_of([(0, PUT, b"k", random.Random(5).randbytes(MIB))])
+    accepted = store.accept(request, {"increment": [batch]}, most_held=4 * MIB)
+    assert accepted.held_bytes == copies * accepted.publish().bytes
+
+
 def test_a_feed_whose_reader_pauses_stops_no_other_feed() -> None:
     query = Query()
     store = query.open()

@@ -266,7 +266,7 @@ class Commits:
             share.close()
             raise
         if whole:
-            return Accepted(request.attempt, writer.size, publish)
+            return Accepted(request.attempt, memory.gathered_bytes, publish)
         committed = publish()
         return Accepted(request.attempt, 0, lambda: committed)
 

@@ -75,10 +75,14 @@ class CommitMemory:
             self._hold(self._batches)
             yield chunk
 
+    @property
+    def gathered_bytes(self) -> int:
+        """What has been written takes in memory until it is in the storage."""
+        return min(self._most_gathered, self._copies * self._written)
+
     def _hold(self, batches: int) -> None:
         self._batches = batches
-        gathered = min(self._most_gathered, self._copies * self._written)
-        size = -(-(batches * self._batch_bytes + gathered) // _STEP_BYTES) * _STEP_BYTES
+        size = -(-(batches * self._batch_bytes + self.gathered_bytes) // _STEP_BYTES) * _STEP_BYTES
         held = self._share.held
         if size > max(held, _FREE_BYTES):
             self._share.take(size - held)
