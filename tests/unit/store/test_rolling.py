@@ -259,6 +259,31 @@ def test_a_compaction_merges_all_rewrites_or_none() -> None:
     query.assert_restores(query.open(), version)
 
 
+def test_a_compaction_of_a_chain_with_more_than_its_rewrites_need_is_the_whole_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader takes a chain that nobody trimmed. Its oldest reference begins anywhere, and the state at 0."""
+    query = rolling(parts=4)
+    trimmed = chain.trimmed
+    with monkeypatch.context() as patched:
+        patched.setattr(chain, "carried", lambda older, part: older)
+        patched.setattr(chain, "trimmed", lambda references: tuple(references[: len(trimmed(references)) + 1]))
+        version = query.run_batches(query.open(), EMPTY, 12)[-1]
+    query, store = again(query)
+    oldest = manifest(store, version).references[-1]
+    assert (oldest.kind, oldest.start) == ("increment", 8)
+    query.assert_restores(query.open(), version)
+    store.confirm(version)
+    compacted = store.compact()
+    assert compacted is not None
+    assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (0, 12)
+    assert compacted.rows_written == len(query.states[str(version.attempt)])
+    store.adopt(compacted.segment)
+    version = query.run_batches(store, version, 1)[-1]
+    assert kinds(store, version) == [("increment", 13), ("run", 12)]
+    query.assert_restores(query.open(), version)
+
+
 def test_a_compaction_leaves_no_rewrite_behind_that_stands_with_those_it_merges() -> None:
     """The newest files together are smaller than the oldest rewrite, which would be left alone as a large old file."""
     query = rolling(parts=4)

@@ -50,25 +50,28 @@ class Compaction:
         inputs = pick(references, live_rows(manifest))
         if not inputs:
             return None
+        start = inputs[-1].start
         if any(reference.kind == REWRITE or reference.union is not None for reference in inputs):
             # a chain that ends at rewrites or a union needs all of them, unless one run takes the place of the whole
             if len(mergeable(references)) < len(references):
                 return None
-            inputs = references
+            # all of them are the state, wherever the oldest begins
+            inputs, start = references, 0
         return Merge(
             sum(reference.length for reference in inputs),
-            lambda progress, share: self._run(inputs, manifest.column_families, progress, share),
+            lambda progress, share: self._run(inputs, start, manifest.column_families, progress, share),
         )
 
     def _run(
         self,
         inputs: Sequence[Reference],
+        start: int,
         families: Sequence[ColumnFamily],
         progress: Progress | None,
         share: Share,
     ) -> Compacted:
         sources = ((reference.is_sorted, self._files.entries(reference, families)) for reference in inputs)
-        return self._merged(inputs, sources, inputs[-1].start, progress, share)
+        return self._merged(inputs, sources, start, progress, share)
 
     def rebuilt(
         self,
