@@ -22,7 +22,7 @@ def segment_to_json(segment: Segment) -> dict[str, Any]:
 
 def known_to_json(store: Store, collects: bool) -> dict[str, Any]:
     """What a job says of a store: the finished segments that wait for its next commit, and where the job collects,
-    the footprints of commits that no job was told of."""
+    the footprints of commits, by any handle of the store, that no job was told of."""
     return {
         "waiting": [segment_to_json(segment) for segment in store.waiting_segments()],
         "footprints": [_footprint_to_json(*one) for one in store.take_footprints()] if collects else [],

@@ -15,10 +15,14 @@ from lamina.format import paths
 from lamina.settings import Settings
 from lamina.storage import Jvm, LocalCache, Storage
 from lamina.store import CheckpointState, Store, StoreConf, StoreId
+from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.factory import make_store
 from lamina.store.materialization.waiting_segments import WaitingSegments
 
 _UNUSED_CHECKPOINTS = 16
+
+_UNUSED_S = 3600.0
+"""After so long footprints of a store that was closed are forgotten: its next commits are made in another process."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,44 @@ class OpenArgument:
 
 
 @dataclass
+class _Known:
+    """What the handles of one store share: how many are open, what their next commits are to refer to, and what the
+    next collection is to be told of."""
+
+    users: int = 0
+    segments: WaitingSegments = field(default_factory=WaitingSegments)
+    untold: UntoldFootprints = field(default_factory=UntoldFootprints)
+
+
+@dataclass
 class _Shared:
-    """A checkpoint as one run uses it: how many stores are open, and what their next commits are to refer to."""
+    """A checkpoint as one run uses it: how many handles are open, its stores, and since when which are closed, the
+    longest first, in seconds of the clock."""
 
     state: CheckpointState
-    users: int
-    segments: dict[StoreId, WaitingSegments] = field(default_factory=dict)
+    users: int = 0
+    stores: dict[StoreId, _Known] = field(default_factory=dict)
+    closed: OrderedDict[StoreId, float] = field(default_factory=OrderedDict)
+
+    def entered(self, store: StoreId) -> _Known:
+        known = self.stores.setdefault(store, _Known())
+        known.users += 1
+        self.users += 1
+        self.closed.pop(store, None)
+        return known
+
+    def left(self, store: StoreId, now: float) -> None:
+        known = self.stores[store]
+        known.users -= 1
+        self.users -= 1
+        if known.users == 0:
+            self.closed[store] = now
+
+    def forget(self, before: float) -> None:
+        """Forgets the footprints of stores that have been closed since `before` or longer."""
+        while self.closed and next(iter(self.closed.values())) <= before:
+            store, _ = self.closed.popitem(last=False)
+            self.stores[store].untold.take()
 
 
 @dataclass
@@ -121,7 +157,7 @@ class StoreOpener:
             LaminaError: `settings.*`, `storage.*`, `file.*`.
         """
         settings = self._settings_of(argument.settings)
-        checkpoint, segments = self._checkpoint(argument, settings)
+        checkpoint, known = self._checkpoint(argument, settings)
         try:
             store = make_store(
                 checkpoint,
@@ -129,7 +165,8 @@ class StoreOpener:
                 StoreConf(settings, argument.format_version, argument.spark, argument.min_versions),
                 clock=self._clock,
                 ids=self._ids,
-                segments=segments,
+                segments=known.segments,
+                untold=known.untold,
             )
         except BaseException:
             self.close(argument)
@@ -140,28 +177,29 @@ class StoreOpener:
         """Says that one store that was opened with `argument` is used no more."""
         key = self._key(argument, self._settings_of(argument.settings))
         with self._lock:
+            now = self._clock.monotonic()
             shared = self._shared[key]
-            shared.users -= 1
+            shared.left(argument.store, now)
+            for one in self._shared.values():
+                one.forget(now - _UNUSED_S)
             if shared.users == 0 and argument.read_only:
                 del self._shared[key]
             unused = [key for key, shared in self._shared.items() if shared.users == 0]
             for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
                 del self._shared[old]
 
-    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> tuple[CheckpointState, WaitingSegments]:
+    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> tuple[CheckpointState, _Known]:
         key = self._key(argument, settings)
         with self._turn(key):
             with self._lock:
                 shared = self._shared.get(key)
                 if shared is not None:
-                    shared.users += 1
                     self._shared.move_to_end(key)
-                    return shared.state, shared.segments.setdefault(argument.store, WaitingSegments())
-            state = self._opened(argument, settings)
-            segments = WaitingSegments()
+                    return shared.state, shared.entered(argument.store)
+            shared = _Shared(self._opened(argument, settings))
             with self._lock:
-                self._shared[key] = _Shared(state, 1, {argument.store: segments})
-        return state, segments
+                self._shared[key] = shared
+                return shared.state, shared.entered(argument.store)
 
     def _opened(self, argument: OpenArgument, settings: Settings) -> CheckpointState:
         storage = Storage(

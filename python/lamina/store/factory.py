@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lamina.components import Clock, Ids
 from lamina.format.entries import Compression
+from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.compaction import Compaction
 from lamina.store.materialization.materializer import Materializer
@@ -21,11 +22,13 @@ def make_store(
     clock: Clock,
     ids: Ids,
     segments: WaitingSegments | None = None,
+    untold: UntoldFootprints | None = None,
 ) -> VersionedStore:
     """A store of `checkpoint`, as its settings say; no request is made for it.
 
     Args:
         segments: finished segments that other handles of the store share, if there are any.
+        untold: footprints of commits that they share.
     """
     settings = conf.settings
     compression = Compression(settings.compression_codec, settings.compression_level)
@@ -33,4 +36,6 @@ def make_store(
     def materializer_of(files: StoreFiles) -> Materializer:
         return Compaction(files, compression, clock, ids)
 
-    return VersionedStore(checkpoint, store_id, conf, materializer_of, clock=clock, ids=ids, segments=segments)
+    return VersionedStore(
+        checkpoint, store_id, conf, materializer_of, clock=clock, ids=ids, segments=segments, untold=untold
+    )

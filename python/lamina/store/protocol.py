@@ -173,7 +173,8 @@ class Store(Protocol):
         """
 
     def take_footprints(self) -> list[tuple[str, Footprint]]:
-        """The latest attempts that became durable here since the last call, each with the files that it needs."""
+        """The latest attempts that became durable since the last call, by any handle of the store in its run and
+        process, each with the files that it needs."""
 
     def note_footprints(self, footprints: Iterable[tuple[str, Footprint]]) -> None:
         """Lets collections go by what `take_footprints` of another process gave, where they would read manifests."""

@@ -20,6 +20,7 @@ from lamina.store.collection.collector import Collector, Judged
 from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.collection.retention import Retention
+from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.commits import Commits
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Materializer, Merge, Progress
@@ -62,6 +63,7 @@ class VersionedStore:
         clock: Clock,
         ids: Ids,
         segments: WaitingSegments | None = None,
+        untold: UntoldFootprints | None = None,
     ) -> None:
         settings = conf.settings
         self.store_id = store_id
@@ -74,12 +76,14 @@ class VersionedStore:
         self._materializer = materializer_of(self._files)
         self._min_age_ms = settings.retention_min_age_ms
         self._segments = WaitingSegments() if segments is None else segments
+        self._untold = UntoldFootprints() if untold is None else untold
         self._commits = Commits(
             checkpoint,
             self._files,
             self._versions,
             self._segments,
             lambda segment: self._materializer.is_young(segment, self._min_age_ms),
+            self._untold,
             conf,
             clock=clock,
             ids=ids,
@@ -255,7 +259,7 @@ class VersionedStore:
         )
 
     def take_footprints(self) -> list[tuple[str, Footprint]]:
-        return self._commits.take_footprints()
+        return self._untold.take()
 
     def note_footprints(self, footprints: Iterable[tuple[str, Footprint]]) -> None:
         self._collector.note(footprints)

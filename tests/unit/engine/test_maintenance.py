@@ -30,6 +30,7 @@ from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Segment, StoreId, Version
 from lamina.store.collection.footprints import Footprint
+from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.testing import ManualClock, SequenceIds
 from tests.unit.engine.conftest import nothing
 from tests.unit.store.writing import Query, file_name
@@ -525,6 +526,43 @@ def test_a_job_says_whether_the_base_of_the_last_commit_is_worth_a_merge(
     told = job(tmp_path, 0, versions[-1])
     assert maintainer.work({**told, "compact": False})["segment"] is None
     assert maintainer.work(told)["segment"] is not None
+
+
+def test_a_collection_reads_no_manifest_of_commits_by_handles_that_were_closed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `unloadOnCommit` each batch opens its store anew."""
+    query = Query(Storage(str(tmp_path)))
+    clock = SystemClock()
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=1)
+    handed: list[Job] = []
+    monkeypatch.setattr(queue, "submit", lambda store, one: handed.append(one))
+    opened = Sessions(Settings(), queue, clock, RandomIds())
+    maintainer = Maintainer(clock, RandomIds())
+    read: list[str] = []
+    open_commit = StoreFiles.open_commit
+
+    def counted(files: StoreFiles, attempt: str) -> Opened:
+        read.append(attempt)
+        return open_commit(files, attempt)
+
+    version = EMPTY
+    for batch in range(1, 13):
+        handle = opened.open(job(tmp_path, 0, version)["open"])["handle"]
+        store = opened.get(handle)
+        version = query.run_batches(store.store, version, 1)[-1]
+        if batch % 6 == 0:
+            store.begin({"version": version.version, "attempt": version.attempt, **BEGIN})
+            handed.clear()
+            store.maintain({})
+            with monkeypatch.context() as patched:
+                patched.setattr(StoreFiles, "open_commit", counted)
+                argument = {**handed[-1].argument, "compact": False}
+                told = json.loads(json.dumps(handed[-1].known(True)))
+                read.clear()
+                assert maintainer.work({**argument, **told})["ok"]
+        opened.close(handle)
+    assert read == []
 
 
 def test_a_job_that_collects_has_the_footprints_of_all_commits_since_the_last_one(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import PREFIX, Settings
 from lamina.store import CheckpointState, StoreId, Version
+from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.storage.recorder import Recorder
 from tests.unit.store.writing import Query
@@ -43,6 +44,49 @@ def test_nothing_stays_of_an_opening_that_found_its_checkpoint_open(tmp_path: Pa
     for partition in range(2):
         stores.open(argument(tmp_path, partition))
     assert stores._opening == {}
+
+
+def test_handles_of_a_store_share_its_footprints_for_as_long_as_it_is_open_and_an_hour(tmp_path: Path) -> None:
+    clock = ManualClock(0)
+    stores = StoreOpener(Settings.parse, clock, RandomIds())
+    query = Query()
+    version = Version(0)
+    kept = argument(tmp_path, 1)
+    stores.open(kept)
+
+    def commit() -> str | None:
+        nonlocal version
+        store, _, _ = stores.open(argument(tmp_path))
+        version = query.run_batches(store, version, 1)[-1]
+        stores.close(argument(tmp_path))
+        return version.attempt
+
+    def taken() -> list[str | None]:
+        store, _, _ = stores.open(argument(tmp_path))
+        found = [attempt for attempt, _ in store.take_footprints()]
+        stores.close(argument(tmp_path))
+        return [*found]
+
+    committed = [commit() for _ in range(3)]
+    assert taken() == committed
+    committed = [commit() for _ in range(200)]
+    assert taken() == committed[-128:]
+    last = commit()
+    clock.advance(3_500_000)
+    stores.close(kept)
+    assert taken() == [last]
+    commit()
+    stores.open(kept)
+    clock.advance(3_600_000)
+    stores.close(kept)
+    assert taken() == []
+    held, _, _ = stores.open(argument(tmp_path))
+    last = commit()
+    stores.open(kept)
+    clock.advance(3_600_000)
+    stores.close(kept)
+    # a handle is open
+    assert [attempt for attempt, _ in held.take_footprints()] == [last]
 
 
 def test_nothing_stays_of_an_opening_that_failed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Refe
 from lamina.storage import NotDurable
 from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.retention import Retention
+from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
 from lamina.store.files.roots import check_roots
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -42,9 +43,6 @@ from lamina.store.versions.resolution import Versions, is_empty
 
 _ATTEMPTS_KEPT = 16
 """Attempts that were begun and not committed; older ones were abandoned."""
-
-_FOOTPRINTS_KEPT = 128
-"""Footprints of commits that nobody has taken yet; older ones are read from their manifests."""
 
 _MAX_LINEAGE = 1_000
 _SPARE_LINEAGE = 28
@@ -74,6 +72,7 @@ class Commits:
         versions: Versions,
         segments: WaitingSegments,
         young: Young,
+        untold: UntoldFootprints,
         conf: StoreConf,
         *,
         clock: Clock,
@@ -84,6 +83,7 @@ class Commits:
         self._versions = versions
         self._segments = segments
         self._young = young
+        self._untold = untold
         self._conf = conf
         self._settings = conf.settings
         self._retention = Retention.of(conf.settings, conf.min_versions)
@@ -92,7 +92,6 @@ class Commits:
         self._ids = ids
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        self._footprints: deque[tuple[str, Footprint]] = deque(maxlen=_FOOTPRINTS_KEPT)
         self._looks = BaseLooks(files.has_commit, versions.forget)
 
     def begin(
@@ -255,7 +254,7 @@ class Commits:
             self._versions.remember(opened)
             with self._lock:
                 self._begun.pop(request.attempt, None)
-                self._footprints.append((request.attempt, Footprint.of(opened)))
+            self._untold.add(request.attempt, Footprint.of(opened))
             took_ms = (self._clock.monotonic() - started) * 1000
             return Committed(opened.location.name, writer.size, writer.raw_bytes, took_ms)
 
@@ -269,13 +268,6 @@ class Commits:
             return Accepted(request.attempt, memory.gathered_bytes, publish)
         committed = publish()
         return Accepted(request.attempt, 0, lambda: committed)
-
-    def take_footprints(self) -> list[tuple[str, Footprint]]:
-        """See `Store.take_footprints`."""
-        with self._lock:
-            taken = list(self._footprints)
-            self._footprints.clear()
-        return taken
 
     def _verify_base(self, request: CommitRequest, begun: _Begun) -> None:
         """The look for the base's file that was begun with the attempt."""

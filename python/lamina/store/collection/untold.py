@@ -1,0 +1,34 @@
+"""Footprints of commits that became durable here, until a collector elsewhere is told of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from lamina.store.collection.footprints import Footprint
+
+MOST_KEPT = 128
+"""Footprints of one store that nobody has taken yet; older ones are read from their manifests."""
+
+
+class UntoldFootprints:
+    """The latest footprints of one store, in the order of their commits. Thread-safe.
+
+    All handles of the store in one run share them: a store may be closed and opened again between two commits.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[str, Footprint]] = deque(maxlen=MOST_KEPT)
+
+    def add(self, attempt: str, footprint: Footprint) -> None:
+        """Keeps that of an attempt that is durable; of more than `MOST_KEPT` the oldest is forgotten."""
+        with self._lock:
+            self._kept.append((attempt, footprint))
+
+    def take(self) -> list[tuple[str, Footprint]]:
+        """Those that were kept since the last call, oldest first."""
+        with self._lock:
+            taken = list(self._kept)
+            self._kept.clear()
+        return taken
