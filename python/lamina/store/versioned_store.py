@@ -21,6 +21,7 @@ from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.untold import UntoldFootprints
+from lamina.store.commit.attempts import Attempts
 from lamina.store.commit.commits import Commits
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Materializer, Merge, Progress
@@ -77,16 +78,21 @@ class VersionedStore:
         self._min_age_ms = settings.retention_min_age_ms
         self._segments = WaitingSegments() if segments is None else segments
         self._untold = UntoldFootprints() if untold is None else untold
+
+        def young(segment: Segment) -> bool:
+            return self._materializer.is_young(segment, self._min_age_ms)
+
+        self._attempts = Attempts(checkpoint, self._files, self._versions, self._segments, young, conf, ids)
         self._commits = Commits(
             checkpoint,
             self._files,
             self._versions,
             self._segments,
-            lambda segment: self._materializer.is_young(segment, self._min_age_ms),
+            young,
+            self._attempts,
             self._untold,
             conf,
-            clock=clock,
-            ids=ids,
+            clock,
         )
         self._collector = Collector(self._files, self._versions, Retention.of(settings, conf.min_versions), clock)
         self._lock = threading.Lock()
@@ -126,7 +132,7 @@ class VersionedStore:
     # Writing
 
     def begin(self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool) -> Begin:
-        begun, confirmed = self._commits.begin(
+        begun, confirmed = self._attempts.begin(
             base, task_attempt=task_attempt, load_empty=load_empty, force_snapshot=force_snapshot, have=have
         )
         self._confirm(confirmed)

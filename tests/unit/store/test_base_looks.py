@@ -40,14 +40,14 @@ def test_an_attempt_begins_before_the_storage_has_said_that_its_base_is_there(mo
     store = query.open()
     base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
     asked, answered = threading.Event(), threading.Event()
-    has_commit = store._commits._looks._has_commit
+    has_commit = store._attempts._looks._has_commit
 
     def late(attempt: str) -> bool:
         asked.set()
         assert answered.wait(60)
         return has_commit(attempt)
 
-    monkeypatch.setattr(store._commits._looks, "_has_commit", late)
+    monkeypatch.setattr(store._attempts._looks, "_has_commit", late)
     begun = query.begin(store, base)
     assert asked.wait(60)
     before = query.states[base.attempt]
@@ -69,7 +69,7 @@ def test_a_base_that_was_lost_while_nothing_changed_is_known_to_the_next_attempt
     base = query.commit(store, EMPTY, {b"a": (PUT, b"1")})
     query.storage.delete_many([f"0/0/{file_name(base.attempt or '')}"])
     assert not query.begin(store, base).lost
-    look = store._commits._looks._newest
+    look = store._attempts._looks._newest
     assert look is not None and not look.found()
     again = query.begin(store, base)
     assert again.lost and again.snapshot
@@ -86,7 +86,7 @@ def test_attempts_on_one_base_share_the_look_that_is_under_way(monkeypatch: pyte
         looks.append(attempt)
         return answered.wait(60)
 
-    monkeypatch.setattr(store._commits._looks, "_has_commit", late)
+    monkeypatch.setattr(store._attempts._looks, "_has_commit", late)
     begun = [query.begin(store, base) for _ in range(5)][-1]
     answered.set()
     before = query.states[base.attempt]

@@ -213,7 +213,7 @@ def test_a_collection_without_a_new_commit_reads_nothing(counted: Counted) -> No
 
 def test_a_collector_that_knows_nothing_reads_each_commit_once_whose_lineage_is_in_parts(counted: Counted) -> None:
     """A manifest lists a part of it, and the oldest one listed goes on."""
-    counted.store._commits._lineage_length = 3
+    counted.store._attempts._lineage_length = 3
     counted.commit(30)
     commits = len(counted.commits())
     reads, listings, _ = counted.collect()

@@ -153,7 +153,7 @@ def test_the_next_collection_reads_the_manifests_of_new_versions_only(query: Que
 
 def test_a_collection_tells_after_each_manifest_that_it_goes_on(query: Query) -> None:
     store = query.open()
-    store._commits._lineage_length = 1
+    store._attempts._lineage_length = 1
     versions = batches(query, store, EMPTY, 12)
     for _ in range(12):
         query.commit(store, versions[-1], {b"above": (PUT, b"1")})

@@ -78,7 +78,7 @@ def test_a_lineage_that_breaks_off_among_versions_retained_by_age_stops_a_collec
     storage = Storage(str(tmp_path), backend=Aged(tmp_path, clock))
     query = Query(storage, min_versions=3, clock=clock, retention__minVersionAgeMs=3_600_000)
     store = query.open()
-    store._commits._lineage_length = 1
+    store._attempts._lineage_length = 1
     versions = batches(query, store, EMPTY, 12)
     lost = query.commit(store, versions[-2], {b"lost": (PUT, b"1")})
     query.storage.delete_many([f"0/0/{file(versions[6])}"])
@@ -168,7 +168,7 @@ def test_the_newest_version_alone_is_never_taken_for_collected(query: Query) -> 
 def test_a_lineage_that_cannot_be_followed_stops_a_collection(query: Query) -> None:
     """Without the manifests between, nobody knows what the retained versions need."""
     store = query.open()
-    store._commits._lineage_length = 1
+    store._attempts._lineage_length = 1
     versions = batches(query, store, EMPTY, 8)
     lost = query.commit(store, versions[-2], {b"lost": (PUT, b"1")})
     wait(query, 100 * MIN_AGE_MS)
@@ -179,7 +179,7 @@ def test_a_lineage_that_cannot_be_followed_stops_a_collection(query: Query) -> N
 
 def test_a_lineage_longer_than_its_manifest_lists_is_followed_on(query: Query) -> None:
     store = query.open()
-    store._commits._lineage_length = 1
+    store._attempts._lineage_length = 1
     versions = batches(query, store, EMPTY, 8)
     wait(query, 100 * MIN_AGE_MS)
     assert deleted(query.open().collect(versions[-1], dry_run=False)) == set()

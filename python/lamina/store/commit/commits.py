@@ -1,4 +1,4 @@
-"""Attempts of the next version: what they stand on, and how they become durable.
+"""Commits: how attempts that were begun become durable.
 
 1. A commit publishes one file, whole, under a name that only its attempt can write.
 2. Its manifest refers only to files that were durable before it, and to its own sections.
@@ -9,18 +9,14 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from lamina._version import __version__
-from lamina.components import Clock, Ids
+from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.attempt_id import AttemptId
 from lamina.format.container import COMMIT, ContainerWriter, version_of
 from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
@@ -28,42 +24,20 @@ from lamina.storage import NotDurable
 from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.untold import UntoldFootprints
-from lamina.store.commit.base_looks import BaseLook, BaseLooks
+from lamina.store.commit.attempts import Attempts, Begun
 from lamina.store.files.roots import check_roots
 from lamina.store.files.store_files import Opened, StoreFiles
-from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.memory.budget import Share
 from lamina.store.memory.commit_memory import CommitMemory
-from lamina.store.model import Accepted, Begin, CommitRequest, Committed, StoreConf, Version
-from lamina.store.restore.detours import advised
+from lamina.store.model import Accepted, CommitRequest, Committed, StoreConf
 from lamina.store.versions import chain
 from lamina.store.versions.checkpoint_state import CheckpointState
-from lamina.store.versions.resolution import Versions, is_empty
-
-_ATTEMPTS_KEPT = 16
-"""Attempts that were begun and not committed; older ones were abandoned."""
-
-_MAX_LINEAGE = 1_000
-_SPARE_LINEAGE = 28
-"""Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """An attempt between `begin` and `commit`; `base` is None where it stands on nothing."""
-
-    version: int
-    base: Opened | None
-    lineage: tuple[tuple[str, int], ...]
-    siblings: tuple[str, ...]
-    needs_snapshot: bool
-    rewrite: tuple[int, int] | None
-    look: BaseLook | None
+from lamina.store.versions.resolution import Versions
 
 
 class Commits:
-    """The attempts of one store. Thread-safe."""
+    """The commits of one store. Thread-safe."""
 
     def __init__(
         self,
@@ -72,130 +46,22 @@ class Commits:
         versions: Versions,
         segments: WaitingSegments,
         young: Young,
+        attempts: Attempts,
         untold: UntoldFootprints,
         conf: StoreConf,
-        *,
         clock: Clock,
-        ids: Ids,
     ) -> None:
         self._checkpoint = checkpoint
         self._files = files
         self._versions = versions
         self._segments = segments
         self._young = young
+        self._attempts = attempts
         self._untold = untold
         self._conf = conf
         self._settings = conf.settings
         self._retention = Retention.of(conf.settings, conf.min_versions)
-        self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
         self._clock = clock
-        self._ids = ids
-        self._lock = threading.Lock()
-        self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        self._looks = BaseLooks(files.has_commit, versions.forget)
-
-    def begin(
-        self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
-    ) -> tuple[Begin, Version]:
-        """See `Store.begin`; also gives `base` with its attempt, which is confirmed by it."""
-        version = base.version + 1
-        located, siblings = self._candidates(base, load_empty=load_empty)
-        opened, usable, look = self._open_base(
-            Version(base.version, located), lenient=have or load_empty, may_wait=have and not load_empty
-        )
-        stands = usable and not load_empty and not force_snapshot
-        wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
-        needs_snapshot = not load_empty and (force_snapshot or not usable)
-        snapshot = needs_snapshot or (wanted and not load_empty)
-        begun = _Begun(
-            version,
-            opened if stands else None,
-            self._lineage_on(located),
-            siblings,
-            needs_snapshot,
-            self._turn(opened) if stands and not snapshot else None,
-            look if stands else None,
-        )
-        attempt = str(AttemptId.for_file(version, self._epoch(), self._ids.hex128()))
-        with self._lock:
-            self._begun[attempt] = begun
-            while len(self._begun) > _ATTEMPTS_KEPT:
-                self._begun.popitem(last=False)
-        answer = Begin(
-            attempt,
-            None if load_empty else located,
-            snapshot,
-            begun.rewrite,
-            lost=not usable,
-            # what a snapshot takes the place of is not worth a merge
-            compaction_due=begun.base is not None and not snapshot and self._is_due(begun.base),
-        )
-        return answer, Version(base.version, located)
-
-    def _is_due(self, base: Opened) -> bool:
-        """Whether merging files of a confirmed version is worth it, once finished segments are referred to."""
-        if self._settings.compaction_mode != "background":
-            return False
-        return bool(pick(self._segments.expected(base), live_rows(base.manifest)))
-
-    def _turn(self, base: Opened | None) -> tuple[int, int] | None:
-        """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""
-        if self._settings.compaction_mode != "rolling" or base is None:
-            return None
-        parts = self._settings.compaction_rolling_parts
-        return chain.next_part(base.manifest.references, parts), parts
-
-    def _candidates(self, base: Version, *, load_empty: bool) -> tuple[str | None, tuple[str, ...]]:
-        """The attempt of `base`, and the attempts that are there of the version after it (without ids only)."""
-        by_id = self._conf.format_version > 1 and (base.attempt is not None or base.version == 0)
-        if by_id:
-            return self._versions.locate(base), ()
-        by_version = self._files.attempts()
-        siblings = tuple(str(attempt) for attempt in by_version.get(base.version + 1, ()))
-        if base.attempt is not None or base.version == 0:
-            return self._versions.locate(base), siblings
-        if load_empty and base.version not in by_version:
-            return None, siblings
-        return self._versions.arbitrate(by_version, base), siblings
-
-    def _open_base(
-        self, base: Version, *, lenient: bool, may_wait: bool
-    ) -> tuple[Opened | None, bool, BaseLook | None]:
-        """The base's manifest (None for an empty store), whether a version can stand on it as far as is known, and the
-        look for its file that the commit has to wait for.
-
-        Args:
-            may_wait: where a request takes a round trip, the answer of a look may come later.
-        """
-        if base.attempt is None or is_empty(base.attempt):
-            return None, True, None
-        known = self._versions.remembered(base.attempt)
-        if may_wait and known is not None and self._files.storage.remote:
-            return known, True, self._looks.begun(base.attempt)
-        try:
-            opened = self._versions.open_present(base.attempt, base)
-            chain.check(opened.references, opened.manifest.version, self._files.place_of_commit(base.attempt))
-        except LaminaError as error:
-            if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
-                return None, False, None
-            raise advised(error) from error.__cause__
-        return opened, True, None
-
-    def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
-        """What a commit on `base` would refer to; finished segments matter only where the chain is long."""
-        if base is None:
-            return ()
-        references = base.references
-        short = chain.files(references) < chain.longest(self._settings)
-        return references if short else self._segments.applied(base, self._young)
-
-    def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
-        """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
-        if attempt is None or is_empty(attempt):
-            return ()
-        known = self._versions.remembered(attempt)
-        older = known.manifest.lineage if known else ()
-        return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
 
     def accept(
         self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share, most_held: int
@@ -206,7 +72,7 @@ class Commits:
             sections: `increment`, and `snapshot` or `rewrite` where `begin` asked for it; consumed in their order.
         """
         started = self._clock.monotonic()
-        begun = self._begun_as(request)
+        begun = self._attempts.begun_as(request)
         if begun.needs_snapshot and SNAPSHOT not in sections:
             raise LaminaError.from_kind("state.base", f"attempt {request.attempt} has no base and brings no snapshot")
         if SNAPSHOT not in sections:
@@ -252,8 +118,7 @@ class Commits:
             self._verify_adopted(written[0], begun.base)
             opened = Opened(written[0], self._files.locator.of(request.attempt), writer.size)
             self._versions.remember(opened)
-            with self._lock:
-                self._begun.pop(request.attempt, None)
+            self._attempts.end(request.attempt)
             self._untold.add(request.attempt, Footprint.of(opened))
             took_ms = (self._clock.monotonic() - started) * 1000
             return Committed(opened.location.name, writer.size, writer.raw_bytes, took_ms)
@@ -269,7 +134,7 @@ class Commits:
         committed = publish()
         return Accepted(request.attempt, 0, lambda: committed)
 
-    def _verify_base(self, request: CommitRequest, begun: _Begun) -> None:
+    def _verify_base(self, request: CommitRequest, begun: Begun) -> None:
         """The look for the base's file that was begun with the attempt."""
         if begun.look is None or begun.look.found():
             return
@@ -294,20 +159,6 @@ class Commits:
                     "published; it is tried again. Raise retention.minAgeMs if this repeats, and look at the clocks",
                 )
 
-    def _begun_as(self, request: CommitRequest) -> _Begun:
-        with self._lock:
-            begun = self._begun.get(request.attempt)
-        if begun is None or begun.version != request.version:
-            raise LaminaError.from_kind(
-                "store.state", f"attempt {request.attempt} of version {request.version} was not begun here"
-            )
-        named = request.base.attempt if request.base else None
-        if begun.base is not None and named is not None and named != begun.base.manifest.attempt:
-            raise LaminaError.from_kind(
-                "state.base", f"attempt {request.attempt} was begun on {begun.base.manifest.attempt}, not on {named}"
-            )
-        return begun
-
     def _refuse_if_superseded(self, request: CommitRequest) -> None:
         """Without ids in Spark's log the newest run counts, so an older one must not publish any more."""
         newer = self._checkpoint.newer_run() if self._conf.format_version == 1 else None
@@ -315,13 +166,13 @@ class Commits:
             raise LaminaError.from_kind(
                 "state.superseded",
                 f"version {request.version} of {self._files.identity} is not written: run {newer} "
-                f"of the query started after this one (epoch {self._epoch()}); stop one of them",
+                f"of the query started after this one (epoch {self._attempts.epoch()}); stop one of them",
             )
 
     def _new_manifest(
         self,
         request: CommitRequest,
-        begun: _Begun,
+        begun: Begun,
         sections: tuple[Section, ...],
         header_crc: int,
         older: Sequence[Reference],
@@ -344,7 +195,7 @@ class Commits:
             version=request.version,
             base=Base(base.version, base.attempt) if base else None,
             store=self._files.identity,
-            run=Run(self._epoch(), self._checkpoint.run_id, request.task_attempt, begun.siblings),
+            run=Run(self._attempts.epoch(), self._checkpoint.run_id, request.task_attempt, begun.siblings),
             created_ms=self._clock.now_ms(),
             writer=f"lamina {__version__}",
             spark=self._conf.spark,
@@ -365,11 +216,6 @@ class Commits:
             return False
         return found.size == size and found.manifest.to_json() == manifest.to_json()
 
-    def _epoch(self) -> int:
-        if self._checkpoint.epoch is None:
-            raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
-        return self._checkpoint.epoch
-
 
 def _gather(chunks: Iterator[Any], most: int, held: list[Any]) -> bool:
     """Puts chunks into `held` until there are no more, or more than `most` bytes; whether there are no more."""
@@ -383,7 +229,7 @@ def _gather(chunks: Iterator[Any], most: int, held: list[Any]) -> bool:
     return False
 
 
-def _check_rewrite(request: CommitRequest, begun: _Begun, brought: bool) -> None:
+def _check_rewrite(request: CommitRequest, begun: Begun, brought: bool) -> None:
     """Raises where another part is rewritten than `begin` asked for, or none."""
     part = request.rewrite
     said = (part.part, part.parts) if part is not None else None

@@ -1,0 +1,206 @@
+"""Attempts of the next version between `begin` and their commit: what they stand on, and what they are to bring."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.components import Ids
+from lamina.errors import LaminaError
+from lamina.format.attempt_id import AttemptId
+from lamina.format.manifest import Reference
+from lamina.store.commit.base_looks import BaseLook, BaseLooks
+from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.materialization.tiers import live_rows, pick
+from lamina.store.materialization.waiting_segments import WaitingSegments, Young
+from lamina.store.model import Begin, CommitRequest, StoreConf, Version
+from lamina.store.restore.detours import advised
+from lamina.store.versions import chain
+from lamina.store.versions.checkpoint_state import CheckpointState
+from lamina.store.versions.resolution import Versions, is_empty
+
+_ATTEMPTS_KEPT = 16
+"""Attempts that were begun and not committed; older ones were abandoned."""
+
+_MAX_LINEAGE = 1_000
+_SPARE_LINEAGE = 28
+"""Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An attempt between `begin` and `commit`; `base` is None where it stands on nothing."""
+
+    version: int
+    base: Opened | None
+    lineage: tuple[tuple[str, int], ...]
+    siblings: tuple[str, ...]
+    needs_snapshot: bool
+    rewrite: tuple[int, int] | None
+    look: BaseLook | None
+
+
+class Attempts:
+    """The attempts of one store that were begun. Thread-safe."""
+
+    def __init__(
+        self,
+        checkpoint: CheckpointState,
+        files: StoreFiles,
+        versions: Versions,
+        segments: WaitingSegments,
+        young: Young,
+        conf: StoreConf,
+        ids: Ids,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._files = files
+        self._versions = versions
+        self._segments = segments
+        self._young = young
+        self._conf = conf
+        self._settings = conf.settings
+        self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._begun: OrderedDict[str, Begun] = OrderedDict()
+        self._looks = BaseLooks(files.has_commit, versions.forget)
+
+    def begin(
+        self, base: Version, *, task_attempt: int, load_empty: bool, force_snapshot: bool, have: bool
+    ) -> tuple[Begin, Version]:
+        """See `Store.begin`; also gives `base` with its attempt, which is confirmed by it."""
+        version = base.version + 1
+        located, siblings = self._candidates(base, load_empty=load_empty)
+        opened, usable, look = self._open_base(
+            Version(base.version, located), lenient=have or load_empty, may_wait=have and not load_empty
+        )
+        stands = usable and not load_empty and not force_snapshot
+        wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
+        needs_snapshot = not load_empty and (force_snapshot or not usable)
+        snapshot = needs_snapshot or (wanted and not load_empty)
+        begun = Begun(
+            version,
+            opened if stands else None,
+            self._lineage_on(located),
+            siblings,
+            needs_snapshot,
+            self._turn(opened) if stands and not snapshot else None,
+            look if stands else None,
+        )
+        attempt = str(AttemptId.for_file(version, self.epoch(), self._ids.hex128()))
+        with self._lock:
+            self._begun[attempt] = begun
+            while len(self._begun) > _ATTEMPTS_KEPT:
+                self._begun.popitem(last=False)
+        answer = Begin(
+            attempt,
+            None if load_empty else located,
+            snapshot,
+            begun.rewrite,
+            lost=not usable,
+            # what a snapshot takes the place of is not worth a merge
+            compaction_due=begun.base is not None and not snapshot and self._is_due(begun.base),
+        )
+        return answer, Version(base.version, located)
+
+    def begun_as(self, request: CommitRequest) -> Begun:
+        """The attempt that `request` commits.
+
+        Raises:
+            LaminaError: `store.state` where it was not begun here, `state.base` where it was begun on another base.
+        """
+        with self._lock:
+            begun = self._begun.get(request.attempt)
+        if begun is None or begun.version != request.version:
+            raise LaminaError.from_kind(
+                "store.state", f"attempt {request.attempt} of version {request.version} was not begun here"
+            )
+        named = request.base.attempt if request.base else None
+        if begun.base is not None and named is not None and named != begun.base.manifest.attempt:
+            raise LaminaError.from_kind(
+                "state.base", f"attempt {request.attempt} was begun on {begun.base.manifest.attempt}, not on {named}"
+            )
+        return begun
+
+    def end(self, attempt: str) -> None:
+        """Says that an attempt is durable."""
+        with self._lock:
+            self._begun.pop(attempt, None)
+
+    def _is_due(self, base: Opened) -> bool:
+        """Whether merging files of a confirmed version is worth it, once finished segments are referred to."""
+        if self._settings.compaction_mode != "background":
+            return False
+        return bool(pick(self._segments.expected(base), live_rows(base.manifest)))
+
+    def _turn(self, base: Opened | None) -> tuple[int, int] | None:
+        """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""
+        if self._settings.compaction_mode != "rolling" or base is None:
+            return None
+        parts = self._settings.compaction_rolling_parts
+        return chain.next_part(base.manifest.references, parts), parts
+
+    def _candidates(self, base: Version, *, load_empty: bool) -> tuple[str | None, tuple[str, ...]]:
+        """The attempt of `base`, and the attempts that are there of the version after it (without ids only)."""
+        by_id = self._conf.format_version > 1 and (base.attempt is not None or base.version == 0)
+        if by_id:
+            return self._versions.locate(base), ()
+        by_version = self._files.attempts()
+        siblings = tuple(str(attempt) for attempt in by_version.get(base.version + 1, ()))
+        if base.attempt is not None or base.version == 0:
+            return self._versions.locate(base), siblings
+        if load_empty and base.version not in by_version:
+            return None, siblings
+        return self._versions.arbitrate(by_version, base), siblings
+
+    def _open_base(
+        self, base: Version, *, lenient: bool, may_wait: bool
+    ) -> tuple[Opened | None, bool, BaseLook | None]:
+        """The base's manifest (None for an empty store), whether a version can stand on it as far as is known, and the
+        look for its file that the commit has to wait for.
+
+        Args:
+            may_wait: where a request takes a round trip, the answer of a look may come later.
+        """
+        if base.attempt is None or is_empty(base.attempt):
+            return None, True, None
+        known = self._versions.remembered(base.attempt)
+        if may_wait and known is not None and self._files.storage.remote:
+            return known, True, self._looks.begun(base.attempt)
+        try:
+            opened = self._versions.open_present(base.attempt, base)
+            chain.check(opened.references, opened.manifest.version, self._files.place_of_commit(base.attempt))
+        except LaminaError as error:
+            if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
+                return None, False, None
+            raise advised(error) from error.__cause__
+        return opened, True, None
+
+    def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
+        """What a commit on `base` would refer to; finished segments matter only where the chain is long."""
+        if base is None:
+            return ()
+        references = base.references
+        short = chain.files(references) < chain.longest(self._settings)
+        return references if short else self._segments.applied(base, self._young)
+
+    def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
+        """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
+        if attempt is None or is_empty(attempt):
+            return ()
+        known = self._versions.remembered(attempt)
+        older = known.manifest.lineage if known else ()
+        return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
+
+    def epoch(self) -> int:
+        """The epoch of the run.
+
+        Raises:
+            LaminaError: `store.state` where the store was opened for reading only.
+        """
+        if self._checkpoint.epoch is None:
+            raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
+        return self._checkpoint.epoch
