@@ -89,6 +89,20 @@ def test_handles_of_a_store_share_its_footprints_for_as_long_as_it_is_open_and_a
     assert [attempt for attempt, _ in held.take_footprints()] == [last]
 
 
+def test_a_name_that_many_commits_need_is_kept_once_although_each_handle_has_read_it(tmp_path: Path) -> None:
+    stores = opener()
+    query = Query()
+    version = Version(0)
+    for _ in range(40):
+        store, _, _ = stores.open(argument(tmp_path))
+        version = query.run_batches(store, version, 1)[-1]
+        stores.close(argument(tmp_path))
+    store, _, _ = stores.open(argument(tmp_path))
+    names = [name for _, footprint in store.take_footprints() for name in footprint.names]
+    assert len(names) > 10 * len(set(names))
+    assert len({id(name) for name in names}) == len(set(names))
+
+
 def test_nothing_stays_of_an_opening_that_failed(tmp_path: Path) -> None:
     stores = opener()
     for run in ("a", "b"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import replace
 
 from lamina.store.collection.footprints import Footprint
 
@@ -24,7 +25,10 @@ class UntoldFootprints:
     def add(self, attempt: str, footprint: Footprint) -> None:
         """Keeps that of an attempt that is durable; of more than `MOST_KEPT` the oldest is forgotten."""
         with self._lock:
-            self._kept.append((attempt, footprint))
+            # most names are those of the commit before, which another handle may have read from its manifest
+            before = {name: name for name in self._kept[-1][1].names} if self._kept else {}
+            names = tuple(before.get(name, name) for name in footprint.names)
+            self._kept.append((attempt, replace(footprint, names=names)))
 
     def take(self) -> list[tuple[str, Footprint]]:
         """Those that were kept since the last call, oldest first."""
