@@ -175,6 +175,14 @@ def test_the_next_two_files_are_merged_once_room_for_one_file_more_would_have_sa
         assert len(pick([*newer, *large], live_rows=1)) == merges
 
 
+def test_versions_that_changed_nothing_do_not_count_for_what_room_would_have_saved() -> None:
+    """20 increments in 900 versions, and one in each of them."""
+    large = [reference(start, start + 1, 100 << 20) for start in reversed(range(7))]
+    for increment, merges in ((1 << 20, 3), (20 << 10, 10)):
+        newer = [reference(890, 900, increment), reference(880, 890, increment), reference(7, 880, 19 << 20)]
+        assert len(pick([*newer, *large], live_rows=1)) == merges
+
+
 def test_a_chain_most_of_whose_rows_are_dead_is_merged_although_it_is_large_and_short() -> None:
     chain_of_two = [reference(1, 2, 10, rows=10), reference(0, 1, 1000, rows=1000)]
     assert list(pick(chain_of_two, live_rows=900)) == []

@@ -3,15 +3,15 @@
 Tiers are lazy. Nothing is merged while a version consists of at most log2(version) files. When there are more, the
 newest few are merged, three or more and so many that no more than log2(version) are left, up to the first that is
 followed by an older one at least as large as all of them together: sizes keep growing from new to old, a large old
-segment is left alone until as much has been written after it, and an entry is rewritten less often than log2(versions)
-times. A merge is asked for by a commit that stands on the version, so its own increment and that of the next commit
+segment is left alone until as much has been written after it, and an entry of equal increments is rewritten less often
+than log2(versions) times. A merge is asked for by a commit that stands on the version, so its own increment and that of the next commit
 come on top: versions consist of at most 2 + log2(version) files. A merge of more files than that which `_LONG` versions
 wrote begins up to `_AHEAD` files sooner, since versions may pass before it is done. A large version consists of up to
 `_FEW` files before any are merged: a preload of a few batches stays as it was written, and what follows it is not
-merged again with every commit. Where older files leave room for few newer ones, these are rewritten more often: the
-next two older ones are merged with them, which leaves room for one file more, once that would have saved as many bytes
-of rewriting as the two have. All references are merged when most of their rows are dead, which costs no more than what
-was written since the last time.
+merged again with every commit. Where older files leave room for few newer ones, these are rewritten more often: once
+room for one file more would have saved as many bytes of rewriting as the next two older ones have, the two are merged
+with them, and so are those behind them that are then smaller than all newer ones together. All references are merged
+when most of their rows are dead, which costs no more than what was written since the last time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]
         newer, older = lengths[count - 1], references[count : count + 2]
         if newer > older[0].length:
             count += 1
-        elif newer * _rewrites_saved(references, count) > sum(reference.length for reference in older):
+        elif newer * _rewrites_saved(references, count, newer) > sum(reference.length for reference in older):
             count += len(older)
         else:
             break
@@ -73,20 +73,26 @@ def _newest(references: Sequence[Reference], lengths: Sequence[int]) -> int:
     return len(references)
 
 
-def _rewrites_saved(references: Sequence[Reference], count: int) -> int:
-    """How many rewrites less the increments in the newest `count` references needed with room for one file more."""
+def _rewrites_saved(references: Sequence[Reference], count: int, length: int) -> int:
+    """How many rewrites less the increments in the newest `count` references needed with room for one file more.
+
+    Args:
+        length: of these references together.
+    """
+    # a version that changed nothing has no increment
     versions = references[0].end - references[count].end
-    return _rewrites(versions, count - 1) - _rewrites(versions, count)
+    increments = min(versions, length // max(references[0].length, 1))
+    return _rewrites(increments, count - 1) - _rewrites(increments, count)
 
 
-def _rewrites(versions: int, files: int) -> int:
-    """How often increments of so many versions are rewritten at least that are merged by twos into so many files.
+def _rewrites(increments: int, files: int) -> int:
+    """How often so many increments are rewritten at least that are merged by twos into so many files.
 
     With at most n rewrites of each, `files` files hold C(files + n, n) of what is merged at a time (Bentley and Saxe,
-    Decomposable searching problems I, 1980). Two versions come with each merge, and more where some pass it.
+    Decomposable searching problems I, 1980). Two increments come with each merge, and more where some pass it.
     """
     times = 0
-    while 2 * math.comb(files + times, times) < versions:
+    while 2 * math.comb(files + times, times) < increments:
         times += 1
     return times
 
