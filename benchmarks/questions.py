@@ -137,8 +137,12 @@ class Questions:
             for bar in question.bars(cell["parameters"], cell["figures"])
         ]
 
-    def show(self, cells: dict[str, Any], quick: bool, console: Console) -> None:
-        """Prints what is behind the bars, and the bars."""
+    def show(self, cells: dict[str, Any], short: bool, console: Console) -> None:
+        """Prints what is behind the bars, and the bars.
+
+        Args:
+            short: other parameters are no reason to refuse an answer.
+        """
         summary = Table(title="bars")
         for head in ("bar", "asked", "measured", "", "commit", "date"):
             summary.add_column(head, justify="right" if head in ("asked", "measured") else "left")
@@ -146,7 +150,7 @@ class Questions:
             cell = cells.get(question.name)
             if cell is None:
                 continue
-            refused = None if quick else question.refused(cell)
+            refused = None if short else question.refused(cell)
             if refused is not None:
                 summary.add_row(question.asks, "", "", f"refused: {refused}", cell["commit"], cell["date"])
                 continue
@@ -167,23 +171,23 @@ class Questions:
         parser.add_argument("--quick", action="store_true", help="small, one round: whether it runs")
         parser.add_argument("--rounds", type=int, help="rounds of each question")
         parser.add_argument("--json", action="store_true", help="print the result as JSON instead of tables")
-        parser.add_argument(
-            "--minutes", type=float, help="how long a question goes on that has a parameter of this name"
-        )
+        parser.add_argument("--minutes", type=float, help="how long a question goes on that is about minutes")
         given = parser.parse_args()
-        file = self.result + ("-quick" if given.quick else "")
-        cells = {} if given.quick else self.read(file)
+        # what was not asked as the page has it goes beside the last answers
+        short = given.quick or given.minutes is not None
+        file = self.result + ("-quick" if short else "")
+        cells = {} if short else self.read(file)
         for question in self.questions:
             if question.name in given.only:
                 progress(f"{question.name}: {question.asks}")
                 answer = question.answer(given.quick, given.rounds, given.minutes)
                 # question by question: all of them take hours, and others may be asked meanwhile
-                cells = {**(cells if given.quick else self.read(file)), question.name: answer}
+                cells = {**(cells if short else self.read(file)), question.name: answer}
                 write_result(file, {"benchmark": self.result, "cells": cells})
         if given.json:
             print(json.dumps(cells, indent=1, sort_keys=True))
         else:
-            self.show(cells, given.quick, Console(width=190))
+            self.show(cells, short, Console(width=190))
 
 
 def _verdict(bar: Bar) -> str:

@@ -108,6 +108,8 @@ def setup(query: str, parameters: Parameters, figures: Figures) -> str:
     words += "; ".join(f"{TITLES[variant]}: {batches.set_up(variant)}" for variant in built_in) + ". "
     if "filled" in figures:
         words += f"{TITLES[CAPPED]} has its tables in {between(figures['filled'], 0)} % of the memory they may take. "
+    if "minutes" in parameters:
+        words += "What is compared is the results of the batches before. "
     return words + batches.same_results(figures)
 
 

@@ -1,10 +1,10 @@
 """The processor time of a commit of 20 rows: of the engine in a query, and of its store code alone.
 
 Store code alone is one process that begins and commits, store after store, with rows that are ready; its processor time
-holds all its threads. Files are merged between the batches, which is not counted. In a query the JVM works for
-milliseconds between two commits, on the same cores: so the store code is measured a second time with 48 MiB read before
-each commit, which is not counted either. On S3 the processor time is the client's part: moto's server is another
-process.
+is that of all its threads while a commit goes on. Files are merged between the batches, which is not counted. In a
+query the JVM works for milliseconds between two commits, on the same cores: so the store code is measured a second time
+with 48 MiB read before each commit, which is not counted either. On S3 the processor time is the client's part: moto's
+server is another process.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ QUERY, LOCAL, COLD, S3 = "query", "local", "cold", "S3"
 WHERE = {
     QUERY: "the engine in a query, local files",
     LOCAL: "store code alone, local files",
-    COLD: "store code alone, local files, caches cold",
+    COLD: "store code alone, local files, caches of the core cold",
     S3: "store code alone, S3 (moto), the client's part",
 }
 MOST_MS = {QUERY: 0.4, LOCAL: 0.4, S3: 0.8}
 """Bars; cold caches have none, since they are there to explain the query's figure."""
 
 _READ_BYTES = 48 << 20
-"""More than the caches of a core hold."""
+"""More than those caches of a core hold that it shares with no other."""
 
 
 def measure(parameters: Parameters, rounds: int) -> Figures:
@@ -135,7 +135,8 @@ def setup(parameters: Parameters, _: Figures) -> str:
     return (
         f"Commits of {parameters['rows']} rows to each of {parameters['stores']} stores, {parameters['batches']} of "
         f"each after {parameters['warmup']}. In the query {parameters['query']['timed']} batches after "
-        f"{parameters['query']['warmup']}, and the engine's processor time has all in it that it does meanwhile."
+        f"{parameters['query']['warmup']}, and the engine's processor time has all in it that it does meanwhile. Cold: "
+        f"{_READ_BYTES >> 20} MiB are read before each commit, as the JVM works on the same cores in a query."
     )
 
 

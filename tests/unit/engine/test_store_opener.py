@@ -69,8 +69,6 @@ def test_handles_of_a_store_share_its_footprints_for_as_long_as_it_is_open_and_a
 
     committed = [commit() for _ in range(3)]
     assert taken() == committed
-    committed = [commit() for _ in range(200)]
-    assert taken() == committed[-128:]
     last = commit()
     clock.advance(3_500_000)
     stores.close(kept)

@@ -4,14 +4,14 @@ Tiers are lazy. Nothing is merged while a version consists of at most log2(versi
 newest few are merged, three or more and so many that no more than log2(version) are left, up to the first that is
 followed by an older one at least as large as all of them together: sizes keep growing from new to old, a large old
 segment is left alone until as much has been written after it, and an entry of equal increments is rewritten less often
-than log2(versions) times. A merge is asked for by a commit that stands on the version, so its own increment and that of the next commit
-come on top: versions consist of at most 2 + log2(version) files. A merge of more files than that which `_LONG` versions
-wrote begins up to `_AHEAD` files sooner, since versions may pass before it is done. A large version consists of up to
-`_FEW` files before any are merged: a preload of a few batches stays as it was written, and what follows it is not
-merged again with every commit. Where older files leave room for few newer ones, these are rewritten more often: once
-room for one file more would have saved as many bytes of rewriting as the next two older ones have, the two are merged
-with them, and so are those behind them that are then smaller than all newer ones together. All references are merged
-when most of their rows are dead, which costs no more than what was written since the last time.
+than log2(versions) times. A merge is asked for by a commit that stands on the version, so its own increment and that of
+the next commit come on top: versions consist of at most 2 + log2(version) files. A merge of more files than that which
+`_LONG` versions wrote begins up to `_AHEAD` files sooner, since versions may pass before it is done. A large version
+consists of up to `_FEW` files before any are merged: a preload of a few batches stays as it was written, and what
+follows it is not merged again with every commit. Where older files leave room for few newer ones, these are rewritten
+more often: once room for one file more would have saved as many bytes of rewriting as the next two older ones have, the
+two are merged with them, and so are those behind them that are then smaller than all newer ones together. All
+references are merged when most of their rows are dead, which costs no more than what was written since the last time.
 """
 
 from __future__ import annotations
