@@ -55,7 +55,7 @@ help:  ## Print this list
 demo: $(VENV)/.demo  ## Set everything up and run the main job on real flights
 	$(VENV)/bin/lamina demo
 
-check: $(VENV)/.dev  ## Lint, types, most unit and conformance tests, the table's tests, five queries (four minutes)
+check: $(VENV)/.dev  ## Lint, types, most unit and conformance tests, the table's tests, a few queries (four minutes)
 	$(STAGES) lint check-unit check-table check-operators
 
 check-unit: $(VENV)/.dev
@@ -99,7 +99,7 @@ format: $(VENV)/.dev $(SBT_JAR)  ## Format the Python and the Scala sources
 test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 	$(PYTEST_APART) tests/unit tests/conformance $(call REPORT,unit)
 
-test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources, for each Spark minor
+test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources; on Spark 4.2, beside 4.3, only what may differ there
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
 test-spark: $(VENV)/.dev  ## Tests with Spark (25 minutes on two cores)
