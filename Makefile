@@ -68,7 +68,7 @@ check-operators: $(VENV)/.dev
 	$(PY) hatch_build.py
 	$(PYTEST_APART) tests/spark/test_operators.py -k "inner or full_outer or real_time or formats_3_and_4 or checksums"
 
-test: $(VENV)/.dev  ## Everything but test-spark (35 minutes on two cores)
+test: $(VENV)/.dev  ## Everything but test-spark (half an hour on two cores)
 	$(PY) -m tests.promises --begin test
 	$(STAGES) lint test-faults test-hadoop test-unit test-kill test-scala test-packaging
 	$(PY) -m tests.promises test
@@ -102,7 +102,7 @@ test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources; on Spark 4.2, beside 4.3, only what may differ there
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
-test-spark: $(VENV)/.dev  ## Tests with Spark (25 minutes on two cores)
+test-spark: $(VENV)/.dev  ## Tests with Spark (half an hour on two cores)
 	$(PY) -m tests.promises --begin test-spark
 	$(STAGES) test-long test-pyspark test-suites
 	$(PY) -m tests.matrix --check
