@@ -11,6 +11,7 @@ import datetime
 import statistics
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -78,19 +79,20 @@ def run(cells: dict[str, Cell], chosen: list[str], rounds: int) -> dict[str, Any
     }
     for name, cell in cells.items():
         request = {**asdict(cell), "closing": cell.closing}
-        restored: list[dict[str, Any]] = []
-
-        def one(number: int, variant: str, request: dict[str, Any] = request) -> dict[str, Any]:
-            with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as checkpoint:
-                asked = {**request, "variant": variant, "checkpoint": checkpoint}
-                answer = run_child(CHILD, {**asked, "action": "run"})
-                if variant == LAMINA and number == rounds - 1:
-                    restored.append(run_child(CHILD, {**asked, "action": "verify"}))  # noqa: B023
-            return answer
-
-        runs = batches.alternating(chosen, rounds, one, title=f"{name} ")
-        result["cells"][name] = {**asdict(cell), "rounds": rounds, **summary(runs, restored[0] if restored else None)}
+        runs = batches.alternating(chosen, rounds, partial(one, request, rounds - 1), title=f"{name} ")
+        restored = runs[LAMINA][-1]["verified"] if LAMINA in runs else None
+        result["cells"][name] = {**asdict(cell), "rounds": rounds, **summary(runs, restored)}
     return result
+
+
+def one(request: dict[str, Any], last: int, number: int, variant: str) -> dict[str, Any]:
+    """One run of one store; of the last one of lamina also what its files say, as `verified`."""
+    with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as checkpoint:
+        asked = {**request, "variant": variant, "checkpoint": checkpoint}
+        answer = run_child(CHILD, {**asked, "action": "run"})
+        if variant == LAMINA and number == last:
+            answer["verified"] = run_child(CHILD, {**asked, "action": "verify"})
+    return answer
 
 
 def summary(runs: dict[str, list[dict[str, Any]]], restored: dict[str, Any] | None) -> dict[str, Any]:

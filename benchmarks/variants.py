@@ -97,7 +97,7 @@ def durability(variant: str) -> dict[str, str]:
         return {"durability": "none", "fsync": "no", "compression": "no"}
     if variant in (HDFS, ROCKSDB, TUNED):
         return {"durability": "commit waits for the file", "fsync": "no", "compression": "lz4 (Spark's default)"}
-    if variant in (LAMINA, CAPPED):
+    if variant == LAMINA:
         settings = Settings.parse({})
         return {
             "durability": f"level {settings.durability_level}: the task ends when all its stores are durable",

@@ -262,6 +262,13 @@ def test_a_storage_in_which_publications_hang_past_their_deadlines_gets_no_furth
     assert refused.value.kind == "storage.failed"
 
 
+def send_large(store: Store, data: Data, megabytes: int) -> tuple[int, str]:
+    """Sends a first commit of so many values of 1 MiB; its request, and the attempt that it was begun as."""
+    begun = store.begin(0, None)
+    batch = entries([(0, 1, b"%d" % number, os.urandom(1 << 20)) for number in range(megabytes)])
+    return data.send(store.commit_header(1, begun, megabytes), [[batch]]), begun["attempt"]
+
+
 def test_a_commit_for_which_there_is_no_room_is_accepted_when_it_is_durable(
     start: Callable[..., Engine], gate: Held, tmp_path: Path
 ) -> None:
@@ -270,9 +277,7 @@ def test_a_commit_for_which_there_is_no_room_is_accepted_when_it_is_durable(
     data, stream = greeted(engine), listening(engine)
     store = Store(engine, f"file:{tmp_path}/state", settings=FLUSHED)
     held = gate(tmp_path / "state")
-    begun = store.begin(0, None)
-    batch = entries([(0, 1, b"%d" % number, os.urandom(1 << 20)) for number in range(13)])
-    data.send(store.commit_header(1, begun, 13), [[batch]])
+    send_large(store, data, 13)
     # all of it has arrived: it holds no batches any more, and the file
     becomes(lambda: 13 << 20 < engine.call("stats")["memory"]["budget"]["requests"]["held_bytes"] < 17 << 20)
     small = greeted(engine)
@@ -292,11 +297,9 @@ def test_a_file_that_waits_for_local_storage_is_in_memory_and_counted_once(
     data, stream = greeted(engine), listening(engine)
     store = Store(engine, f"file:{tmp_path}/state", settings=FLUSHED)
     held = gate(tmp_path / "state")
-    begun = store.begin(0, None)
-    batch = entries([(0, 1, b"%d" % number, os.urandom(1 << 20)) for number in range(8)])
-    request = data.send(store.commit_header(1, begun, 8), [[batch]])
+    request, attempt = send_large(store, data, 8)
     assert data.readable(20)
-    assert data.header()["accepted"] == begun["attempt"]
+    assert data.header()["accepted"] == attempt
     becomes(lambda: bool(engine.call("stats")["publications"]["held_bytes"]))
     (counted,) = engine.call("stats")["publications"]["held_bytes"].values()
     held.open()
