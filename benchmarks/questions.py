@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,13 +87,13 @@ class Questions:
     Args:
         result: the name of the file of their answers.
         title: of their section.
-        how: how they are asked, in the section before the list of them.
+        purpose: what they are asked for, in words that follow the command.
         words: what holds for all answers, in the section behind that list.
     """
 
     result: str
     title: str
-    how: str
+    purpose: str
     words: str
     questions: Sequence[Question]
 
@@ -110,7 +111,7 @@ class Questions:
         heads = ["question", "what is asked", "bar"]
         if not any(question.goal for question in self.questions):
             heads, asked = heads[:2], [row[:2] for row in asked]
-        parts = [f"## {self.title}\n", self.how, table(heads, asked), self.words]
+        parts = [f"## {self.title}\n", self._how(), table(heads, asked), self.words]
         details = []
         for question in self.questions:
             cell = result.get("cells", {}).get(question.name)
@@ -127,6 +128,18 @@ class Questions:
         if found := self.bars(result):
             parts.append(table([*BARS, "commit", "date"], found))
         return "\n".join([*parts, *details])
+
+    def _how(self) -> str:
+        words = (
+            f"`python -m benchmarks.{self.result}` {self.purpose}. `--only NAME` asks one question, `--quick` asks a "
+        )
+        words += (
+            "small one, to see whether it runs, and `--json` prints the answers as JSON. An answer is kept with its "
+        )
+        words += (
+            "commit, date and parameters. One of other parameters, or of a shim or engine that has changed since, is "
+        )
+        return textwrap.fill(words + "not shown here.", 120) + "\n"
 
     def bars(self, result: dict[str, Any]) -> list[list[str]]:
         """Each bar of an answer that counts, with commit and date."""

@@ -126,10 +126,6 @@ def question(
 
 
 FEW = "Count, max and sum per key."
-HOW = """`python -m benchmarks.shapes` asks what a batch takes beside the other stores. `--only NAME` asks one question,
-`--quick` asks with few rows, to see whether it runs, and `--json` prints the answers as JSON. An answer is kept with
-its commit, date and parameters. One of other parameters, or of a shim or engine that has changed since, is not shown.
-"""
 WORDS = """The floor is the stateless query of the same rows. The bare map is a peer that keeps nothing, beside two of
 the questions; it cannot follow a partition to another executor. Each store runs in a fresh JVM, in turns. CPU is that
 of a batch, in all processes. Given are medians and the range of all rounds.
@@ -137,7 +133,7 @@ of a batch, in all processes. Given are medians and the range of all rounds.
 SHAPES = Questions(
     "shapes",
     "Other clusters, storages and rows",
-    HOW,
+    "asks what a batch takes beside the other stores",
     WORDS,
     (
         question(

@@ -5,12 +5,6 @@ from __future__ import annotations
 from benchmarks.many_stores import collection, commit_cost, compaction, growth, joins, small_commits
 from benchmarks.questions import Questions
 
-HOW = """`python -m benchmarks.many_stores` asks these questions and holds each answer against its bar. `--only NAME`
-asks one of them, `--quick` asks with few stores, to see whether it runs, and `--json` prints the answers as JSON. An
-answer is kept with its commit, date and parameters. One of other parameters, or of a shim or engine that has changed
-since, is not shown here.
-"""
-
 WORDS = """The floor of `small-commits` is the stateless query of the same rows; the bare map is a peer that keeps
 nothing. Each store runs in a fresh JVM, in turns. Given are `addBatch` and the whole trigger, which a user waits
 for, and the processor time of all processes. RocksDB runs with Spark's defaults, and as its tuning guide has it;
@@ -24,7 +18,7 @@ the client. Local files lie where `TMPDIR` says; what creating one costs the ker
 MANY_STORES = Questions(
     "many_stores",
     "Many stores",
-    HOW,
+    "asks what many stores cost, and holds each answer against its bar",
     WORDS,
     (
         small_commits.QUESTION,

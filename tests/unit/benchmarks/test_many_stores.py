@@ -20,6 +20,7 @@ from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, HDFS, LAMINA, ROCKSDB, STATELESS, TUNED
 from lamina.storage import Storage
 from lamina.testing.storage_conformance import StorageConformance
+from tests.unit.benchmarks.answers import answer
 
 STORES = 6
 
@@ -132,11 +133,7 @@ def test_figures_are_of_one_code_of_shim_and_engine(sources: Path, name: str, ch
 
 
 def cell(**changed: Any) -> dict[str, Any]:
-    question = small_commits.QUESTION
-    known = {"date": "2026-01-02", "commit": "0123456789", "code": machine.code(), "rounds": 1, "files": "ext4",
-             "machine": machine.describe()}  # fmt: skip
-    figures = small_commits_of(lamina=[100.0], floor=[100.0])
-    return {**known, "parameters": dict(question.full), "figures": figures, **changed}
+    return answer(small_commits.QUESTION, small_commits_of(lamina=[100.0], floor=[100.0]), **changed)
 
 
 def test_answers_of_another_code_or_of_other_parameters_are_not_shown() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import machine, report
+from benchmarks import report
 from benchmarks.aggregation_child import rates
 from benchmarks.processes import EXECUTOR, ROLES, held
 from benchmarks.questions import Question
 from benchmarks.shapes import HELD, SHAPES, summary
 from benchmarks.variants import CAPPED, LAMINA, STATELESS
+from tests.unit.benchmarks.answers import answer
 
 QUESTIONS = {question.name: question for question in SHAPES.questions}
 
@@ -35,18 +35,8 @@ def figures(question: Question, digest: str = "d", batch_ms: float = 100.0) -> d
     return summary(question.full, {variant: [run(variant)] for variant in question.full["variants"]})
 
 
-def cell(question: Question, **changed: Any) -> dict[str, Any]:
-    known: dict[str, Any] = {
-        "date": "2026-01-02",
-        "commit": "0123456789",
-        "code": machine.code(),
-        "rounds": 1,
-        "files": "ext4",
-    }
-    known["machine"] = machine.describe()
-    found = {**known, "parameters": question.full, "figures": figures(question)}
-    read: dict[str, Any] = json.loads(json.dumps({**found, **changed}))
-    return read
+def cell(question: Question, found: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
+    return answer(question, found or figures(question), **changed)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -64,7 +54,7 @@ def test_an_answer_that_is_read_back_counts_and_shows_every_store(name: str) -> 
 def test_stores_that_give_different_results_show_on_the_page_and_the_floor_is_none_of_them() -> None:
     question = QUESTIONS["s3"]
     assert STATELESS in question.full["variants"]
-    page = SHAPES.section({"cells": {"s3": cell(question, figures=figures(question, digest="e"))}})
+    page = SHAPES.section({"cells": {"s3": cell(question, figures(question, digest="e"))}})
     assert "THE STORES GAVE DIFFERENT RESULTS." in page
 
 

@@ -43,31 +43,28 @@ def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]
     if len(references) < 2:
         return ()
     lengths = [*accumulate(reference.length for reference in references)]
-    count = _newest(references, lengths)
+    count = _newest(references, lengths, _LEAST_MERGED)
     most = _most_files(references, references[:count])
     if len(references) <= most:
         return ()
     # where more versions pass each merge than it merges files, those merged alone would be more and more
-    count = max(count, len(references) - most + 1)
+    count = _newest(references, lengths, max(count, len(references) - most + 1))
     while count < len(references):
-        newer, older = lengths[count - 1], references[count : count + 2]
-        if newer > older[0].length:
-            count += 1
-        elif newer * _rewrites_saved(references, count, newer) > sum(reference.length for reference in older):
-            count += len(older)
-        else:
+        older = sum(reference.length for reference in references[count : count + 2])
+        if lengths[count - 1] * _rewrites_saved(references, count, lengths[count - 1]) <= older:
             break
+        count = _newest(references, lengths, count + 2)
     return references[:count]
 
 
-def _newest(references: Sequence[Reference], lengths: Sequence[int]) -> int:
-    """How many of the newest references there are, `_LEAST_MERGED` or more, up to the first that is followed by an
-    older one at least as large as all of them.
+def _newest(references: Sequence[Reference], lengths: Sequence[int], least: int) -> int:
+    """How many of the newest references there are, `least` or more, up to the first that is followed by an older one at
+    least as large as all of them.
 
     Args:
         lengths: of the newest reference, the newest two, and so on.
     """
-    for count in range(_LEAST_MERGED, len(references)):
+    for count in range(least, len(references)):
         if lengths[count - 1] <= references[count].length:
             return count
     return len(references)
