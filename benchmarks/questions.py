@@ -132,14 +132,11 @@ class Questions:
     def _how(self) -> str:
         words = (
             f"`python -m benchmarks.{self.result}` {self.purpose}. `--only NAME` asks one question, `--quick` asks a "
-        )
-        words += (
             "small one, to see whether it runs, and `--json` prints the answers as JSON. An answer is kept with its "
-        )
-        words += (
             "commit, date and parameters. One of other parameters, or of a shim or engine that has changed since, is "
+            "not shown here."
         )
-        return textwrap.fill(words + "not shown here.", 120) + "\n"
+        return textwrap.fill(words, 120) + "\n"
 
     def bars(self, result: dict[str, Any]) -> list[list[str]]:
         """Each bar of an answer that counts, with commit and date."""

@@ -13,7 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table, TableCapability, TableProvider}
 import org.apache.spark.sql.connector.expressions.Transform
 import org.apache.spark.sql.connector.read._
-import org.apache.spark.sql.connector.read.streaming.{MicroBatchStream, Offset}
+import org.apache.spark.sql.connector.read.streaming.{MicroBatchStream, Offset, ReadLimit, SupportsAdmissionControl}
 import org.apache.spark.sql.execution.streaming.runtime.LongOffset
 import org.apache.spark.sql.types.{LongType, StructType}
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
@@ -82,21 +82,17 @@ final class KeyScan(workload: Workload) extends Scan with Batch {
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = new KeyStream(workload)
 }
 
-final class KeyStream(workload: Workload) extends MicroBatchStream {
-  private var offered = 0L
-
+final class KeyStream(workload: Workload) extends MicroBatchStream with SupportsAdmissionControl {
   override def initialOffset(): Offset = LongOffset(0)
 
-  override def latestOffset(): Offset = {
-    if (offered < math.min(KeyGate.get, workload.batches)) offered += 1
-    LongOffset(offered)
+  // the start is where the query stands, also where it has just come back from its checkpoint
+  override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
+    val from = start.asInstanceOf[LongOffset].offset
+    LongOffset(math.max(from, math.min(from + 1, math.min(KeyGate.get, workload.batches))))
   }
 
-  override def deserializeOffset(json: String): Offset = {
-    val offset = LongOffset(json.toLong)
-    offered = math.max(offered, offset.offset)
-    offset
-  }
+  override def latestOffset(): Offset = throw new UnsupportedOperationException("a query says where it stands")
+  override def deserializeOffset(json: String): Offset = LongOffset(json.toLong)
 
   override def planInputPartitions(start: Offset, end: Offset): Array[InputPartition] =
     KeySlice.split(workload, start.asInstanceOf[LongOffset].offset.toInt, end.asInstanceOf[LongOffset].offset.toInt)
