@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,8 @@ class Join:
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Builds the state, and then does what `action` says."""
     distance = Distance(request["distance"])
-    # near batches must not do the merges that far ones have no time for
-    distance.set(MAINTENANCE, request["latency_s"])
+    # near batches must not do the merges that far ones have no time for; before a restart there is time for all
+    distance.set(MAINTENANCE, 0 if request["action"] == "opens" else request["latency_s"])
     spark = session.start(
         LAMINA,
         driver_memory=request["driver_memory"],
@@ -114,6 +115,8 @@ def batches(join: Join, distance: Distance, _: dict[str, Any]) -> dict[str, Any]
 
 def opens(join: Join, distance: Distance, request: dict[str, Any]) -> dict[str, Any]:
     """The first batch after a restart, and what the batches after it take."""
+    # batches without a pause write faster than eight workers merge, and a restart has none of them waiting
+    time.sleep(request["pause_s"])
     join.restart()
     distance.requests()
     (first,) = join.process(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -43,8 +44,25 @@ def test_a_load_says_how_much_it_brings() -> None:
     assert [family.name for family in load.column_families] == ["default"]
 
 
-@pytest.mark.parametrize(("remote", "files"), [(False, 4), (True, 24)])
-def test_a_version_comes_newest_first_and_its_files_are_read_at_the_same_time(remote: bool, files: int) -> None:
+@pytest.mark.parametrize(("size", "threads"), [(8, False), (1 << 18, True)])
+def test_small_local_files_are_read_and_decoded_without_threads(tmp_path: Path, size: int, threads: bool) -> None:
+    query = Query(Storage(str(tmp_path)))
+    store = query.open()
+    newest = EMPTY
+    for _ in range(6):
+        newest = query.commit(store, newest, {b"a": (PUT, os.urandom(size))})
+    seen: set[str] = set()
+    for _ in query.open().load(newest, have=None, read_only=True).batches:
+        seen.update(thread.name for thread in threading.enumerate() if thread.name.startswith("lamina-restore"))
+    assert {name.split("_")[0] for name in seen} == (
+        {"lamina-restore-fetch", "lamina-restore-decode"} if threads else set()
+    )
+
+
+@pytest.mark.parametrize(("remote", "files", "size"), [(False, 4, 1 << 18), (True, 24, 8)])
+def test_a_version_comes_newest_first_and_its_files_are_read_at_the_same_time(
+    remote: bool, files: int, size: int
+) -> None:
     together = threading.Barrier(files)
     inner = Storage("memory://store-tests/together")
     backend = FaultyBackend(inner._backend, wait=lambda _ms: together.wait(timeout=30))
@@ -52,7 +70,7 @@ def test_a_version_comes_newest_first_and_its_files_are_read_at_the_same_time(re
     query = Query(Storage(inner.url, backend=backend))
     store = query.open()
     newest = EMPTY
-    values = [b"%d" % number for number in range(files)]
+    values = [os.urandom(size) for _ in range(files)]
     for value in values:
         newest = query.commit(store, newest, {b"a": (PUT, value)})
     load = query.open().load(newest, have=None, read_only=True)

@@ -1,4 +1,5 @@
-"""Restoring: streams the entries of a chain of references, reading, verifying and decompressing ahead in threads.
+"""Restoring: streams the entries of a chain of references. What is large is read, verified and decompressed ahead, in
+threads.
 
 Every byte is verified before an entry of it is handed out. A file that turns out damaged or missing half-way through
 the chain is worked around where another chain leads to the same state: what was handed out already covers the versions
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -36,6 +37,11 @@ _BYTES_AHEAD = 64 << 20
 of which each takes round trips."""
 
 _BATCHES_AHEAD = 6
+
+_SMALL_BYTES = 128 << 10
+"""What is no larger is decoded, and read from local files, in less time than handing it to a thread takes."""
+
+_T = TypeVar("_T")
 
 Recover = Callable[[Reference, frozenset[Place], bool], Sequence[Reference]]
 """Given a broken reference, the places of all broken sections, and whether appends of it are out: another chain for the
@@ -111,19 +117,19 @@ class _Reader:
         return self.failed is not None and self._last_appended is self.failed
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        decoding = ThreadPoolExecutor(_THREADS, thread_name_prefix="lamina-restore-decode")
-        fetching = ThreadPoolExecutor(self._files_ahead, thread_name_prefix="lamina-restore-fetch")
+        decoding = _Threads(_THREADS, "lamina-restore-decode")
+        fetching = _Threads(self._files_ahead, "lamina-restore-fetch")
         ended = False
         try:
             yield from self._ordered(fetching, decoding)
             ended = True
         finally:
-            for pool in (fetching, decoding):
+            for threads in (fetching, decoding):
                 # at the end nothing waits any more but the ends of local copies, which belong to what was read
-                pool.shutdown(wait=True, cancel_futures=not ended)
+                threads.end(cancel=not ended)
             self._share.close()
 
-    def _ordered(self, fetching: ThreadPoolExecutor, decoding: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+    def _ordered(self, fetching: _Threads, decoding: _Threads) -> Iterator[pa.RecordBatch]:
         fetched: deque[Future[pa.NativeFile]] = deque()
         decoded: deque[_Decoding] = deque()
         requested = 0
@@ -157,7 +163,7 @@ class _Reader:
                         self._share.take(size)
                         break
                     yield from self._taken(decoded)
-                batch = decoding.submit(self._decode, body, schema, reference, where)
+                batch = decoding.do(size <= _SMALL_BYTES, self._decode, body, schema, reference, where)
                 decoded.append(_Decoding(reference, size, batch))
                 del message, body, batch
                 if len(decoded) >= _BATCHES_AHEAD:
@@ -192,7 +198,7 @@ class _Reader:
         self._handed_out = first.size
 
     def _fetch_ahead(
-        self, pool: ThreadPoolExecutor, fetched: deque[Future[pa.NativeFile]], index: int, requested: int
+        self, fetching: _Threads, fetched: deque[Future[pa.NativeFile]], index: int, requested: int
     ) -> int:
         """Starts reading from reference `index` on; `requested` references were started before."""
         ahead = sum(reference.length for reference in self._chain[index + 1 : requested])
@@ -203,6 +209,38 @@ class _Reader:
             ):
                 break
             ahead += reference.length
-            fetched.append(pool.submit(self._files.open_section, reference, pool))
+            small = not self._files.storage.remote and reference.length <= _SMALL_BYTES
+            fetched.append(fetching.do(small, self._files.open_section, reference, None if small else fetching.pool))
             requested += 1
         return requested
+
+
+class _Threads:
+    """Threads that are started for the first call that is worth one."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, thread_name_prefix=self._name)
+        return self._pool
+
+    def do(self, here: bool, call: Callable[..., _T], *arguments: Any) -> Future[_T]:
+        """Calls in this thread or in one of these; what went wrong is told by the result."""
+        if not here:
+            return self.pool.submit(call, *arguments)
+        done: Future[_T] = Future()
+        try:
+            done.set_result(call(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def end(self, cancel: bool) -> None:
+        """Waits for what is under way; what has not begun is not done where `cancel` says so."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=cancel)

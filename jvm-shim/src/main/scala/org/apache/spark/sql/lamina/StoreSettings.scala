@@ -78,7 +78,7 @@ object StoreSettings {
   def sparkConf: SparkConf = Option(SparkEnv.get).map(_.conf).getOrElse(new SparkConf(loadDefaults = false))
 
   /** The shim's own jar first, which carries the engine; then what Spark gives its workers, which has py4j. */
-  private def pythonPath: Seq[String] = {
+  private lazy val pythonPath: Seq[String] = {
     val jar =
       Option(getClass.getProtectionDomain.getCodeSource).map(source => Paths.get(source.getLocation.toURI).toString)
     val spark = Try(PythonUtils.sparkPythonPath).getOrElse("").split(File.pathSeparator).filter(_.endsWith(".zip"))
