@@ -63,12 +63,13 @@ def code() -> str:
 
 @functools.cache
 def commit() -> str:
-    """The commit that is checked out, with a + where files of it were changed."""
+    """The commit that is checked out, with a + where files of it were changed, other than results."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
-    return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    changed = git("status", "--porcelain", "-uno", "--", ".", ":!benchmarks/results")
+    return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
 
 
 def temporary_files() -> str:
