@@ -167,8 +167,8 @@ test-soak: $(VENV)/.dev  ## One query for SOAK_MINUTES=60 with restarts: whether
 
 test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill campaign must notice
 	$(PY) hatch_build.py
-	$(PY) -m benchmarks.kill --minutes 15 --broken "publication before data"
-	$(PY) -m benchmarks.kill --minutes 15 --broken "no lineage check"
+	$(PY) -m tests.kill --minutes 15 --broken "publication before data"
+	$(PY) -m tests.kill --minutes 15 --broken "no lineage check"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
 	$(PY) -m pytest tests/packaging $(call REPORT,packaging)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from benchmarks import kill_report, soak
-from benchmarks.kill_processes import DRIVER
+from benchmarks import soak
 from benchmarks.markdown import BARS, header, table, verdict
+from tests.kill import report
+from tests.kill.processes import DRIVER
 
 
 def soak_section(result: dict[str, Any]) -> str:
@@ -44,10 +45,10 @@ def kill_section(result: dict[str, Any]) -> str:
         "to each list that is in the state. Orphans are looked for in the checkpoint's state, and so are open "
         "files.\n"
     )
-    parts.append(table(kill_report.HEADS, kill_report.rows_of(result)))
+    parts.append(table(report.HEADS, report.rows_of(result)))
     parts.append(f"{_starts(result)}\n")
-    sums = [f"{kill_report.TITLES.get(name, name)} {result[name]}" for name in kill_report.WRONG_NUMBERS]
-    sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in kill_report.WRONG_LISTS]
+    sums = [f"{report.TITLES.get(name, name)} {result[name]}" for name in report.WRONG_NUMBERS]
+    sums += [f"{name.replace('_', ' ')} {len(result[name])}" for name in report.WRONG_LISTS]
     parts.append(f"Of {result['records']:,} records, and at the end: {', '.join(sums)}.\n")
     failed = "; ".join(f"{reason} ({count})" for reason, count in Counter(result["task_errors"]).most_common())
     unexplained = len(result["unexplained_task_errors"])
@@ -61,8 +62,8 @@ def kill_section(result: dict[str, Any]) -> str:
 
 def kill_bars(result: dict[str, Any]) -> list[list[str]]:
     """How much was killed, and how much of that went wrong."""
-    faults = len(kill_report.faults(result))
-    counts = kill_report.targets(result)
+    faults = len(report.faults(result))
+    counts = report.targets(result)
     return [
         *([f"kills, {name}", f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in counts),
         ["kills, what went wrong", "0", f"{faults}", verdict(not faults)],
@@ -73,7 +74,7 @@ def _starts(result: dict[str, Any]) -> str:
     """Why the query was started as often as it was."""
     drivers = sum(count for _, victim, count in result["kills"] if victim == DRIVER)
     found = f"The query was started once, again after each of {drivers} kills of the driver, and"
-    failures = kill_report.reasons(result)
+    failures = report.reasons(result)
     if not failures:
         return f"{found} never failed by itself."
     told = "; ".join(f"{reason} ({count})" for reason, count in failures.most_common())
@@ -94,6 +95,6 @@ def broken_section(result: dict[str, Any]) -> str:
     rows = []
     for name, one in sorted(builds.items()):
         kills = sum(count for _, _, count in one["kills"])
-        rows.append([name, one["date"], f"{one['minutes']:g}", f"{kills}", kill_report.caught_by(one) or "**nothing**"])
+        rows.append([name, one["date"], f"{one['minutes']:g}", f"{kills}", report.caught_by(one) or "**nothing**"])
     parts.append(table(["build", "date", "minutes", "kills", "noticed by"], rows))
     return "\n".join(parts)

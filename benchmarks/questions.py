@@ -175,7 +175,11 @@ class Questions:
 
     def main(self, description: str | None) -> None:
         """Command line."""
-        parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = argparse.ArgumentParser(
+            prog=f"python -m benchmarks.{self.result}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         names = [question.name for question in self.questions]
         parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
         parser.add_argument("--quick", action="store_true", help="small, one round: whether it runs")

@@ -46,7 +46,7 @@ python -m benchmarks.shapes           # other clusters, storages and rows, about
 python -m benchmarks.full_cache       # the commits of a store whose local copies are full
 python -m benchmarks.many_stores      # seven questions, some hours; --only NAME: one of them
 python -m benchmarks.soak --minutes 60
-python -m benchmarks.kill --minutes 65
+python -m tests.kill --minutes 65
 python -m benchmarks.report
 ```
 

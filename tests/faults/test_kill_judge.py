@@ -14,9 +14,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import kill, kill_files, kill_processes, kill_storage
-from benchmarks.kill_campaign import HOOK, Campaign
-from benchmarks.kill_points import (
+from lamina.storage import Backend, storage
+from lamina.storage.temporary import temporary_name
+from lamina.store.direct.open import open_store
+from tests.kill import __main__ as kill
+from tests.kill import files as kill_files
+from tests.kill import processes as kill_processes
+from tests.kill import storage as kill_storage
+from tests.kill.campaign import HOOK, Campaign
+from tests.kill.points import (
     AT_RANDOM,
     BETWEEN,
     COLLECTION,
@@ -26,13 +32,10 @@ from benchmarks.kill_points import (
     PUBLICATION_BEFORE_DATA,
     RESTORE,
 )
-from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
-from benchmarks.kill_records import Feed, Judge
-from benchmarks.kill_report import caught_by, faults, is_caught, merged, targets
-from benchmarks.kill_storage import DISK, S3
-from lamina.storage import Backend, storage
-from lamina.storage.temporary import temporary_name
-from lamina.store.direct.open import open_store
+from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
+from tests.kill.records import Feed, Judge
+from tests.kill.report import caught_by, faults, is_caught, merged, targets
+from tests.kill.storage import DISK, S3
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 BATCHES = 25
@@ -193,7 +196,7 @@ def test_kills_of_a_long_campaign_are_counted_in_all_by_victim_and_by_point() ->
 
 
 def exit_of(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]) -> object:
-    """What `python -m benchmarks.kill` ends with after a campaign with such a result; None for a success."""
+    """What `python -m tests.kill` ends with after a campaign with such a result; None for a success."""
     monkeypatch.setattr(kill, "run", lambda *_: found)
     monkeypatch.setattr(kill, "write_result", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["kill", "--minutes", str(found["minutes"])])

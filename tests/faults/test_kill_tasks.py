@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
-from benchmarks.kill_tasks import EXECUTOR_LOST, NEAR_S, OF_A_KILL, Kill, TaskEnd, judged, read
+from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
+from tests.kill.tasks import EXECUTOR_LOST, NEAR_S, OF_A_KILL, Kill, TaskEnd, judged, read
 
 BEGAN, ENDED = 1_700_000_000.0, 1_700_000_002.0
 LAMINA = "org.apache.spark.sql.lamina"

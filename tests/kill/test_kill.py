@@ -10,9 +10,9 @@ import os
 import pytest
 from rich.console import Console
 
-from benchmarks import kill
-from benchmarks.kill_report import faults, shortfalls, show
-from benchmarks.kill_storage import DISK, S3
+from tests.kill.__main__ import run
+from tests.kill.report import faults, shortfalls, show
+from tests.kill.storage import DISK, S3
 
 MINUTES = float(os.environ.get("KILL_MINUTES", "4"))
 LIMIT_S = 60 * (1.5 * MINUTES + 20)
@@ -24,7 +24,7 @@ LIMIT_S = 60 * (1.5 * MINUTES + 20)
 def test_no_kill_loses_doubles_or_leaves_anything_and_each_error_of_a_task_has_its_kill(
     storage: str, minutes: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = kill.run(minutes, seed=1, storage=storage, broken=None, keep=None)
+    result = run(minutes, seed=1, storage=storage, broken=None, keep=None)
     with capsys.disabled():
         print()
         show(result, Console(width=130))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import proofs_report, soak
-from benchmarks.kill_points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
-from benchmarks.kill_processes import DRIVER, EXECUTOR
+from tests.kill.points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
+from tests.kill.processes import DRIVER, EXECUTOR
 
 RAN: dict[str, Any] = {
     "date": "2026-01-02",

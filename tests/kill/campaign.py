@@ -15,18 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kill_files, kill_processes
-from benchmarks.kill_points import AT_RANDOM, BETWEEN, COLLECTION, COMPACTION, PUBLICATION, RESTORE
-from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PROGRAM
-from benchmarks.kill_records import Feed, Judge
-from benchmarks.kill_storage import Place
-from benchmarks.kill_tasks import Kill
 from benchmarks.scala import ROOT, linked_spark
+from tests.kill import files as kill_files
+from tests.kill import processes as kill_processes
+from tests.kill.points import AT_RANDOM, BETWEEN, COLLECTION, COMPACTION, PUBLICATION, RESTORE
+from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PROGRAM
+from tests.kill.records import Feed, Judge
+from tests.kill.storage import Place
+from tests.kill.tasks import Kill
 
 COMPILER = "" if os.environ.get("LAMINA_ALL_COMPILERS") else "-XX:TieredStopAtLevel=1"
 """A batch is short, and a JVM is started again and again; the nightly profile has the second compiler too."""
 
-HOOK = ROOT / "benchmarks" / "kill" / "hook"
+HOOK = ROOT / "tests" / "kill" / "hook"
 MIN_BATCHES = 10
 MIN_AGE_S = 12
 LEAD = 10
@@ -102,7 +103,7 @@ class Campaign:
         self.starts += 1
         with (self.root / f"driver-{self.starts}.log").open("w") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.kill_query", json.dumps(request)],
+                [sys.executable, "-m", "tests.kill.query", json.dumps(request)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                 cwd=self.root, env=self._environment(), start_new_session=True,
             )  # fmt: skip

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.kill_points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE
-from benchmarks.kill_processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
-from benchmarks.kill_tasks import OF_A_KILL
 from benchmarks.rounds import LONG_MINUTES
 from lamina.errors import KINDS
+from tests.kill.points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE
+from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
+from tests.kill.tasks import OF_A_KILL
 
 WRONG_NUMBERS = ("lost", "duplicated", "reordered", "foreign")
 WRONG_LISTS = ("orphans", "damaged_files", "leaked_processes", "open_files_left")

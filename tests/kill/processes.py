@@ -15,7 +15,7 @@ _ROLES = (
     (ENGINE, "lamina.engine"),
     (EXECUTOR, "CoarseGrainedExecutorBackend"),
     (DRIVER, "SparkSubmit"),
-    (PROGRAM, "benchmarks.kill_query"),
+    (PROGRAM, "tests.kill.query"),
 )
 
 

@@ -14,9 +14,9 @@ import s3fs
 from moto.server import ThreadedMotoServer
 
 from benchmarks.hadoop_jars import hadoop_aws_jars
-from benchmarks.kill_files import Checkpoint
 from benchmarks.slow_s3 import KEYS, hadoop_keys
 from lamina.settings import PREFIX
+from tests.kill.files import Checkpoint
 
 DISK, S3 = "disk", "s3"
 

@@ -1,4 +1,4 @@
-"""The query that the kill campaign kills: `python -m benchmarks.kill_query <request>`, ends with its standard input."""
+"""The query that the kill campaign kills: `python -m tests.kill.query <request>`, ends with its standard input."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from benchmarks.kill_points import BETWEEN
-from benchmarks.kill_records import DELAY_S, WINDOW_S
 from lamina.spark import configure
+from tests.kill.points import BETWEEN
+from tests.kill.records import DELAY_S, WINDOW_S
 
 PARTITIONS = 3
 

@@ -1,10 +1,10 @@
-"""Kills the processes of a query and counts what is wrong afterwards: `python -m benchmarks.kill --minutes 5`.
+"""Kills the processes of a query and counts what is wrong afterwards: `python -m tests.kill --minutes 5`.
 
 The query runs in `local-cluster[2,1,1024]`. SIGKILL hits the engine, its maintenance process, an executor or the
 driver, at random and at named points; the driver is started again. Each output is compared with what the input says
-(benchmarks/kill_records.py). At the end the files are checked, that no process and no open file is left over, and that
-a kill explains each error of lamina that a task had, also where Spark tried it again (benchmarks/kill_tasks.py).
-The exit code is 0 where nothing is wrong and enough was killed to show it (benchmarks/kill_report.py says how much).
+(tests/kill/records.py). At the end the files are checked, that no process and no open file is left over, and that
+a kill explains each error of lamina that a task had, also where Spark tried it again (tests/kill/tasks.py).
+The exit code is 0 where nothing is wrong and enough was killed to show it (tests/kill/report.py says how much).
 With `--storage s3` the checkpoint is on moto's S3 server. `tests/kill` runs both for some minutes.
 
 `--broken` runs a build with one promise taken away, which the campaign must notice; then it exits with 0 if it did.
@@ -22,13 +22,14 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import kill_tasks, machine, variants
-from benchmarks.kill_campaign import PLAN, STEP_S, Campaign, CannotGoOn
-from benchmarks.kill_points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
-from benchmarks.kill_processes import DRIVER, EXECUTOR
-from benchmarks.kill_report import faults, is_caught, merged, shortfalls, show, targets
-from benchmarks.kill_storage import DISK, S3, place
+from benchmarks import machine, variants
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
+from tests.kill.campaign import PLAN, STEP_S, Campaign, CannotGoOn
+from tests.kill.points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
+from tests.kill.processes import DRIVER, EXECUTOR
+from tests.kill.report import faults, is_caught, merged, shortfalls, show, targets
+from tests.kill.storage import DISK, S3, place
+from tests.kill.tasks import judged, read
 
 BROKEN = RESULTS / "kill-broken.json"
 
@@ -104,7 +105,7 @@ def result_of(campaign: Campaign, verdict: str, end_state: dict[str, Any]) -> di
         "foreign": judge.foreign,
         "stuck": verdict,
         "failures_of_the_query": campaign.own_failures,
-        **kill_tasks.judged(kill_tasks.read(campaign.root / "events"), campaign.killed),
+        **judged(read(campaign.root / "events"), campaign.killed),
         "leaked_processes": campaign.leaked,
         "open_files_left": end_state["held"],
         "orphans": end_state["orphans"],
@@ -122,7 +123,9 @@ def show_progress(campaign: Campaign, point: str, victim: str) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kill", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--storage", choices=(DISK, S3), default=DISK)

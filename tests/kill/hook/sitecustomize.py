@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from benchmarks.kill_points import (
+from tests.kill.points import (
     COLLECTION,
     COMPACTION,
     NO_LINEAGE_CHECK,

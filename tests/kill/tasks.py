@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kill_processes import ENGINE, EXECUTOR
 from lamina.errors import KINDS
+from tests.kill.processes import ENGINE, EXECUTOR
 
 NEAR_S = 30.0
 """A kill may be so long before the task that it makes fail."""
