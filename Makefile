@@ -20,7 +20,7 @@ REPORT = --junitxml=build/test-reports/$(1).xml
 # Runs targets one after the other, each within its limit; a JVM that crashed fails its target.
 STAGES = MAKE="$(MAKE)" $(PY) -m tests.stages
 # How long `make test-kill` kills processes of running queries.
-KILL_MINUTES ?= 4
+KILL_MINUTES ?= 3
 # How long `make test-soak` runs one query.
 SOAK_MINUTES ?= 60
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/lamina/_version.py)
@@ -131,13 +131,13 @@ matrix: $(VENV)/.dev  ## Write the README's table of operators from the results 
 
 test-hadoop: $(VENV)/.dev  ## Conformance tests on the JVM's Hadoop file systems, without a query
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/hadoop $(call REPORT,hadoop)
+	$(PYTEST_APART) tests/hadoop $(call REPORT,hadoop)
 
 test-faults: $(VENV)/.dev  ## Damaged files, and machines that run out of something
 	$(PY) hatch_build.py
-	$(PY) -m pytest tests/faults $(call REPORT,faults)
+	$(PYTEST_APART) tests/faults $(call REPORT,faults)
 
-test-kill: $(VENV)/.dev  ## Kills processes of queries for KILL_MINUTES=4, with the checkpoint on the disk and on S3
+test-kill: $(VENV)/.dev  ## Kills processes of queries for KILL_MINUTES=3, with the checkpoint on the disk and on S3
 	$(PY) hatch_build.py
 	KILL_MINUTES=$(KILL_MINUTES) $(PY) -m pytest tests/kill $(call REPORT,kill)
 

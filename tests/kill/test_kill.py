@@ -14,7 +14,7 @@ from tests.kill.__main__ import run
 from tests.kill.report import faults, shortfalls, show
 from tests.kill.storage import DISK, S3
 
-MINUTES = float(os.environ.get("KILL_MINUTES", "4"))
+MINUTES = float(os.environ.get("KILL_MINUTES", "3"))
 LIMIT_S = 60 * (1.5 * MINUTES + 20)
 """A long campaign takes half as long again where it falls short, and at its end a slow machine may need minutes."""
 

@@ -172,7 +172,17 @@ object Repeats {
     // LaminaTransformWithStateAvroV2Suite, in format v1
     classOf[LaminaTransformWithStateAvroSuite],
     // LaminaTransformWithStateV2Suite, which has this encoding since it is Spark's default, in format v1
-    classOf[LaminaTransformWithStateUnsafeRowSuite]
+    classOf[LaminaTransformWithStateUnsafeRowSuite],
+    // their V2Suite, in format v1; LaminaStreamingInnerJoinByTimeSuite has inner joins in v1
+    classOf[LaminaStreamingInnerJoinFourStoresSuite],
+    classOf[LaminaStreamingInnerJoinOneStoreSuite],
+    // LaminaStreamingInnerJoinByTimeSuite, in format v2; the V2Suites of the two above have inner joins in v2
+    classOf[LaminaStreamingInnerJoinByTimeV2Suite],
+    // LaminaStateDataSourceReadV2Suite, in format v1; LaminaStateDataSourceChangeDataReaderSuite reads versions in v1
+    classOf[LaminaStateDataSourceReadSuite],
+    // their V2Suite, in format v1; LaminaStateStoreSuite has what differs in v1
+    classOf[LaminaStateStoreFullSuite],
+    classOf[LaminaStateStoreRollingSuite]
   )
 
   /** What a repeated test has in its name, and the other one of its suite in its place. */
