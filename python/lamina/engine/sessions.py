@@ -231,6 +231,7 @@ class Sessions:
             "handle": handle,
             "checkpoint": checkpoint.uuid,
             "epoch": checkpoint.epoch,
+            "remote": checkpoint.storage.remote,
             "settings": settings.resolved(),
             "warnings": warnings_for(argument.settings),
         }

@@ -28,6 +28,7 @@ from lamina.format.entries import PUT
 from lamina.format.manifest import RUN
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
+from lamina.storage.local import LocalBackend
 from lamina.store import Segment, StoreId, Version
 from lamina.store.collection.footprints import Footprint
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -452,6 +453,18 @@ def test_a_process_that_took_the_place_of_a_killed_one_stamps_the_segments_that_
     (stamped,) = Maintainer(clock, RandomIds()).work(job(tmp_path, 0, versions[-1], waiting=[segment]))["stamped"]
     assert stamped["name"] == str(segment_from_json(segment).name)
     assert stamped["segment"]["published_ms"] == clock.now_ms()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_who_opens_a_store_is_told_whether_its_files_are_on_another_machine(
+    remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 1)[-1]
+    clock = SystemClock()
+    opened = Sessions(Settings(), MaintenanceQueue(clock, str(tmp_path), 60, workers=1), clock, RandomIds())
+    monkeypatch.setattr(LocalBackend, "remote", remote)
+    assert opened.open(job(tmp_path, 0, version)["open"])["remote"] == remote
 
 
 @pytest.mark.parametrize(("closed_for_s", "again"), [(3500, True), (3700, False)])

@@ -35,7 +35,8 @@ final class EngineHandle(
     val number: Long,
     val readOnly: Boolean,
     val checkpoint: String,
-    val settings: Map[String, String]
+    val settings: Map[String, String],
+    val remote: Boolean = false
 ) {
 
   def isCurrent: Boolean = engine.isAlive
@@ -137,7 +138,8 @@ class EngineStore(
       case JObject(fields) => fields.map { case (key, value) => key -> EngineStore.text(value) }.toMap
       case _ => Map.empty[String, String]
     }
-    new EngineHandle(engine, number, readOnly, EngineStore.string(result \ "checkpoint").getOrElse(""), resolved)
+    val checkpoint = EngineStore.string(result \ "checkpoint").getOrElse("")
+    new EngineHandle(engine, number, readOnly, checkpoint, resolved, result \ "remote" == JBool(true))
   }
 
   /** Whether the store was maintained since an attempt was last begun. */

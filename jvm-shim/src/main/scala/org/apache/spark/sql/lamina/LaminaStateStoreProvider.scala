@@ -7,7 +7,7 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.{SPARK_VERSION, SparkConf, SparkEnv}
+import org.apache.spark.{SPARK_VERSION, SparkConf, SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
@@ -108,6 +108,9 @@ class LaminaStateStoreProvider
   /** Takes a lock of Spark's, so it must not be asked under one of ours. */
   private[lamina] def isStreaming: Boolean = providerId.exists(StateStore.isLoaded)
 
+  /** Whether a store that has to be restored is handed out before it is: from local files it comes as quickly alone. */
+  private[lamina] def opensAhead: Boolean = isStreaming && opens.isRemote
+
   /**
    * Whether Spark's driver says that this store is of no query on this executor any more. Its maintenance closes the
    * provider later.
@@ -125,8 +128,15 @@ class LaminaStateStoreProvider
       stateStoreCkptId: Option[String],
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean
-  ): StateStore =
-    opens.write(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty)
+  ): StateStore = {
+    val opener = Thread.currentThread()
+    def open(): LaminaStateStore = opens.write(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty, opener)
+    val task = TaskContext.get()
+    // the task of a join asks for its other stores while the first one is restored
+    if (task != null && version > 0 && !loadEmpty && opens.version.isEmpty && opensAhead)
+      new OpeningStore(storeId, version, task, () => open())
+    else open()
+  }
 
   override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = opens.read(version, uniqueId)
 

@@ -48,15 +48,20 @@ object OpenAction {
  * One open of a store: its stamp, its task and its state. Everything is done under the lock of the open's table.
  *
  * @param task the task that opened it, or null
+ * @param thread whose open it is; another one may do the work of opening for it
  */
-final class Open(val task: TaskContext, writes: Boolean, scheduling: Scheduling = Scheduling.Threads) {
+final class Open(
+    val task: TaskContext,
+    writes: Boolean,
+    scheduling: Scheduling = Scheduling.Threads,
+    thread: Thread = Thread.currentThread()
+) {
   import OpenState._
 
   /** Unique in this JVM; also the id of the open among the table's readers. */
   val stamp: Long = Open.stamps.incrementAndGet()
 
-  private val thread = Thread.currentThread()
-  private val taskThread = TaskThreads.current(task)
+  private val taskThread = TaskThreads.own(thread, task)
 
   /** Read without the lock by who walks rows that were fetched under it. */
   @volatile private var current: OpenState = if (writes) Writing else Reading

@@ -46,7 +46,14 @@ final class StoreOpener(
 
   // ---- opens
 
-  def write(version: Long, ckptId: Option[String], forceSnapshot: Boolean, loadEmpty: Boolean): LaminaStateStore =
+  /** @param opener whose open it is; another thread may do the work */
+  def write(
+      version: Long,
+      ckptId: Option[String],
+      forceSnapshot: Boolean,
+      loadEmpty: Boolean,
+      opener: Thread = Thread.currentThread()
+  ): LaminaStateStore =
     opened(version) {
       val streaming = provider.isStreaming
       inTurn {
@@ -62,7 +69,7 @@ final class StoreOpener(
           else None
         val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
         val table = tableFor(base, streaming)
-        val open = new Open(TaskContext.get(), writes = true, scheduling)
+        val open = new Open(TaskContext.get(), writes = true, scheduling, opener)
         def started(): LaminaStateStore = {
           enter(table, open)
           try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
@@ -457,6 +464,16 @@ final class StoreOpener(
     val table = live
     if (table != null && owns(table)) scheduling.reclaim(table)
   }
+
+  /** Whether its files are on another machine; false also where that cannot be found out: the open says why. */
+  def isRemote: Boolean =
+    try engine.handle(readOnly = false).remote
+    catch {
+      case NonFatal(_) => false
+      case _: InterruptedException =>
+        Thread.currentThread.interrupt()
+        false
+    }
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =

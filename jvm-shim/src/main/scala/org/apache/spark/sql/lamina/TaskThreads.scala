@@ -33,11 +33,9 @@ private[lamina] object TaskThreads {
   /** Whether `thread` is the one that runs `task`, or ran it last: executors name their threads after the tasks. */
   private def isOf(thread: Thread, task: Long): Boolean = thread.getName.contains(s"(TID $task)")
 
-  /** The task's own thread, if that calls; null in any other one, such as those that feed Python. */
-  def current(task: TaskContext): Thread = {
-    val thread = Thread.currentThread()
+  /** `thread` where it is the task's own; null for any other one, such as those that feed Python. */
+  def own(thread: Thread, task: TaskContext): Thread =
     if (task != null && isOf(thread, task.taskAttemptId())) thread else null
-  }
 
   def runs(thread: Thread, task: Long): Boolean =
     thread.isAlive && !saysAnother(thread.getName, task) && mayBeInTask(thread.getStackTrace)

@@ -1,0 +1,151 @@
+package org.apache.spark.sql.lamina
+
+import java.nio.file.Files
+import java.util.concurrent.{CyclicBarrier, TimeUnit}
+
+import scala.util.Try
+
+import org.scalatest.concurrent.Eventually.{eventually, timeout}
+import org.scalatest.time.SpanSugar._
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
+
+/** Stores that a task has while they are still restored. */
+class OpeningStoreSuite extends ProviderFixture {
+
+  /** A provider that has nothing in memory, of a store with one version. */
+  private def restarted(id: StateStoreId): (HeldProvider, Option[String]) = {
+    val first = provideHeld(id, handOverMs = 0L)
+    val base = commit(first, 0, None)(put(_, 1L -> 1, 2L -> 2))
+    first.close()
+    val provider = provideHeld(id, handOverMs = 0L)
+    provider.ahead = true
+    (provider, base)
+  }
+
+  test("the stores of one task are restored at the same time, although they are opened one after the other") {
+    val stores = Seq.fill(4)(restarted(newId()))
+    val together = new CyclicBarrier(stores.size)
+    stores.foreach { case (provider, _) => provider.held.onLoad = () => together.await(30, TimeUnit.SECONDS) }
+    val task = TaskContext.empty()
+    val committed = asTask(task) {
+      val opened = stores.map { case (provider, base) => provider.getStore(1, base) }
+      opened.foreach(store => assert(contents(store) == Map(1L -> 1, 2L -> 2)))
+      opened.foreach(put(_, 3L -> 3))
+      assert(opened.forall(_.commit() == 2))
+      task.markTaskCompleted(None)
+      opened.map(attempt)
+    }
+    stores.zip(committed).foreach { case ((provider, _), attempt) =>
+      assert(restored(provider.stateStoreId, 2, attempt) == Map(1L -> 1, 2L -> 2, 3L -> 3))
+      provider.close()
+    }
+  }
+
+  test("the next batch has its store at once") {
+    val (provider, base) = restarted(newId())
+    val task = TaskContext.empty()
+    val second = asTask(task) {
+      val store = provider.getStore(1, base)
+      put(store, 3L -> 3)
+      store.commit()
+      task.markTaskCompleted(None)
+      attempt(store)
+    }
+    val next = TaskContext.empty()
+    asTask(next) {
+      assert(provider.getStore(2, second).isInstanceOf[LaminaStateStore])
+      next.markTaskCompleted(None)
+    }
+    provider.close()
+  }
+
+  test("the task's own thread reads rows where they lie, any other one gets copies") {
+    val (provider, base) = restarted(newId())
+    val task = TaskContext.empty()
+    val store = asTask(task)(provider.getStore(1, base))
+    assert(asTask(task)(store.get(key(1), family)).getBaseObject == null)
+    var elsewhere: AnyRef = null
+    val other = new Thread(() => elsewhere = store.get(key(1), family).getBaseObject)
+    other.start()
+    other.join()
+    assert(elsewhere != null)
+    task.markTaskCompleted(None)
+    provider.close()
+  }
+
+  test("a store that cannot be opened says so to whoever uses it, by the error of the open, and can be aborted") {
+    val id = newId()
+    val (provider, base) = restarted(id)
+    commitFiles(id).values.foreach(Files.delete)
+    val (task, other) = (TaskContext.empty(), TaskContext.empty())
+    val store = asTask(task)(provider.getStore(1, base))
+    val error = asTask(task)(intercept[Exception](store.get(key(1), family)))
+    val again = asTask(task)(intercept[Exception](store.commit()))
+    assert(!store.hasCommitted)
+    store.abort()
+    task.markTaskCompleted(None)
+    provider.ahead = false
+    val expected = asTask(other)(intercept[Exception](provider.getStore(1, base)))
+    assert(error.getClass == expected.getClass && error.getMessage == expected.getMessage)
+    assert(again.getMessage == error.getMessage)
+    other.markTaskCompleted(None)
+    provider.close()
+  }
+
+  private def endsWhileOpening(how: (TaskContext, StateStore) => Unit): Unit = {
+    val (provider, base) = restarted(newId())
+    val gate = new Gate
+    provider.held.onLoad = gate
+    val task = TaskContext.empty()
+    val store = asTask(task)(provider.getStore(1, base))
+    assert(gate.isReached())
+    assert(!store.hasCommitted)
+    how(task, store)
+    gate.letGo()
+    provider.held.onLoad = () => ()
+    val next = TaskContext.empty()
+    asTask(next) {
+      val opened = provider.getStore(1, base)
+      assert(contents(opened) == Map(1L -> 1, 2L -> 2))
+      put(opened, 3L -> 3)
+      opened.commit()
+      next.markTaskCompleted(None)
+    }
+    provider.close()
+  }
+
+  test("what a task that ends has not waited for is given up, and the next one opens it") {
+    endsWhileOpening((task, _) => task.markTaskCompleted(None))
+  }
+
+  test("what is aborted while it is opened is given up, and the next one opens it") {
+    endsWhileOpening { (task, store) =>
+      store.abort()
+      task.markTaskCompleted(None)
+    }
+  }
+
+  test("who waits for a store is interrupted with its task") {
+    val (provider, base) = restarted(newId())
+    val gate = new Gate
+    provider.held.onLoad = gate
+    val task = TaskContext.empty()
+    var outcome: Try[Any] = null
+    val thread = new Thread(() => {
+      outcome = Try(asTask(task)(provider.getStore(1, base).get(key(1), family)))
+    })
+    thread.start()
+    assert(gate.isReached())
+    eventually(timeout(60.seconds)) {
+      assert(thread.getStackTrace.exists(_.getClassName.contains("FutureTask")))
+    }
+    thread.interrupt()
+    thread.join(60000L)
+    assert(!thread.isAlive && outcome.isFailure)
+    gate.letGo()
+    task.markTaskCompleted(None)
+    provider.close()
+  }
+}
