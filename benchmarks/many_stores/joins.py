@@ -162,7 +162,8 @@ def setup(parameters: Parameters, figures: Figures) -> str:
     """What ran."""
     maintenance = "the maintenance process always has as much before its own"
     if "pause_s" in parameters:
-        maintenance = f"{parameters['pause_s']} s before each restart in which files are merged"
+        maintenance = f"{parameters['pause_s']} s before each restart in which files are merged, and "
+        maintenance += f"{parameters['unmeasured']} restarts before those that are measured"
     processor = ", ".join(f"{role} {took:.0f} ms" for role, took in figures["processor_ms"].items())
     return (
         f"Inner join, {parameters['partitions']} partitions with four stores each, local[{parameters['cores']}], "
@@ -186,7 +187,7 @@ OPENS_COLD = Question(
     name="far-opens",
     asks="a restart of that join, its stores cold",
     goal="longer by 1.5 x waves x two round trips and 2 s",
-    full={**JOIN, "rows": 3_500, "seconds": 20, "warmup": 6, "pairs": 4, "batches": 4, "pause_s": 5},
+    full={**JOIN, "rows": 3_500, "seconds": 20, "warmup": 6, "unmeasured": 2, "pairs": 4, "batches": 4, "pause_s": 5},
     quick={**QUICK, "rows": 400, "warmup": 3, "pairs": 2},
     rounds=2, measure=measure_opens, bars=bars_of_opens,
     table=table(("add_batch_ms_opening", "opening ms"), ("load_ms", "laminaLoadMs, all tasks")), setup=setup,

@@ -76,9 +76,9 @@ QUESTION = Question(
     asks="a batch of 20,000 rows in 200 stores, beside no state, a bare map and the built-in stores",
     goal="1.2 of the bare map; 3 times as fast as the built-in stores",
     full={
-        "keys": 100_000, "rows": 20_000, "partitions": 200, "preload": 1, "warmup": 6, "timed": 10, "closing": 20_000,
+        "keys": 100_000, "rows": 20_000, "partitions": 200, "preload": 1, "warmup": 24, "timed": 8, "closing": 20_000,
         "driver_memory": "4g",
     },
     quick={"keys": 20_000, "rows": 4_000, "partitions": 40, "closing": 4_000, "warmup": 2, "timed": 4},
-    rounds=5, measure=measure, bars=bars, table=batches.table, setup=setup,
+    rounds=3, measure=measure, bars=bars, table=batches.table, setup=setup,
 )  # fmt: skip
