@@ -1,4 +1,4 @@
-"""The campaign of `benchmarks.kill`: its query, whom it kills where, and what is looked at in the end."""
+"""The campaign of `python -m tests.kill`: its query, whom it kills where, and what is looked at in the end."""
 
 from __future__ import annotations
 

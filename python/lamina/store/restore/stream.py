@@ -235,10 +235,14 @@ class _Threads:
             return self.pool.submit(call, *arguments)
         done: Future[_T] = Future()
         try:
-            done.set_result(call(*arguments))
-        except Exception as error:
-            done.set_exception(error)
-        return done
+            try:
+                done.set_result(call(*arguments))
+            except Exception as error:
+                done.set_exception(error)
+            return done
+        finally:
+            # an error keeps this frame, and in a circle with it what was read would stay for a while
+            del done, arguments
 
     def end(self, cancel: bool) -> None:
         """Waits for what is under way; what has not begun is not done where `cancel` says so."""

@@ -293,7 +293,7 @@ class EngineStore(
 
 object EngineStore {
 
-  /** A thread for each call that a task waits for; tasks are as many as the executor's cores. */
+  /** A thread for each call that a task waits for: one or, while its stores are opened, one a store. */
   private val calls =
     new ThreadPoolExecutor(0, Int.MaxValue, 10, TimeUnit.SECONDS, new SynchronousQueue, DaemonThreads("lamina-call"))
 

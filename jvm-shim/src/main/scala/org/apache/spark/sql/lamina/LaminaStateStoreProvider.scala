@@ -109,7 +109,7 @@ class LaminaStateStoreProvider
   private[lamina] def isStreaming: Boolean = providerId.exists(StateStore.isLoaded)
 
   /** Whether a store that has to be restored is handed out before it is: from local files it comes as quickly alone. */
-  private[lamina] def opensAhead: Boolean = isStreaming && opens.isRemote
+  private[lamina] def opensAhead(version: Long): Boolean = isStreaming && opens.isRemote(version)
 
   /**
    * Whether Spark's driver says that this store is of no query on this executor any more. Its maintenance closes the
@@ -129,13 +129,11 @@ class LaminaStateStoreProvider
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean
   ): StateStore = {
-    val opener = Thread.currentThread()
-    def open(): LaminaStateStore = opens.write(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty, opener)
     val task = TaskContext.get()
     // the task of a join asks for its other stores while the first one is restored
-    if (task != null && version > 0 && !loadEmpty && opens.version.isEmpty && opensAhead)
-      new OpeningStore(storeId, version, task, () => open())
-    else open()
+    if (task != null && version > 0 && !loadEmpty && opensAhead(version))
+      opens.writeAhead(version, stateStoreCkptId, forceSnapshotOnCommit, task)
+    else opens.write(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty)
   }
 
   override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = opens.read(version, uniqueId)

@@ -14,32 +14,58 @@ import org.apache.spark.sql.types.StructType
  * Spark opens them one after the other.
  *
  * The open belongs to the task as any other: when the task ends, what is open is aborted, and what is still being opened is
- * given up.
+ * given up. What is aborted while it is opened is aborted before the next open has its turn.
  *
- * @param open called once, within the task's context
+ * @param open called once, within the task's context; is to call its argument with the store before the open's turn ends
  */
 final class OpeningStore(
     override val id: StateStoreId,
     override val version: Long,
     task: TaskContext,
-    open: () => LaminaStateStore
+    open: (LaminaStateStore => Unit) => LaminaStateStore
 ) extends StateStore
     with FamilyRegistration {
   private val opening = new FutureTask[LaminaStateStore](() => {
     TaskContext.setTaskContext(task)
-    try open()
+    try open(hold)
     finally TaskContext.unset()
   })
 
-  /** The store once it is open, for the task's thread, or the one that feeds its Python worker. */
+  /** The store once it is open. Written under this object's lock; Python's threads read it, too. */
   @volatile private var known: LaminaStateStore = _
+  private var aborted = false
+  private var over = false
 
+  // in the task's thread: among its listeners this one has the place that a direct open has
+  task.addTaskCompletionListener[Unit](_ => end())
   OpeningStore.threads.execute(opening)
-  task.addTaskCompletionListener[Unit] { _ => opening.cancel(true) }
 
-  private def opened: LaminaStateStore = {
-    if (known == null) known = await()
-    known
+  /** The store is open, and its turn goes on. */
+  private def hold(store: LaminaStateStore): Unit = synchronized {
+    known = store
+    if (over) store.endWithTask() else if (aborted) store.abort()
+  }
+
+  private def end(): Unit = {
+    val store = synchronized {
+      over = true
+      known
+    }
+    opening.cancel(true)
+    if (store != null) store.endWithTask()
+  }
+
+  /** Whether the open has succeeded, or will not. */
+  def isEnded: Boolean = opening.isDone
+
+  def awaitEnd(): Unit =
+    try { opening.get(); () }
+    catch { case _: ExecutionException | _: CancellationException => () }
+
+  /** The store; waits until it is open. */
+  private[lamina] def opened: LaminaStateStore = {
+    val store = known
+    if (store != null) store else await()
   }
 
   private def await(): LaminaStateStore =
@@ -48,20 +74,19 @@ final class OpeningStore(
       case failed: ExecutionException => throw failed.getCause
       case error @ (_: InterruptedException | _: CancellationException) =>
         if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
-        opening.cancel(true)
+        abort()
         throw StateStoreErrors.cannotLoadStore(error)
     }
 
-  /** The store if it is open; nobody waits for one of which nothing was asked. */
-  private def ifOpen: Option[LaminaStateStore] =
-    Option(known).orElse(if (opening.isDone && !opening.isCancelled) scala.util.Try(opening.get()).toOption else None)
-
   override def abort(): Unit = {
-    opening.cancel(true)
-    ifOpen.foreach(_.abort())
+    val store = synchronized {
+      aborted = true
+      known
+    }
+    if (store != null) store.abort() else opening.cancel(true)
   }
 
-  override def hasCommitted: Boolean = ifOpen.exists(_.hasCommitted)
+  override def hasCommitted: Boolean = known != null && known.hasCommitted
 
   override def allColumnFamilyNames: Set[String] = opened.allColumnFamilyNames
 
@@ -148,4 +173,30 @@ final class OpeningStore(
 
 private object OpeningStore {
   private val threads = Executors.newCachedThreadPool(DaemonThreads("lamina-open"))
+}
+
+/**
+ * The store that a provider handed out last before it was open. Opens of a provider keep the order in which tasks asked for
+ * them: two tasks that each had one store of the other would wait for each other.
+ */
+private[lamina] final class LastAhead {
+  private var last: OpeningStore = _
+
+  /** Hands a store out before it is open, unless another one is being opened or `isThere`. */
+  def start(isThere: => Boolean)(store: => OpeningStore): Option[OpeningStore] = synchronized {
+    if (isThere || (last != null && !last.isEnded)) None
+    else {
+      last = store
+      Some(last)
+    }
+  }
+
+  /** Waits until the last one is open, or will not be. */
+  def await(): Unit = {
+    val awaited = synchronized(last)
+    if (awaited != null) {
+      awaited.awaitEnd()
+      synchronized(if (last eq awaited) last = null)
+    }
+  }
 }

@@ -36,6 +36,7 @@ final class StoreOpener(
   private val opening = new ReentrantLock
   private val codecs = newCodecs()
   private val turns = new WriterTurns(provider.stateStoreId, scheduling)
+  private val ahead = new LastAhead
 
   /** The table that the last open had, or null: whether it is still this provider's the registry knows. */
   @volatile private var live: LiveTable = _
@@ -46,49 +47,69 @@ final class StoreOpener(
 
   // ---- opens
 
-  /** @param opener whose open it is; another thread may do the work */
-  def write(
+  def write(version: Long, ckptId: Option[String], forceSnapshot: Boolean, loadEmpty: Boolean): LaminaStateStore =
+    opened(version) {
+      ahead.await()
+      write(version, ckptId, forceSnapshot, loadEmpty, Thread.currentThread(), watch)
+    }
+
+  /** As `write`; a store that has to be restored is handed out before it is open. */
+  def writeAhead(version: Long, ckptId: Option[String], forceSnapshot: Boolean, task: TaskContext): StateStore = {
+    val opener = Thread.currentThread()
+    def open(hold: LaminaStateStore => Unit): LaminaStateStore =
+      opened(version)(write(version, ckptId, forceSnapshot, loadEmpty = false, opener, hold))
+    ahead.start(this.version.isDefined)(new OpeningStore(id, version, task, open))
+      .getOrElse(write(version, ckptId, forceSnapshot, loadEmpty = false))
+  }
+
+  /**
+   * @param opener whose open it is; another thread may do the work
+   * @param hold sees to the end of the open, within its turn
+   */
+  private def write(
       version: Long,
       ckptId: Option[String],
       forceSnapshot: Boolean,
       loadEmpty: Boolean,
-      opener: Thread = Thread.currentThread()
-  ): LaminaStateStore =
-    opened(version) {
-      val streaming = provider.isStreaming
-      inTurn {
-        requireOpen()
-        val sent = attemptOf(ckptId)
-        settleTable()
-        // A provider that Spark did not load may only read, so its attempt is begun by its commit, and so is one whose
-        // rows are here.
-        val have = holds(sent)
-        val begun =
-          if (streaming && !(have && engine.beginsWithCommit(sent, loadEmpty, forceSnapshot)))
-            Some(engine.begin(version, sent, loadEmpty, forceSnapshot, have))
-          else None
-        val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
-        val table = tableFor(base, streaming)
-        val open = new Open(TaskContext.get(), writes = true, scheduling, opener)
-        def started(): LaminaStateStore = {
-          enter(table, open)
-          try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
-          catch { case error: Throwable => table.leave(open); throw error }
-        }
-        val cleared = table.synchronized {
-          awaitReaders(table)
-          requireOpen()
-          if (loadEmpty) {
-            table.clear(Position.Start.copy(version = version))
-            Some(started())
-          } else {
-            table.startMove(base)
-            None
-          }
-        }
-        watch(cleared.getOrElse(moved(table, version, base)(started())))
+      opener: Thread,
+      hold: LaminaStateStore => Unit
+  ): LaminaStateStore = {
+    val streaming = provider.isStreaming
+    inTurn {
+      requireOpen()
+      val sent = attemptOf(ckptId)
+      settleTable()
+      // A provider that Spark did not load may only read, so its attempt is begun by its commit, and so is one whose
+      // rows are here.
+      val have = holds(sent)
+      val begun =
+        if (streaming && !(have && engine.beginsWithCommit(sent, loadEmpty, forceSnapshot)))
+          Some(engine.begin(version, sent, loadEmpty, forceSnapshot, have))
+        else None
+      val base = begun.fold(resolve(version, sent, streaming, loadEmpty))(begun => sent.orElse(begun.baseAttempt))
+      val table = tableFor(base, streaming)
+      val open = new Open(TaskContext.get(), writes = true, scheduling, opener)
+      def started(): LaminaStateStore = {
+        enter(table, open)
+        try start(table, open, version, sent, Draft(base, begun, loadEmpty, forceSnapshot, _))
+        catch { case error: Throwable => table.leave(open); throw error }
       }
+      val cleared = table.synchronized {
+        awaitReaders(table)
+        requireOpen()
+        if (loadEmpty) {
+          table.clear(Position.Start.copy(version = version))
+          Some(started())
+        } else {
+          table.startMove(base)
+          None
+        }
+      }
+      val store = cleared.getOrElse(moved(table, version, base)(started()))
+      hold(store)
+      store
     }
+  }
 
   def read(version: Long, ckptId: Option[String]): LaminaStateStore = opened(version) {
     val streaming = provider.isStreaming
@@ -98,7 +119,9 @@ final class StoreOpener(
       val base = resolve(version, sent, streaming)
       val table = readable(tableFor(base, streaming), base)
       // A commit may have come between: then the reader gets a table of its own.
-      watch(enterReader(table, version, base, sent).orElse(enterReader(privateTable(), version, base, sent)).get)
+      val store = enterReader(table, version, base, sent).orElse(enterReader(privateTable(), version, base, sent)).get
+      watch(store)
+      store
     }
   }
 
@@ -139,6 +162,7 @@ final class StoreOpener(
    * closed does this too, for the opens that it has left.
    */
   def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
+    ahead.await()
     val streaming = provider.isStreaming
     inTurn {
       settleTable()
@@ -188,6 +212,7 @@ final class StoreOpener(
       else start(table, open, end, sent, Draft(base, None, loadEmpty = false, forceSnapshot = false, _))
     }
     watch(store)
+    store
   }
 
   def changes(start: Long, end: Long, family: Option[String], endAttempt: Option[String])
@@ -197,15 +222,15 @@ final class StoreOpener(
   // ---- steps of an open
 
   /** Spark's wrapping of whatever goes wrong while a store is opened. */
-  private def opened(version: Long)(open: => LaminaStateStore): LaminaStateStore =
+  private def opened[A](version: Long)(open: => A): A =
     try {
       if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
       if (pool.isNearlyFull) registry.askLater()
       var opened = false
       try {
-        val store = open
+        val result = open
         opened = true
-        store
+        result
       } finally rest(opened)
     } catch {
       case error: OutOfMemoryError =>
@@ -425,7 +450,7 @@ final class StoreOpener(
   }
 
   /** Gives the rows up when the task ends; fails where it has failed already. */
-  private def watch(store: LaminaStateStore): LaminaStateStore = {
+  private def watch(store: LaminaStateStore): Unit = {
     val task = store.open.task
     if (task != null) {
       task.addTaskCompletionListener[Unit] { _ =>
@@ -434,7 +459,6 @@ final class StoreOpener(
       }
       task.getTaskFailure.foreach(failure => throw failure)
     }
-    store
   }
 
   /** Waits until nobody else writes and the last commit is settled, where the table is still this provider's. */
@@ -465,15 +489,8 @@ final class StoreOpener(
     if (table != null && owns(table)) scheduling.reclaim(table)
   }
 
-  /** Whether its files are on another machine; false also where that cannot be found out: the open says why. */
-  def isRemote: Boolean =
-    try engine.handle(readOnly = false).remote
-    catch {
-      case NonFatal(_) => false
-      case _: InterruptedException =>
-        Thread.currentThread.interrupt()
-        false
-    }
+  /** Whether its files are on another machine; what is wrong with opening `version` is wrong with asking. */
+  def isRemote(version: Long): Boolean = opened(version)(engine.handle(readOnly = false).remote)
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =

@@ -8,7 +8,7 @@ import scala.util.Try
 import org.scalatest.concurrent.Eventually.{eventually, timeout}
 import org.scalatest.time.SpanSugar._
 
-import org.apache.spark.TaskContext
+import org.apache.spark.{TaskContext, TaskContextImpl}
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
 
 /** Stores that a task has while they are still restored. */
@@ -94,18 +94,23 @@ class OpeningStoreSuite extends ProviderFixture {
     provider.close()
   }
 
-  private def endsWhileOpening(how: (TaskContext, StateStore) => Unit): Unit = {
+  /** Does something to its end, however often it is interrupted. */
+  private def whole(body: => Unit): Unit =
+    try body
+    catch { case _: InterruptedException => whole(body) }
+
+  /** Opens a store, does `end` while it is restored, and asks that the next task has it while the first one goes on. */
+  private def givenUp(isInterruptible: Boolean)(end: (TaskContextImpl, StateStore) => Unit): Unit = {
     val (provider, base) = restarted(newId())
     val gate = new Gate
-    provider.held.onLoad = gate
-    val task = TaskContext.empty()
+    provider.held.onLoad = if (isInterruptible) gate else () => whole(gate())
+    val (task, next) = (TestTasks.context(1), TestTasks.context(2))
     val store = asTask(task)(provider.getStore(1, base))
     assert(gate.isReached())
     assert(!store.hasCommitted)
-    how(task, store)
+    end(task, store)
     gate.letGo()
     provider.held.onLoad = () => ()
-    val next = TaskContext.empty()
     asTask(next) {
       val opened = provider.getStore(1, base)
       assert(contents(opened) == Map(1L -> 1, 2L -> 2))
@@ -113,18 +118,45 @@ class OpeningStoreSuite extends ProviderFixture {
       opened.commit()
       next.markTaskCompleted(None)
     }
+    if (!task.isCompleted()) task.markTaskCompleted(None)
     provider.close()
   }
 
-  test("what a task that ends has not waited for is given up, and the next one opens it") {
-    endsWhileOpening((task, _) => task.markTaskCompleted(None))
+  for (isInterruptible <- Seq(true, false)) {
+    val how = if (isInterruptible) "stops" else "cannot be stopped"
+    test(s"what a task that ends has not waited for is given up, where its open $how") {
+      givenUp(isInterruptible)((task, _) => task.markTaskCompleted(None))
+    }
+    test(s"what is aborted while it is opened is given up although its task goes on, where its open $how") {
+      givenUp(isInterruptible)((_, store) => store.abort())
+    }
   }
 
-  test("what is aborted while it is opened is given up, and the next one opens it") {
-    endsWhileOpening { (task, store) =>
-      store.abort()
+  test("two tasks that open the same stores side by side get them in the order of the first") {
+    val stores = Seq.fill(2)(restarted(newId()))
+    val gate = new Gate
+    stores.head._1.held.onBegin = gate
+    def openAll(): Seq[StateStore] = stores.map { case (provider, base) => provider.getStore(1, base) }
+    val (task, rival) = (TestTasks.context(1), TestTasks.context(2))
+    val first = asTask(task)(stores.head match { case (provider, base) => provider.getStore(1, base) })
+    assert(gate.isReached())
+    var outcome: Try[Seq[Map[Long, Int]]] = null
+    val beside = new Thread(() => outcome = Try(asTask(rival)(openAll().map(contents))))
+    beside.start()
+    eventually(timeout(60.seconds))(assert(beside.getStackTrace.exists(_.getMethodName == "awaitEnd")))
+    asTask(task) {
+      val second = stores(1) match { case (provider, base) => provider.getStore(1, base) }
+      gate.letGo()
+      Seq(first, second).foreach { store =>
+        put(store, 3L -> 3)
+        store.commit()
+      }
       task.markTaskCompleted(None)
     }
+    beside.join(60000L)
+    assert(!beside.isAlive && outcome.get == Seq.fill(2)(Map(1L -> 1, 2L -> 2)))
+    rival.markTaskCompleted(None)
+    stores.foreach(_._1.close())
   }
 
   test("who waits for a store is interrupted with its task") {

@@ -2,7 +2,7 @@ package org.apache.spark.sql.lamina
 
 import java.nio.file.{Files, Path, Paths}
 import java.nio.file.attribute.PosixFilePermissions
-import java.util.UUID
+import java.util.{Properties, UUID}
 
 import scala.jdk.CollectionConverters._
 import scala.util.Using
@@ -11,7 +11,8 @@ import org.apache.hadoop.conf.Configuration
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.TaskContext
+import org.apache.spark.{TaskContext, TaskContextImpl}
+import org.apache.spark.executor.TaskMetrics
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.execution.streaming.state._
@@ -42,13 +43,20 @@ private[lamina] object RepositoryEngine {
   }
 }
 
+private[lamina] object TestTasks {
+
+  /** The context of a task of this number, beside which others may run. */
+  def context(id: Long): TaskContextImpl =
+    new TaskContextImpl(0, 0, 0, id, 0, 1, null, new Properties, null, new TaskMetrics, 1, Map.empty)
+}
+
 /** A provider that takes itself for one that Spark has loaded. */
 private[lamina] class StreamingProvider extends LaminaStateStoreProvider {
   override private[lamina] def isStreaming: Boolean = true
 
   /** Whether stores are handed out before they are restored; most suites look at what an open has done. */
   @volatile var ahead = false
-  override private[lamina] def opensAhead: Boolean = ahead
+  override private[lamina] def opensAhead(version: Long): Boolean = ahead
 }
 
 /** Holds calls of one provider to its engine: those that are held wait until they are let go. */

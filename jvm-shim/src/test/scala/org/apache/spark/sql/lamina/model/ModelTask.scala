@@ -1,6 +1,5 @@
 package org.apache.spark.sql.lamina.model
 
-import java.util.Properties
 import java.util.concurrent.atomic.{AtomicLong, AtomicReference}
 
 import scala.collection.mutable
@@ -25,21 +24,7 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
   /** Unique in this JVM; the number is within the run. */
   private val id = ModelTask.ids.incrementAndGet()
   private val number = model.newTask()
-  private val context: TaskContextImpl =
-    new TaskContextImpl(
-      0,
-      0,
-      0,
-      id,
-      0,
-      1,
-      null,
-      new Properties,
-      null,
-      new org.apache.spark.executor.TaskMetrics,
-      1,
-      Map.empty
-    )
+  private val context: TaskContextImpl = TestTasks.context(id)
   private var committed = Option.empty[(Long, Option[String])]
   private var provider: ModelProvider = _
   private var isRunning = true
@@ -117,7 +102,10 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
   }
 
   private def store(version: Long, base: Option[String]): LaminaStateStore =
-    provider.getStore(version, base, threads.oneIn(6), loadEmpty = false).asInstanceOf[LaminaStateStore]
+    provider.getStore(version, base, threads.oneIn(6), loadEmpty = false) match {
+      case ahead: OpeningStore => ahead.opened
+      case store => store.asInstanceOf[LaminaStateStore]
+    }
 
   private def open(version: Long, base: Option[String])(store: => LaminaStateStore): Opened = {
     step(s"opens version $version ${base.getOrElse("")}")

@@ -44,6 +44,9 @@ private[lamina] final class ModelProvider(model: StoreModel) extends StreamingPr
   var engine: ModelEngine = _
 
   override private[lamina] def isStopped: Boolean = stopped
+
+  /** Not where one thread runs at a time: such an open has a thread that is nobody's to choose. */
+  override private[lamina] def opensAhead(version: Long): Boolean = !model.threads.isStepped && model.threads.oneIn(2)
   override private[lamina] def registry: TableRegistry = model.registry
   override private[lamina] def scheduling: Scheduling = model.threads
   override private[lamina] def newPool(settings: StoreSettings, conf: SparkConf): PagePool = model.pool
