@@ -490,7 +490,10 @@ final class StoreOpener(
   }
 
   /** Whether its files are on another machine; what is wrong with opening `version` is wrong with asking. */
-  def isRemote(version: Long): Boolean = opened(version)(engine.handle(readOnly = false).remote)
+  def isRemote(version: Long): Boolean = opened(version) {
+    requireOpen()
+    engine.handle(readOnly = false).remote
+  }
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =
