@@ -83,6 +83,8 @@ lazy val suites42 = Project("suites42", file("build/sbt/suites-4.2")).settings(
   // Thousands of short queries: a third of the processor time went to the second compiler, which none of them needs. The
   // nightly profile has it, since re-ordering shows under it.
   Test / javaOptions ++= (if (sys.env.contains("LAMINA_ALL_COMPILERS")) Nil else Seq("-XX:TieredStopAtLevel=1")),
+  // One compiler alone gets 48 MiB for its code, which is full after a few minutes; nothing is compiled any more then.
+  Test / javaOptions += "-XX:ReservedCodeCacheSize=240m",
   // Two JVMs side by side, each with every second suite: one alone leaves much of the second core idle.
   Test / parallelExecution := true,
   Test / testGrouping := {

@@ -22,7 +22,9 @@ def java_options(*options: str) -> dict[str, str]:
     return {f"spark.{role}.extraJavaOptions": " ".join([CRASH_REPORTS, *options]) for role in ("driver", "executor")}
 
 
-ONE_COMPILER = java_options(*([] if os.environ.get(ALL_COMPILERS) else ["-XX:TieredStopAtLevel=1"]))
+ONE_COMPILER = java_options(
+    *([] if os.environ.get(ALL_COMPILERS) else ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"])
+)
 """For queries of seconds: the second compiler would take much of the processor time, and none of them needs it."""
 
 

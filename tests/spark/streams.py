@@ -84,9 +84,12 @@ class Streams:
         folder.mkdir(parents=True, exist_ok=True)
         self._files += 1
         path = folder / f"{self._files:05d}.json"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        # the source takes files by time of modification
-        os.utime(path, (1_700_000_000 + self._files, 1_700_000_000 + self._files))
+        partial = folder / f"_{path.name}"
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        # the source takes files by time of modification, and none that is a week older than one that it has seen: a
+        # query that runs must not see this one with the present time
+        os.utime(partial, (1_700_000_000 + self._files, 1_700_000_000 + self._files))
+        partial.rename(path)
 
     def sources(self) -> dict[str, DataFrame]:
         return {
