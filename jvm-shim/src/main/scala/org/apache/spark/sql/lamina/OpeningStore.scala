@@ -36,9 +36,11 @@ final class OpeningStore(
   private var aborted = false
   private var over = false
 
-  // in the task's thread: among its listeners this one has the place that a direct open has
-  task.addTaskCompletionListener[Unit](_ => end())
-  OpeningStore.threads.execute(opening)
+  /** To be called once, in the task's thread: among its listeners this one has the place that a direct open has. */
+  def begin(): Unit = {
+    task.addTaskCompletionListener[Unit](_ => end())
+    OpeningStore.threads.execute(opening)
+  }
 
   /** The store is open, and its turn goes on. */
   private def hold(store: LaminaStateStore): Unit = synchronized {
@@ -176,23 +178,34 @@ private object OpeningStore {
 }
 
 /**
- * The store that a provider handed out last before it was open. Opens of a provider keep the order in which tasks asked for
- * them: two tasks that each had one store of the other would wait for each other.
+ * Keeps the opens of one provider in the order in which their tasks asked for them: two tasks that each had one store of the
+ * other would wait for each other. So a store is handed out before it is open only where no other open is under way.
  */
-private[lamina] final class LastAhead {
+private[lamina] final class OpenOrder {
   private var last: OpeningStore = _
+  private var direct = 0
 
-  /** Hands a store out before it is open, unless another one is being opened or `isThere`. */
-  def start(isThere: => Boolean)(store: => OpeningStore): Option[OpeningStore] = synchronized {
-    if (isThere || (last != null && !last.isEnded)) None
-    else {
+  /** A store that may be handed out before it is open; where there is none, `directly` is to be called as `counted`. */
+  def ahead(isThere: => Boolean)(store: => OpeningStore): Option[OpeningStore] = synchronized {
+    if (direct > 0 || isThere || (last != null && !last.isEnded)) {
+      direct += 1
+      None
+    } else {
       last = store
       Some(last)
     }
   }
 
-  /** Waits until the last one is open, or will not be. */
-  def await(): Unit = {
+  /** An open whose task waits for it, after the one that was handed out. */
+  def directly[A](counted: Boolean)(open: => A): A = {
+    if (!counted) synchronized(direct += 1)
+    try {
+      await()
+      open
+    } finally synchronized(direct -= 1)
+  }
+
+  private def await(): Unit = {
     val awaited = synchronized(last)
     if (awaited != null) {
       awaited.awaitEnd()

@@ -36,7 +36,7 @@ final class StoreOpener(
   private val opening = new ReentrantLock
   private val codecs = newCodecs()
   private val turns = new WriterTurns(provider.stateStoreId, scheduling)
-  private val ahead = new LastAhead
+  private val order = new OpenOrder
 
   /** The table that the last open had, or null: whether it is still this provider's the registry knows. */
   @volatile private var live: LiveTable = _
@@ -48,18 +48,27 @@ final class StoreOpener(
   // ---- opens
 
   def write(version: Long, ckptId: Option[String], forceSnapshot: Boolean, loadEmpty: Boolean): LaminaStateStore =
-    opened(version) {
-      ahead.await()
-      write(version, ckptId, forceSnapshot, loadEmpty, Thread.currentThread(), watch)
-    }
+    order.directly(counted = false)(writeNow(version, ckptId, forceSnapshot, loadEmpty))
+
+  private def writeNow(
+      version: Long,
+      ckptId: Option[String],
+      forceSnapshot: Boolean,
+      loadEmpty: Boolean
+  ): LaminaStateStore =
+    opened(version)(write(version, ckptId, forceSnapshot, loadEmpty, Thread.currentThread(), watch))
 
   /** As `write`; a store that has to be restored is handed out before it is open. */
   def writeAhead(version: Long, ckptId: Option[String], forceSnapshot: Boolean, task: TaskContext): StateStore = {
     val opener = Thread.currentThread()
     def open(hold: LaminaStateStore => Unit): LaminaStateStore =
       opened(version)(write(version, ckptId, forceSnapshot, loadEmpty = false, opener, hold))
-    ahead.start(this.version.isDefined)(new OpeningStore(id, version, task, open))
-      .getOrElse(write(version, ckptId, forceSnapshot, loadEmpty = false))
+    order.ahead(live != null && owns(live))(new OpeningStore(id, version, task, open)) match {
+      case Some(store) =>
+        store.begin()
+        store
+      case None => order.directly(counted = true)(writeNow(version, ckptId, forceSnapshot, loadEmpty = false))
+    }
   }
 
   /**
@@ -161,8 +170,10 @@ final class StoreOpener(
    * Turns a reader into the writer. What it read stays valid; from now on it sees its own changes. A provider that was
    * closed does this too, for the opens that it has left.
    */
-  def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
-    ahead.await()
+  def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore =
+    order.directly(counted = false)(upgradeNow(store, forceSnapshot))
+
+  private def upgradeNow(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
     val streaming = provider.isStreaming
     inTurn {
       settleTable()

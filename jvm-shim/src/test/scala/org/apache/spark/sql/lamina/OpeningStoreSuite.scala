@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina
 
 import java.nio.file.Files
 import java.util.concurrent.{CyclicBarrier, TimeUnit}
+import java.util.concurrent.atomic.AtomicInteger
 
 import scala.util.Try
 
@@ -156,6 +157,51 @@ class OpeningStoreSuite extends ProviderFixture {
     beside.join(60000L)
     assert(!beside.isAlive && outcome.get == Seq.fill(2)(Map(1L -> 1, 2L -> 2)))
     rival.markTaskCompleted(None)
+    stores.foreach(_._1.close())
+  }
+
+  test("nobody passes a task that waits, also where the open before it has failed") {
+    val stores = Seq.fill(2)(restarted(newId()))
+    val Seq((first, firstBase), (second, secondBase)) = stores: @unchecked
+    val (fails, waits) = (new Gate, new Gate)
+    val begun = new AtomicInteger
+    first.held.onBegin = () =>
+      begun.incrementAndGet() match {
+        case 1 =>
+          fails()
+          throw new IllegalStateException("the first open fails")
+        case 2 => waits()
+        case _ => ()
+      }
+    def openAll(id: Long): (Thread, () => Try[Seq[Map[Long, Int]]]) = {
+      var outcome: Try[Seq[Map[Long, Int]]] = null
+      val task = TestTasks.context(id)
+      val thread = new Thread(() => {
+        outcome = Try(asTask(task) {
+          val opened = Seq(first.getStore(1, firstBase), second.getStore(1, secondBase))
+          opened.map(contents)
+        })
+        task.markTaskCompleted(None)
+      })
+      thread.start()
+      (thread, () => { thread.join(60000L); outcome })
+    }
+    def isIn(thread: Thread, method: String): Unit =
+      eventually(timeout(60.seconds))(assert(thread.getStackTrace.exists(_.getMethodName == method)))
+    val task = TestTasks.context(1)
+    asTask(task)(first.getStore(1, firstBase))
+    assert(fails.isReached())
+    val (waiting, waited) = openAll(2)
+    isIn(waiting, "awaitEnd")
+    fails.letGo()
+    assert(waits.isReached())
+    val (later, ended) = openAll(3)
+    isIn(later, "lockInterruptibly")
+    assert(second.held.begins == 0, "it has passed the one that waits")
+    waits.letGo()
+    val all = Seq.fill(2)(Map(1L -> 1, 2L -> 2))
+    assert(waited().get == all && ended().get == all)
+    task.markTaskCompleted(None)
     stores.foreach(_._1.close())
   }
 
