@@ -131,7 +131,7 @@ class LaminaStateStoreProvider
   ): StateStore = {
     val task = TaskContext.get()
     // the task of a join asks for its other stores while the first one is restored
-    if (task != null && version > 0 && !loadEmpty && opensAhead(version))
+    if (task != null && version > 0 && !loadEmpty && !opens.hasTable && opensAhead(version))
       opens.writeAhead(version, stateStoreCkptId, forceSnapshotOnCommit, task)
     else opens.write(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty)
   }

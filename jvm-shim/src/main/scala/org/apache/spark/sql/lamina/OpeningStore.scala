@@ -185,25 +185,34 @@ private[lamina] final class OpenOrder {
   private var last: OpeningStore = _
   private var direct = 0
 
-  /** A store that may be handed out before it is open; where there is none, `directly` is to be called as `counted`. */
-  def ahead(isThere: => Boolean)(store: => OpeningStore): Option[OpeningStore] = synchronized {
-    if (direct > 0 || isThere || (last != null && !last.isEnded)) {
-      direct += 1
-      None
-    } else {
-      last = store
-      Some(last)
+  /** Hands a store out before it is open, or opens it directly where it `isThere` or another open is under way. */
+  def aheadOr(isThere: => Boolean)(store: => OpeningStore)(open: => StateStore): StateStore = {
+    val ahead = synchronized {
+      if (direct > 0 || isThere || (last != null && !last.isEnded)) {
+        direct += 1
+        None
+      } else {
+        last = store
+        Some(last)
+      }
+    }
+    ahead.fold(counted(open)) { store =>
+      store.begin()
+      store
     }
   }
 
   /** An open whose task waits for it, after the one that was handed out. */
-  def directly[A](counted: Boolean)(open: => A): A = {
-    if (!counted) synchronized(direct += 1)
+  def directly[A](open: => A): A = {
+    synchronized(direct += 1)
+    counted(open)
+  }
+
+  private def counted[A](open: => A): A =
     try {
       await()
       open
     } finally synchronized(direct -= 1)
-  }
 
   private def await(): Unit = {
     val awaited = synchronized(last)

@@ -48,26 +48,19 @@ final class StoreOpener(
   // ---- opens
 
   def write(version: Long, ckptId: Option[String], forceSnapshot: Boolean, loadEmpty: Boolean): LaminaStateStore =
-    order.directly(counted = false)(writeNow(version, ckptId, forceSnapshot, loadEmpty))
-
-  private def writeNow(
-      version: Long,
-      ckptId: Option[String],
-      forceSnapshot: Boolean,
-      loadEmpty: Boolean
-  ): LaminaStateStore =
-    opened(version)(write(version, ckptId, forceSnapshot, loadEmpty, Thread.currentThread(), watch))
+    opened(version) {
+      order.directly(write(version, ckptId, forceSnapshot, loadEmpty, Thread.currentThread(), watch))
+    }
 
   /** As `write`; a store that has to be restored is handed out before it is open. */
   def writeAhead(version: Long, ckptId: Option[String], forceSnapshot: Boolean, task: TaskContext): StateStore = {
     val opener = Thread.currentThread()
-    def open(hold: LaminaStateStore => Unit): LaminaStateStore =
+    def ahead(hold: LaminaStateStore => Unit): LaminaStateStore =
       opened(version)(write(version, ckptId, forceSnapshot, loadEmpty = false, opener, hold))
-    order.ahead(live != null && owns(live))(new OpeningStore(id, version, task, open)) match {
-      case Some(store) =>
-        store.begin()
-        store
-      case None => order.directly(counted = true)(writeNow(version, ckptId, forceSnapshot, loadEmpty = false))
+    opened(version) {
+      order.aheadOr(hasTable)(new OpeningStore(id, version, task, ahead)) {
+        write(version, ckptId, forceSnapshot, loadEmpty = false, opener, watch)
+      }
     }
   }
 
@@ -170,31 +163,30 @@ final class StoreOpener(
    * Turns a reader into the writer. What it read stays valid; from now on it sees its own changes. A provider that was
    * closed does this too, for the opens that it has left.
    */
-  def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore =
-    order.directly(counted = false)(upgradeNow(store, forceSnapshot))
-
-  private def upgradeNow(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
-    val streaming = provider.isStreaming
-    inTurn {
-      settleTable()
-      val base = resolve(store.version, store.sent, streaming)
-      val begun =
-        if (streaming && !(holds(base) && engine.beginsWithCommit(base, loadEmpty = false, forceSnapshot)))
-          Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true))
-        else None
-      val table = tableFor(base, streaming)
-      table.synchronized {
-        awaitReaders(table)
-        if (!store.open.allows(OpenAction.Upgrade)) store.open.transition(OpenAction.Upgrade)
-        table.startMove(base)
+  def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
+    order.directly {
+      val streaming = provider.isStreaming
+      inTurn {
+        settleTable()
+        val base = resolve(store.version, store.sent, streaming)
+        val begun =
+          if (streaming && !(holds(base) && engine.beginsWithCommit(base, loadEmpty = false, forceSnapshot)))
+            Some(engine.begin(store.version, base, loadEmpty = false, forceSnapshot, have = true))
+          else None
+        val table = tableFor(base, streaming)
+        table.synchronized {
+          awaitReaders(table)
+          if (!store.open.allows(OpenAction.Upgrade)) store.open.transition(OpenAction.Upgrade)
+          table.startMove(base)
+        }
+        moved(table, store.version, base) {
+          use(table)
+          store.open.transition(OpenAction.Upgrade)
+          if (store.live ne table) store.rebase(table, codecs)
+          begin(store, Draft(base, begun, loadEmpty = false, forceSnapshot, _))
+        }
+        store
       }
-      moved(table, store.version, base) {
-        use(table)
-        store.open.transition(OpenAction.Upgrade)
-        if (store.live ne table) store.rebase(table, codecs)
-        begin(store, Draft(base, begun, loadEmpty = false, forceSnapshot, _))
-      }
-      store
     }
   }
 
@@ -295,6 +287,12 @@ final class StoreOpener(
   }
 
   private def owns(table: LiveTable): Boolean = registry.isOwned(table, this)
+
+  /** Whether there is a table of this provider, at whatever version. */
+  def hasTable: Boolean = {
+    val table = live
+    table != null && owns(table)
+  }
 
   /**
    * From now on an open uses the table, which does not give way while it moves. Another provider may have taken it since
