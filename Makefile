@@ -151,8 +151,8 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	LAMINA_ALL_COMPILERS=1 $(MAKE) test-kill KILL_MINUTES=100
 	$(MAKE) test-arm64
-	LAMINA_ALL_COMPILERS=1 $(MAKE) test-pyspark test-long test-pyspark-4.2
-	LAMINA_ALL_COMPILERS=1 LAMINA_SUITES_REPEATS=1 $(MAKE) test-suites test-scala
+	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-pyspark test-long test-pyspark-4.2
+	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-suites test-scala
 	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
 
 test-arm64: $(VENV)/.dev $(SBT_JAR)  ## The table's tests on arm64, by emulation; needs qemu-user and Debian's packages

@@ -27,7 +27,7 @@ lazy val spark42 = shim("4.2").settings(
   libraryDependencies += "org.apache.spark" %% "spark-sql" % "4.2.0" % Provided,
   Test / testOptions ++= {
     val again = Seq(".OperatorsSuite") ++ (if (isSpark43) Seq(".lamina.table.", ".lamina.model.", ".lamina.wire.") else Nil)
-    if (sys.env.contains("LAMINA_SUITES_REPEATS")) Nil
+    if (sys.env.contains("LAMINA_REPEATS")) Nil
     else Seq(Tests.Filter(suite => !again.exists(suite.contains)))
   }
 )

@@ -163,10 +163,10 @@ object Exclusions {
 /**
  * Tests that differ from another one only in what they set for a provider of Spark's: on lamina, which stands in for both
  * providers and reads no setting of RocksDB's, the second is the first once more. And suites that run in one mode what
- * another suite runs in another. They run where the environment has LAMINA_SUITES_REPEATS, as in `make test-nightly`.
+ * another suite runs in another. They run where the environment has LAMINA_REPEATS, as in `make test-nightly`.
  */
 object Repeats {
-  private val Run = sys.env.contains("LAMINA_SUITES_REPEATS")
+  private val Run = sys.env.contains("LAMINA_REPEATS")
 
   private val suites: Seq[Class[_]] = Seq(
     // LaminaTransformWithStateAvroV2Suite, in format v1
@@ -185,6 +185,20 @@ object Repeats {
     classOf[LaminaStateStoreRollingSuite]
   )
 
+  /**
+   * Suites that run each test in both encodings of rows, or both of an operator's own formats of state: where another suite
+   * has both, too. LaminaTransformWithStateAvroV2Suite and LaminaTransformWithListStateV2Suite have each kind of family in
+   * Avro, LaminaFlatMapGroupsWithStateV2Suite both of the operator's formats.
+   */
+  private val inBoth: Map[Class[_], (String, String)] = Seq(
+    classOf[LaminaTransformWithListStateTTLV2Suite],
+    classOf[LaminaTransformWithMapStateTTLV2Suite],
+    classOf[LaminaTransformWithValueStateTTLSuite],
+    classOf[LaminaTransformWithStateInitialStateV2Suite],
+    classOf[LaminaTransformWithStateChainingV2Suite]
+  ).map(_ -> ("(encoding = avro)" -> "(encoding = unsaferow)")).toMap[Class[_], (String, String)] +
+    (classOf[LaminaFlatMapGroupsWithStateSuite] -> ("state format version 1" -> "state format version 2"))
+
   /** What a repeated test has in its name, and the other one of its suite in its place. */
   private val twins = Seq(
     "(with changelog checkpointing)" -> "(without changelog checkpointing)",
@@ -194,7 +208,7 @@ object Repeats {
 
   /** Whether a test, one of `all` of its suite, repeats another one. */
   def has(suite: Class[_], name: String, all: Set[String]): Boolean =
-    !Run && (suites.contains(suite) || twins.exists { case (repeated, twin) =>
+    !Run && (suites.contains(suite) || (twins ++ inBoth.get(suite)).exists { case (repeated, twin) =>
       name.contains(repeated) && all.contains(name.replace(repeated, twin))
     })
 }
