@@ -122,18 +122,10 @@ def growth(cells: dict[str, Any]) -> float | None:
     return float(large / small)
 
 
-def by_size(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The cells by name, those of few keys first: as JSON they are in the order of their names."""
-    units = {"k": 1_000, "M": 1_000_000}
-    return sorted(
-        result["cells"].items(), key=lambda cell: [int(size[:-1]) * units[size[-1]] for size in cell[0].split("/")]
-    )
-
-
 def bars(result: dict[str, Any]) -> list[Bar]:
     """Each bar with what was measured, of both times where it is about one."""
     found = []
-    for name, cell in by_size(result):
+    for name, cell in result["cells"].items():
         for variant, bar in BARS.get(name, {}).items():
             for time, title in TIMES.items():
                 if variant not in cell[f"{time}_to"]:

@@ -19,7 +19,7 @@ def aggregation_section(result: dict[str, Any]) -> str:
     )
     parts.append("![trigger](benchmarks/aggregation.png)\n")
     parts.append(table(BARS, aggregation_bars(result)))
-    for name, cell in aggregation.by_size(result):
+    for name, cell in result["cells"].items():
         parts += [f"### {name} keys/rows a batch\n", table(*aggregation.table_of(cell)), aggregation.ran(cell) + "\n"]
     set_up = [f"- {TITLES[name]}: {batches.set_up(name)}" for name in batches.BUILT_IN]
     return "\n".join([*parts, durabilities(result), "Settings, beside Spark's defaults:\n", *set_up, ""])
@@ -40,7 +40,7 @@ def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) 
 
     rows = [
         [f"a batch, {name.replace('/', ' keys, ')} rows", *(cell(found, variant) for variant in batches.ORDER)]
-        for name, found in aggregation.by_size(aggregated)
+        for name, found in aggregated["cells"].items()
     ]
     if restored is not None:
         for state, found in restored["states"].items():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lamina
-from benchmarks import aggregation, batches_report, compaction, memory, micro, restore, store_report
+from benchmarks import aggregation, batches_report, compaction, machine, memory, micro, restore, rounds, store_report
 from benchmarks.compaction_child import beside
 from benchmarks.processes import ROLES
 from benchmarks.restore_child import files_read
@@ -280,3 +280,12 @@ def test_files_beside_are_those_that_neither_the_newest_version_nor_a_commit_of_
     # of versions 9 and 10, which are retained, the first needs what 4 wrote and the shorter segment
     assert beside(verdicts, newest, oldest_retained=9) == 2
     assert beside(verdicts, newest, oldest_retained=4) == 1
+
+
+def test_what_is_read_back_of_a_result_is_in_the_order_in_which_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "RESULTS", tmp_path)
+    monkeypatch.setattr(machine, "code", lambda: "x")
+    rounds.write_result("some", {"cells": {"4M/10k": 1, "10k/10k": 2, "100k/10k": 3}})
+    assert list(rounds.read_result("some")["cells"]) == ["4M/10k", "10k/10k", "100k/10k"]
