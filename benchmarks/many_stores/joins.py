@@ -124,6 +124,14 @@ def measure_opens(parameters: Parameters, rounds: int) -> Figures:
                 ]
             )
         found[place]["load_ms"] = spread([statistics.median(one[place]["load_ms"]) for one in answers])
+        found[place]["opening_processor_ms"] = {
+            role: statistics.median(
+                first[role] - later[role]
+                for one in answers
+                for first, later in zip(one[place]["first_processor_ms"], one[place]["later_processor_ms"], strict=True)
+            )
+            for role in ROLES
+        }
     return found
 
 
@@ -165,6 +173,10 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         maintenance = f"{parameters['pause_s']} s before each restart in which files are merged, and "
         maintenance += f"{parameters['unmeasured']} restarts before those that are measured"
     processor = ", ".join(f"{role} {took:.0f} ms" for role, took in figures["processor_ms"].items())
+    for place in ("near", "far"):
+        if opening := figures[place].get("opening_processor_ms"):
+            processor += f"; of a restart beside that, where the storage is {place}: "
+            processor += ", ".join(f"{role} {took:.0f} ms" for role, took in opening.items())
     return (
         f"Inner join, {parameters['partitions']} partitions with four stores each, local[{parameters['cores']}], "
         f"{parameters['latency_s'] * 1000:.0f} ms before each request of the engine where the storage is far away; "

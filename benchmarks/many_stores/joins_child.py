@@ -6,6 +6,7 @@ import json
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         join.process(batches)
     jvm = session.jvm_pid(spark)
     before = processor_s(jvm)
-    action = {"batches": one_batch, "opens": opens}[request["action"]]
+    action = (
+        partial(one_batch, join, distance) if request["action"] == "batches" else partial(opens, join, distance, jvm)
+    )
     found: dict[str, dict[str, list[Any]]] = {"near": {}, "far": {}}
     for number in range(request["pairs"]):
         for place in ("near", "far") if number % 2 == 0 else ("far", "near"):
             distance.set(ENGINE, request["latency_s"] if place == "far" else 0)
-            for part, value in action(join, distance, request).items():
+            for part, value in action(request).items():
                 found[place].setdefault(part, []).append(value)
     after = processor_s(jvm)
     result = {
@@ -118,20 +121,26 @@ def one_batch(join: Join, distance: Distance, _: dict[str, Any]) -> dict[str, An
     return {**times([progress]), "requests": distance.requests()}
 
 
-def opens(join: Join, distance: Distance, request: dict[str, Any]) -> dict[str, Any]:
+def opens(join: Join, distance: Distance, jvm: int, request: dict[str, Any]) -> dict[str, Any]:
     """The first batch after a restart, and what the batches after it take."""
     # batches without a pause write faster than eight workers merge, and a restart has none of them waiting
     time.sleep(request["pause_s"])
     join.restart()
     distance.requests()
+    used = [processor_s(jvm)]
     (first,) = join.process(1)
     requests = distance.requests()
-    later = times(join.process(request["batches"] - 1))
+    used.append(processor_s(jvm))
+    rest = request["batches"] - 1
+    later = times(join.process(rest))
+    used.append(processor_s(jvm))
     custom = first["stateOperators"][0]["customMetrics"]
     return {
         **times([first]),
         "requests": requests,
         "load_ms": custom["laminaLoadMs"],
+        "first_processor_ms": {role: (used[1][role] - used[0][role]) * 1000 for role in used[0]},
+        "later_processor_ms": {role: (used[2][role] - used[1][role]) * 1000 / rest for role in used[0]},
         **{f"later_{name}": took for name, took in later.items()},
     }
 
