@@ -42,7 +42,9 @@ def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) 
         [f"a batch, {name.replace('/', ' keys, ')} rows", *(cell(found, variant) for variant in batches.ORDER)]
         for name, found in aggregated["cells"].items()
     ]
+    of_restores = ""
     if restored is not None:
+        of_restores = f"Restores: {restored['date']}, commit {restored['commit']}. "
         for state, found in restored["states"].items():
             took = found["restore_s"]
             shown = (f"{took[variant]['median']:.1f} s" if variant in took else "" for variant in batches.ORDER)
@@ -50,6 +52,6 @@ def readme_figures(aggregated: dict[str, Any], restored: dict[str, Any] | None) 
     return (
         table(["medians", *(TITLES[variant] for variant in batches.ORDER)], rows)
         + f"\nOf a batch the trigger, and `addBatch` in it. {header(aggregated)[:-1]} "
-        f"Commit {aggregated['commit']}. Spread, ratios, bytes and targets: [benchmarks](docs/benchmarks.md); "
-        "`make bench-quick` measures your machine in three minutes.\n"
+        f"Commit {aggregated['commit']}. {of_restores}Spread, ratios, bytes and targets: "
+        "[benchmarks](docs/benchmarks.md); `make bench-quick` measures your machine in three minutes.\n"
     )

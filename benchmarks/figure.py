@@ -41,7 +41,12 @@ def grouped_bars(
             axes.errorbar(x, bar["median"], yerr=whisker, color="#222222", linewidth=0.8, capsize=2)
             axes.annotate(_short(bar["median"]), (x, bar["high"]), ha="center", va="bottom", fontsize=7)
     if logarithmic:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: _short(value))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(bottom=min(bar["low"] for group in groups.values() for bar in group.values()) / 2)
     axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
     axes.set_ylabel(unit)
