@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from benchmarks import session
-from benchmarks.processes import processor_s
+from benchmarks.processes import ms_a_batch, processor_s
 from benchmarks.rounds import print_result
 from benchmarks.stream import KEY_PAD, SOURCE, GatedQuery
 from benchmarks.variants import STATELESS
@@ -139,8 +139,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "digest": query.digest(),
         "add_batch_ms": [p["durationMs"]["addBatch"] for p in timed],
         "trigger_ms": [p["durationMs"]["triggerExecution"] for p in timed],
-        "processor_ms": {role: (used[2][role] - used[0][role]) * 1000 / len(timed) for role in used[0]},
-        "kernel_ms": {role: (used[3][role] - used[1][role]) * 1000 / len(timed) for role in used[0]},
+        "processor_ms": ms_a_batch(used[0], used[2], len(timed)),
+        "kernel_ms": ms_a_batch(used[1], used[3], len(timed)),
         "gc_ms_a_batch": gc / len(timed),
         "bytes_a_batch": (after["commits"] - written["commits"]) / len(timed),
         "segment_bytes_a_batch": (after["segments"] - written["segments"]) / len(timed),

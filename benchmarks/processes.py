@@ -4,7 +4,7 @@ processor time they have taken."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from benchmarks import machine
@@ -47,6 +47,11 @@ def processor_s(jvm_pid: int, *, kernel: bool = False) -> dict[str, float]:
     for process, role in _roles(jvm_pid).items():
         found[role] += taken_s(process, kernel=kernel)
     return found
+
+
+def ms_a_batch(before: Mapping[str, float], after: Mapping[str, float], batches: int = 1) -> dict[str, float]:
+    """Milliseconds that each role took for a batch between two looks of `processor_s`."""
+    return {role: (after[role] - before[role]) * 1000 / batches for role in before}
 
 
 def taken_s(process: int, *, kernel: bool = False) -> float:

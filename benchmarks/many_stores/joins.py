@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +125,7 @@ def measure_opens(parameters: Parameters, rounds: int) -> Figures:
             )
         found[place]["load_ms"] = spread([statistics.median(one[place]["load_ms"]) for one in answers])
         found[place]["opening_processor_ms"] = {
-            role: statistics.median(
-                first[role] - later[role]
-                for one in answers
-                for first, later in zip(one[place]["first_processor_ms"], one[place]["later_processor_ms"], strict=True)
-            )
+            role: statistics.median(took[role] for one in answers for took in one[place]["opening_processor_ms"])
             for role in ROLES
         }
     return found
@@ -166,17 +162,21 @@ def table(*parts: tuple[str, str]) -> Callable[[Figures], tuple[list[str], list[
     return of
 
 
+def by_role(took_ms: Mapping[str, float]) -> str:
+    """Processor time of each process, in words."""
+    return ", ".join(f"{role} {took:.0f} ms" for role, took in took_ms.items())
+
+
 def setup(parameters: Parameters, figures: Figures) -> str:
     """What ran."""
     maintenance = "the maintenance process always has as much before its own"
     if "pause_s" in parameters:
         maintenance = f"{parameters['pause_s']} s before each restart in which files are merged, and "
         maintenance += f"{parameters['unmeasured']} restarts before those that are measured"
-    processor = ", ".join(f"{role} {took:.0f} ms" for role, took in figures["processor_ms"].items())
+    processor = by_role(figures["processor_ms"])
     for place in ("near", "far"):
         if opening := figures[place].get("opening_processor_ms"):
-            processor += f"; of a restart beside that, where the storage is {place}: "
-            processor += ", ".join(f"{role} {took:.0f} ms" for role, took in opening.items())
+            processor += f"; of a restart beside that, where the storage is {place}: {by_role(opening)}"
     return (
         f"Inner join, {parameters['partitions']} partitions with four stores each, local[{parameters['cores']}], "
         f"{parameters['latency_s'] * 1000:.0f} ms before each request of the engine where the storage is far away; "

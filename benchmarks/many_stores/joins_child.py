@@ -6,7 +6,6 @@ import json
 import statistics
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 from benchmarks import session
 from benchmarks.many_stores.latency import ENGINE, MAINTENANCE, Distance
 from benchmarks.operator_queries import OPERATORS, Timeline
-from benchmarks.processes import processor_s
+from benchmarks.processes import ms_a_batch, processor_s
 from benchmarks.rounds import print_result
 from benchmarks.stream import GatedQuery
 from benchmarks.variants import LAMINA
@@ -66,6 +65,10 @@ class Join:
     def stop(self) -> None:
         self._query.stop()
 
+    def processor_s(self) -> dict[str, float]:
+        """Processor time of all processes since their start."""
+        return processor_s(session.jvm_pid(self._spark))
+
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Builds the state, and then does what `action` says."""
@@ -89,21 +92,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     for _ in range(unmeasured):
         join.restart()
         join.process(batches)
-    jvm = session.jvm_pid(spark)
-    before = processor_s(jvm)
-    action = (
-        partial(one_batch, join, distance) if request["action"] == "batches" else partial(opens, join, distance, jvm)
-    )
+    before = join.processor_s()
+    action = {"batches": one_batch, "opens": opens}[request["action"]]
     found: dict[str, dict[str, list[Any]]] = {"near": {}, "far": {}}
     for number in range(request["pairs"]):
         for place in ("near", "far") if number % 2 == 0 else ("far", "near"):
             distance.set(ENGINE, request["latency_s"] if place == "far" else 0)
-            for part, value in action(request).items():
+            for part, value in action(join, distance, request).items():
                 found[place].setdefault(part, []).append(value)
-    after = processor_s(jvm)
+    after = join.processor_s()
     result = {
         **found,
-        "processor_ms": {role: (after[role] - before[role]) * 1000 / measured for role in after},
+        "processor_ms": ms_a_batch(before, after, measured),
         "stores": state["numStateStoreInstances"],
         "state_rows": state["numRowsTotal"],
         "state_bytes": state["memoryUsedBytes"],
@@ -121,26 +121,25 @@ def one_batch(join: Join, distance: Distance, _: dict[str, Any]) -> dict[str, An
     return {**times([progress]), "requests": distance.requests()}
 
 
-def opens(join: Join, distance: Distance, jvm: int, request: dict[str, Any]) -> dict[str, Any]:
+def opens(join: Join, distance: Distance, request: dict[str, Any]) -> dict[str, Any]:
     """The first batch after a restart, and what the batches after it take."""
     # batches without a pause write faster than eight workers merge, and a restart has none of them waiting
     time.sleep(request["pause_s"])
     join.restart()
     distance.requests()
-    used = [processor_s(jvm)]
+    started = join.processor_s()
     (first,) = join.process(1)
     requests = distance.requests()
-    used.append(processor_s(jvm))
+    opened = join.processor_s()
     rest = request["batches"] - 1
     later = times(join.process(rest))
-    used.append(processor_s(jvm))
+    usual = ms_a_batch(opened, join.processor_s(), rest)
     custom = first["stateOperators"][0]["customMetrics"]
     return {
         **times([first]),
         "requests": requests,
         "load_ms": custom["laminaLoadMs"],
-        "first_processor_ms": {role: (used[1][role] - used[0][role]) * 1000 for role in used[0]},
-        "later_processor_ms": {role: (used[2][role] - used[1][role]) * 1000 / rest for role in used[0]},
+        "opening_processor_ms": {role: took - usual[role] for role, took in ms_a_batch(started, opened).items()},
         **{f"later_{name}": took for name, took in later.items()},
     }
 
