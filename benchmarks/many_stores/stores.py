@@ -70,7 +70,7 @@ class Stores:
         for store in self._stores:
             compacted = store.compact()
             if compacted is not None:
-                store.adopt(compacted.segment)
+                store.adopt(compacted.made)
 
     def known(self, number: int) -> dict[str, Any]:
         """What the engine tells a job that collects the store."""

@@ -146,10 +146,20 @@ class Settings:
 
     backend: str = _key(
         "backend",
-        _choice("heap"),
+        _choice("heap", "rocksdb"),
         "heap",
-        "Where the rows of a store live: `heap` keeps all of them in memory outside the Java heap.",
-        "The whole state of an executor's partitions must fit below `heap.maxBytes`.",
+        "What a version stands on. `heap`: segments. `rocksdb`: sorted tables of RocksDB, each written once. It needs "
+        "`rocksdict` on the executors.",
+        "`rocksdb` writes more to the local disk and less anew; today the rows of both are in memory, below "
+        "`heap.maxBytes`.",
+    )
+    rocksdb_materialize_every: int = _key(
+        "rocksdb.materializeEvery",
+        _integer(1, 900, "files"),
+        10,
+        "With `backend` `rocksdb`: a version that stands on so many increments has them put into the tables in the "
+        "background.",
+        "Small: shorter restores, more tables. Large: the opposite.",
     )
     heap_max_bytes: int | None = _key(
         "heap.maxBytes",

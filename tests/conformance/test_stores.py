@@ -128,3 +128,20 @@ class TestHeapRollingInFormat2(InFormat2, OnMemory):
 
 class TestHeapWithShortChainsInFormat2(InFormat2, OnMemory):
     settings: ClassVar[dict[str, Any]] = TestHeapWithShortChains.settings
+
+
+class TestRocksdbOnLocalFiles(OnLocalFiles):
+    settings: ClassVar[dict[str, Any]] = {"backend": "rocksdb", "rocksdb_materialize_every": 2}
+
+
+class TestRocksdbOfEachVersion(OnMemory):
+    settings: ClassVar[dict[str, Any]] = {"backend": "rocksdb", "rocksdb_materialize_every": 1}
+
+
+class TestRocksdbOnMemoryInFormat2(InFormat2, OnMemory):
+    settings: ClassVar[dict[str, Any]] = TestRocksdbOnLocalFiles.settings
+
+
+@pytest.mark.long
+class TestRocksdbOnS3(OnS3Server, StoreConformance):
+    settings: ClassVar[dict[str, Any]] = TestRocksdbOnLocalFiles.settings

@@ -20,7 +20,6 @@ from lamina.store.collection.footprints import Footprint, Footprints
 from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
 from lamina.store.materialization import merging as merge
-from lamina.store.materialization.compaction import Compaction
 from lamina.store.versions import arbitration, chain
 from lamina.store.versions.chain import Segment
 from lamina.store.versions.resolution import Versions
@@ -50,7 +49,7 @@ def any_segment_is_adopted(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_segment_that_waited_is_named_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Compaction, "is_young", lambda self, segment, min_age_ms: True)
+    patch.setattr("lamina.store.versioned_store.is_young", lambda made, min_age_ms, now_ms: True)
 
 
 def a_slow_commit_does_not_look_at_its_segments_again(patch: pytest.MonkeyPatch) -> None:

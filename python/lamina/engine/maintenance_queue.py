@@ -8,8 +8,10 @@ import json
 import logging
 import os
 import queue
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
@@ -78,6 +80,7 @@ class MaintenanceQueue:
         self._workers = workers
         self._jvm = jvm
         self._directory = directory
+        self._own = directory
         self._changed = threading.Condition()
         self._turns = Turns()
         self._work: dict[int, _Work] = {}
@@ -162,16 +165,20 @@ class MaintenanceQueue:
 
     def _spawn(self) -> None:
         try:
+            # what it leaves there goes with it
+            self._own = tempfile.mkdtemp(prefix="maintenance-", dir=self._directory)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "lamina.engine.maintenance"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                cwd=self._directory,
+                cwd=self._own,
                 # a merge frees as much as it takes; the system's allocator gives it back
                 env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
             )
         except OSError as error:
             # no memory, no processes, no file handles: the queries go on without maintenance until there are some again
+            if self._own != self._directory:
+                shutil.rmtree(self._own, ignore_errors=True)
             log.warning("the maintenance process cannot be started (%s); it is tried again", error)
             self._figures.fail_start(f"the maintenance process cannot be started: {error}")
             return
@@ -346,6 +353,7 @@ class MaintenanceQueue:
 
     def _lost(self, code: int) -> None:
         """The process ended: jobs that it worked on have failed, unless they did already."""
+        shutil.rmtree(self._own, ignore_errors=True)
         with self._changed:
             work, killed = list(self._work.values()), self._killed
             # no job is begun in a process that has ended: nobody would hear of it
@@ -372,6 +380,8 @@ class MaintenanceQueue:
                 work.heard = None  # it is done, and hangs no more
         if work is not None and unheard:
             self._report(work, report)
+        elif report.get("in_place") is not None:
+            shutil.rmtree(report["in_place"]["directory"], ignore_errors=True)
         with self._changed:
             # only now may the store's next job begin
             self._work.pop(number, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -95,7 +96,8 @@ def operations(sessions: Sessions, memory: Memory, publications: Publications) -
         read_only = field(exchange.header, "read_only", bool)
         with opened(exchange) as handle:
             base = None if have is None else version_of(have)
-            load = handle.store.load(version, have=base, read_only=read_only, share=memory.share(exchange))
+            share, in_place = memory.share(exchange), exchange.header.get("in_place") is True
+            load = handle.store.load(version, have=base, read_only=read_only, share=share, in_place=in_place)
             _send(exchange, load)
 
     def replay(exchange: Exchange) -> None:
@@ -130,6 +132,16 @@ def _closing(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBa
 
 
 def _send(exchange: Exchange, load: Load) -> None:
+    try:
+        _answer(exchange, load)
+    except BaseException:
+        # whoever asked throws the load away; a database that is open has its files
+        if load.in_place is not None:
+            shutil.rmtree(load.in_place.directory, ignore_errors=True)
+        raise
+
+
+def _answer(exchange: Exchange, load: Load) -> None:
     with _closing(load.batches) as batches:
         exchange.answer(
             {
@@ -142,6 +154,7 @@ def _send(exchange: Exchange, load: Load) -> None:
                 "next_column_family": load.next_column_family,
                 "bytes_read": load.bytes_read,
                 "files": load.files,
+                "in_place": None if load.in_place is None else load.in_place.to_json(),
             }
         )
         exchange.stream(SCHEMA, batches)

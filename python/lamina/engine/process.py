@@ -9,6 +9,7 @@ import resource
 import select
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -58,6 +59,8 @@ class EngineProcess:
         socket = start.get("hadoop_socket")
         jvm = Jvm(socket, token) if isinstance(socket, str) else None
         self._directories = Directories(directory, None if jvm is None else jvm.socket)
+        # databases that are read in place go with the engine, however it ends
+        tempfile.tempdir = directory
         self._end, self._ending = os.pipe()
         try:
             self._requests = Requests(clock.monotonic)

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.format import SegmentManifest
-from lamina.store import Segment, Store
+from lamina.format.table_list import TableListManifest
+from lamina.store import Replacement, Store
 from lamina.store.collection.footprints import Footprint
+from lamina.store.versions.chain import Segment, TableList
 
 
-def segment_to_json(segment: Segment) -> dict[str, Any]:
-    """All that the store needs to refer to the segment without reading it."""
-    return {
-        "manifest": segment.manifest.to_json(),
-        "size": segment.size,
-        "published_ms": segment.published_ms,
-    }
+def segment_to_json(made: Replacement) -> dict[str, Any]:
+    """All that the store needs to refer to what was made without reading it."""
+    checksum = {"sha256": made.sha256} if isinstance(made, TableList) else {}
+    return {"manifest": made.manifest.to_json(), "size": made.size, "published_ms": made.published_ms, **checksum}
 
 
 def known_to_json(store: Store, collects: bool) -> dict[str, Any]:
@@ -39,6 +38,9 @@ def footprint_from_json(value: Sequence[Any]) -> tuple[str, Footprint]:
     return attempt, Footprint(tuple(names), None if stands_on is None else (stands_on[0], stands_on[1]))
 
 
-def segment_from_json(value: Mapping[str, Any]) -> Segment:
-    """The segment that `segment_to_json` wrote."""
-    return Segment(SegmentManifest.from_json(value["manifest"]), int(value["size"]), int(value["published_ms"]))
+def segment_from_json(value: Mapping[str, Any]) -> Replacement:
+    """What `segment_to_json` wrote."""
+    manifest, size, published_ms = value["manifest"], int(value["size"]), int(value["published_ms"])
+    if "list" in manifest:
+        return TableList(TableListManifest.from_json(manifest), size, str(value["sha256"]), published_ms)
+    return Segment(SegmentManifest.from_json(manifest), size, published_ms)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -58,7 +60,7 @@ class StoreHandle:
         maintenance: MaintenanceQueue,
         stores: StoreOpener,
         calls: StorageCalls,
-        min_age_ms: int,
+        settings: Settings,
         now: Callable[[], float],
     ) -> None:
         self.argument = argument
@@ -70,7 +72,10 @@ class StoreHandle:
         self._confirmed: Version | None = None
         self._compaction_due = False
         self._closed_s: float | None = None
-        self._stamp_s = max(_SHORTEST_STAMP_S, min_age_ms / 4 / 1000)
+        self._reads_in_place = settings.backend == "rocksdb"
+        self._lock = threading.Lock()
+        self._in_place: dict[str, Any] | None = None
+        self._stamp_s = max(_SHORTEST_STAMP_S, settings.retention_min_age_ms / 4 / 1000)
 
     def in_storage(self, deadline: float | None = None) -> AbstractContextManager[None]:
         """To be held while the store's storage may be called.
@@ -143,7 +148,14 @@ class StoreHandle:
             "write_ms": committed.write_ms,
             "maintained": self._maintenance.pop_figures(self.argument.store),
             "copied_bytes": self._stores.copied_bytes,
+            "in_place": self._exchanged(None),
         }
+
+    def _exchanged(self, newer: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Keeps a database for who reads it in place; gives the one that waited, which is the caller's to remove."""
+        with self._lock:
+            older, self._in_place = self._in_place, newer
+        return older
 
     def resolve(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """The attempt of a version that counts; confirms nothing."""
@@ -163,6 +175,8 @@ class StoreHandle:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
             "compact": self._compaction_due,
+            # in a directory of the engine's: that of the maintenance process goes with it
+            "in_place": tempfile.gettempdir() if self._reads_in_place else None,
         }
         job = Job(argument, self._maintained, lambda collects: known_to_json(self.store, collects))
         return self._maintenance.submit(self.argument.store, job)
@@ -170,6 +184,7 @@ class StoreHandle:
     def close(self) -> None:
         """Says that the handle is used no more."""
         self._closed_s = self._now()
+        _remove(self._exchanged(None))
         if not self.argument.read_only:
             self._maintenance.leave(self.argument.store, self._maintained)
 
@@ -177,6 +192,10 @@ class StoreHandle:
         segment = report.get("segment")
         if segment is not None:
             self.store.adopt(segment_from_json(segment))
+        if report.get("in_place") is not None:
+            _remove(self._exchanged(report["in_place"]))
+            if self._closed_s is not None:
+                _remove(self._exchanged(None))
         for stamped in report.get("stamped", ()):
             found = stamped["segment"]
             self.store.replace_segment(stamped["name"], None if found is None else segment_from_json(found))
@@ -189,6 +208,12 @@ class StoreHandle:
     def _stamp(self) -> None:
         if self.store.waiting_segments():
             self._queue(collect=False)
+
+
+def _remove(in_place: Mapping[str, Any] | None) -> None:
+    """Removes a database that nobody reads."""
+    if in_place is not None:
+        shutil.rmtree(in_place["directory"], ignore_errors=True)
 
 
 class Sessions:
@@ -224,7 +249,7 @@ class Sessions:
                 self._maintenance,
                 self._stores,
                 self._calls,
-                settings.retention_min_age_ms,
+                settings,
                 self._clock.monotonic,
             )
         return {

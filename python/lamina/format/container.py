@@ -1,4 +1,4 @@
-"""The container of `.lam` and `.seg` files: header, sections, manifest, footer (docs/spec/files.md).
+"""The container of `.lam`, `.seg` and `.rdb` files: header, sections, manifest, footer (docs/spec/files.md).
 
 The writer yields the bytes of a file while its sections are produced, so that nothing has to fit into memory. The
 reader works on bytes and knows no storage.
@@ -20,6 +20,7 @@ from lamina.format import manifest
 from lamina.format.blocks import BlockHasher, half_sha256
 from lamina.format.entries import Compression, Written, encode
 from lamina.format.manifest import CommitManifest, Section, SegmentManifest, StoreIdentity
+from lamina.format.table_list import TableListManifest
 
 PLAIN = 1
 REWRITES = 2
@@ -32,6 +33,7 @@ FORMAT_VERSION = BASES
 
 COMMIT = 1
 SEGMENT = 2
+TABLE_LIST = 3
 
 MAGIC = b"LAMINA\r\n"
 END_MAGIC = b"\r\nANIMAL"
@@ -41,6 +43,11 @@ _FOOTER_CRC_BYTES = 48
 
 MAX_MANIFEST_BYTES = 256 << 20
 """No manifest is larger; a damaged length must not allocate the machine's memory."""
+
+Manifest = CommitManifest | SegmentManifest | TableListManifest
+
+_KINDS = {"segment": SEGMENT, "list": TABLE_LIST, "attempt": COMMIT}
+"""Kinds of files by the member of their manifest that has their id."""
 
 _Parsed = TypeVar("_Parsed")
 
@@ -196,7 +203,7 @@ class Contents:
     A long chain is read file by file, and each one's manifest refers to all before it.
 
     Args:
-        id: of the attempt, or of the segment.
+        id: of the attempt, of the segment or of the list.
         sections: in the order in which they lie in the file.
     """
 
@@ -208,10 +215,10 @@ class Contents:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contents:
-        kind, name = (SEGMENT, "segment") if "segment" in value else (COMMIT, "attempt")
+        name = _named_by(value)
         sections = sorted(map(Section.from_json, value["sections"]), key=lambda section: section.offset)
         store = StoreIdentity.from_json(value["store"])
-        return cls(kind, str(value[name]), store, tuple(sections), int(value["header_crc"]))
+        return cls(_KINDS[name], str(value[name]), store, tuple(sections), int(value["header_crc"]))
 
 
 def check_header(first: Any, kind: int, header_crc: int, path: str) -> None:
@@ -250,7 +257,7 @@ def check_whole(data: Any, contents: Contents, end: Footer, path: str) -> None:
         raise damaged(path, "its padding is not zero")
 
 
-def verify(data: Any, path: str) -> CommitManifest | SegmentManifest:
+def verify(data: Any, path: str) -> Manifest:
     """Verifies every byte of a whole file and gives its manifest."""
     view = memoryview(data)
     end = Footer.parse(view, len(view), path)
@@ -269,11 +276,27 @@ def _object(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def parse_manifest(value: Mapping[str, Any], path: str) -> CommitManifest | SegmentManifest:
+def parse_manifest(value: Mapping[str, Any], path: str) -> Manifest:
     """The manifest that `value` is."""
-    if "segment" in value:
-        return parse(SegmentManifest.from_json, value, path)
-    return parse(CommitManifest.from_json, value, path)
+    match _named_by(value):
+        case "segment":
+            return parse(SegmentManifest.from_json, value, path)
+        case "list":
+            return parse(TableListManifest.from_json, value, path)
+        case _:
+            return parse(CommitManifest.from_json, value, path)
+
+
+def id_of(manifest: Manifest) -> str:
+    """The id of the attempt, the segment or the list that a manifest is of."""
+    if isinstance(manifest, CommitManifest):
+        return manifest.attempt
+    return manifest.segment if isinstance(manifest, SegmentManifest) else manifest.list
+
+
+def _named_by(value: Mapping[str, Any]) -> str:
+    """The member of a manifest that has its file's id."""
+    return next((name for name in _KINDS if name in value), "attempt")
 
 
 def parse(from_json: Callable[[Mapping[str, Any]], _Parsed], value: Mapping[str, Any], path: str) -> _Parsed:

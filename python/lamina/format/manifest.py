@@ -207,7 +207,9 @@ class Reference:
     def is_sorted(self) -> bool:
         """Whether what belongs to the version comes sorted by (column family, key)."""
         families = self.union.families if self.union is not None else None
-        return self.kind == RUN and (families is None or [*families] == sorted(families, key=lambda pair: pair[1]))
+        return self.kind in (RUN, FILE) and (
+            families is None or [*families] == sorted(families, key=lambda pair: pair[1])
+        )
 
     def to_json(self) -> dict[str, Any]:
         part = {} if self.part is None else {"rewrite": self.part.to_json()}

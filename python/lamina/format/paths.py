@@ -2,6 +2,7 @@
 
     <state>/<operator>/<partition>/[<store name>/]<version>_<attempt id>.lam
     <state>/<operator>/<partition>/[<store name>/]<from>-<to>_<id>.seg
+    <state>/<operator>/<partition>/[<store name>/]<version>_<id>.rdb
     <state>/<operator>/<partition>/[<store name>/]<id>.sst
     <state>/_lamina/checkpoint
     <state>/_lamina/runs/<epoch>_<run id>
@@ -28,6 +29,7 @@ FIRST_STORES = (DEFAULT_STORE, "left-keyToNumValues")
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _COMMIT = re.compile(rf"({_NUMBER})_(L1\.[A-Za-z0-9._-]+)\.lam", re.ASCII)
 _SEGMENT = re.compile(rf"({_NUMBER})-({_NUMBER})_([0-9a-f]{{32}})\.seg", re.ASCII)
+_TABLE_LIST = re.compile(rf"({_NUMBER})_([0-9a-f]{{32}})\.rdb", re.ASCII)
 _TABLE = re.compile(r"([0-9a-f]{32})\.sst", re.ASCII)
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _RUN = re.compile(rf"({_NUMBER})_([^/]+)")
@@ -60,6 +62,17 @@ class SegmentName:
 
 
 @dataclass(frozen=True)
+class TableListName:
+    """The name of a list of sorted tables, which together are the state of a version."""
+
+    version: int
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.version}_{self.id}.rdb"
+
+
+@dataclass(frozen=True)
 class TableName:
     """The name of a sorted table (SST file), which is no container: its reference has its checksum."""
 
@@ -69,7 +82,7 @@ class TableName:
         return f"{self.id}.sst"
 
 
-def parse_name(name: str) -> CommitName | SegmentName | TableName | None:
+def parse_name(name: str) -> CommitName | SegmentName | TableListName | TableName | None:
     """What `name` (without its directory) names; None for files that are not ours."""
     if match := _COMMIT.fullmatch(name):
         try:
@@ -79,6 +92,8 @@ def parse_name(name: str) -> CommitName | SegmentName | TableName | None:
         return CommitName(attempt) if attempt.kind == FILE and str(attempt.version) == match[1] else None
     if match := _SEGMENT.fullmatch(name):
         return SegmentName(int(match[1]), int(match[2]), match[3])
+    if match := _TABLE_LIST.fullmatch(name):
+        return TableListName(int(match[1]), match[2])
     if match := _TABLE.fullmatch(name):
         return TableName(match[1])
     return None

@@ -18,7 +18,7 @@ from lamina.store.model import (
     VersionInfo,
 )
 from lamina.store.protocol import Store
-from lamina.store.versions.chain import Segment
+from lamina.store.versions.chain import Replacement
 from lamina.store.versions.checkpoint_state import CheckpointState
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "Compacted",
     "Feed",
     "Load",
-    "Segment",
+    "Replacement",
     "Store",
     "StoreConf",
     "StoreId",

@@ -8,8 +8,10 @@ from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.compaction import Compaction
 from lamina.store.materialization.materializer import Materializer
+from lamina.store.materialization.table_building import TableBuilding
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.model import StoreConf, StoreId
+from lamina.store.tables.database import require
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.checkpoint_state import CheckpointState
 
@@ -31,9 +33,15 @@ def make_store(
         untold: footprints of commits that they share.
     """
     settings = conf.settings
+    if settings.backend == "rocksdb":
+        require()
     compression = Compression(settings.compression_codec, settings.compression_level)
 
     def materializer_of(files: StoreFiles) -> Materializer:
+        if settings.backend == "rocksdb":
+            # before a commit writes a snapshot
+            every = min(settings.rocksdb_materialize_every, max(1, settings.compaction_max_chain // 2))
+            return TableBuilding(files, every, settings.retention_min_age_ms, clock, ids)
         return Compaction(files, compression, clock, ids)
 
     return VersionedStore(

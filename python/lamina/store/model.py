@@ -130,12 +130,27 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class InPlace:
+    """The state of a version as a database of RocksDB in a local directory, which is the receiver's to remove.
+
+    `attempt` is the one that made the version, where that is known.
+    """
+
+    directory: str
+    version: int
+    attempt: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"directory": self.directory, "version": self.version, "attempt": self.attempt}
+
+
+@dataclass(frozen=True)
 class Load:
     """A version on its way to a table.
 
     `start` "empty": `batches` are newest first and the table starts empty. "have": oldest first, on top of the
     version that the caller has. `version` is the one inside the attempt id; `rows` is an upper bound of the live
-    rows.
+    rows. `in_place` is what the entries of `batches` come on top of, where they are not all of the version.
     """
 
     attempt: str | None
@@ -148,6 +163,7 @@ class Load:
     files: int
     bytes_read: int
     batches: Iterator[pa.RecordBatch]
+    in_place: InPlace | None = None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from lamina.store.model import (
     Version,
     VersionInfo,
 )
-from lamina.store.versions.chain import Segment
+from lamina.store.versions.chain import Replacement
 
 
 class Store(Protocol):
@@ -98,13 +98,22 @@ class Store(Protocol):
     def is_prompt(self) -> bool:
         """Whether a publication takes about as long as a message between processes."""
 
-    def load(self, version: Version, *, have: Version | None, read_only: bool, share: Share | None = None) -> Load:
+    def load(
+        self,
+        version: Version,
+        *,
+        have: Version | None,
+        read_only: bool,
+        share: Share | None = None,
+        in_place: bool = False,
+    ) -> Load:
         """Streams `version`, from empty or on top of the version that the caller has.
 
         Args:
             have: what the caller's table holds; used where the way from there is known and whole.
             read_only: a streaming open (False) confirms the version.
             share: what the restore has in memory is taken from it.
+            in_place: the caller reads tables that the version stands on where they are.
         Raises:
             LaminaError: `file.*`, `state.not-retained`, `attempt-id.unknown`, `storage.*`; also from the batches.
         """
@@ -138,10 +147,10 @@ class Store(Protocol):
     def plan_compaction(self) -> Merge | None:
         """The merge that `compact` would do, or None: for callers to whom it matters how long it takes."""
 
-    def adopt(self, segment: Segment) -> None:
+    def adopt(self, made: Replacement) -> None:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""
 
-    def stamp_segments(self, progress: Progress | None = None) -> list[tuple[str, Segment | None]]:
+    def stamp_segments(self, progress: Progress | None = None) -> list[tuple[str, Replacement | None]]:
         """Gives finished segments that wait a new time of publication before they are too old to be referred to.
 
         Run in the maintenance process, so that no commit writes one anew.
@@ -150,13 +159,13 @@ class Store(Protocol):
             the names of those that were stamped, written under a new name, or lost, with what they became.
         """
 
-    def replace_segment(self, name: str, stamped: Segment | None) -> None:
+    def replace_segment(self, name: str, stamped: Replacement | None) -> None:
         """Lets the next commit refer to `stamped` in place of the waiting segment of that name; None forgets it."""
 
-    def waiting_segments(self) -> list[Segment]:
+    def waiting_segments(self) -> list[Replacement]:
         """The finished segments that the next commit is to refer to."""
 
-    def set_waiting_segments(self, segments: Sequence[Segment]) -> None:
+    def set_waiting_segments(self, segments: Sequence[Replacement]) -> None:
         """Lets the next commit refer to these finished segments, and to no others."""
 
     def collect(self, confirmed: Version, *, dry_run: bool, progressed: Callable[[], None] = lambda: None) -> Collected:

@@ -24,7 +24,7 @@ from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.attempts import Attempts
 from lamina.store.commit.commits import Commits
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Materializer, Merge, Progress
+from lamina.store.materialization.materializer import Compacted, Materializer, Merge, Progress, is_young
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.model import (
@@ -41,7 +41,7 @@ from lamina.store.model import (
     VersionInfo,
 )
 from lamina.store.restore.loader import Loader
-from lamina.store.versions.chain import Segment
+from lamina.store.versions.chain import Replacement
 from lamina.store.versions.checkpoint_state import CheckpointState
 from lamina.store.versions.resolution import Versions, is_empty
 
@@ -79,10 +79,11 @@ class VersionedStore:
         self._segments = WaitingSegments() if segments is None else segments
         self._untold = UntoldFootprints() if untold is None else untold
 
-        def young(segment: Segment) -> bool:
-            return self._materializer.is_young(segment, self._min_age_ms)
+        def young(made: Replacement) -> bool:
+            return is_young(made, self._min_age_ms, clock.now_ms())
 
-        self._attempts = Attempts(checkpoint, self._files, self._versions, self._segments, young, conf, ids)
+        due = self._materializer.is_due
+        self._attempts = Attempts(checkpoint, self._files, self._versions, self._segments, young, due, conf, ids)
         self._commits = Commits(
             checkpoint,
             self._files,
@@ -159,8 +160,16 @@ class VersionedStore:
 
     # Reading
 
-    def load(self, version: Version, *, have: Version | None, read_only: bool, share: Share | None = None) -> Load:
-        load = self._loader.load(version, have, share)
+    def load(
+        self,
+        version: Version,
+        *,
+        have: Version | None,
+        read_only: bool,
+        share: Share | None = None,
+        in_place: bool = False,
+    ) -> Load:
+        load = self._loader.load(version, have, share, in_place=in_place)
         if not read_only:
             self._confirm(Version(version.version, load.attempt))
         return load
@@ -192,12 +201,20 @@ class VersionedStore:
             if self._compacted == confirmed.attempt:
                 return None  # its segment waits for the next commit
         opened = self._versions.open(confirmed.attempt, confirmed)
-        self._segments.keep(self._files.exists)
+        self._segments.keep(self._files.missing)
         references = self._segments.expected(opened)
-        merge = self._materializer.plan(opened.manifest, references)
-        if merge is None:
-            self._looked_at(confirmed)
-            return None
+
+        def rebuilt(progress: Progress | None, share: Share) -> Compacted:
+            return self._materializer.rebuilt(references, self._loader.entries(opened), progress, share)
+
+        if self._materializer.needs_rebuild(references):
+            merge = Merge(sum(reference.length for reference in references), rebuilt)
+        else:
+            planned = self._materializer.plan(opened.manifest, references)
+            if planned is None:
+                self._looked_at(confirmed)
+                return None
+            merge = planned
         self._versions.open_present(confirmed.attempt, confirmed)
 
         def run(progress: Progress | None, share: Share) -> Compacted:
@@ -207,7 +224,7 @@ class VersionedStore:
             except LaminaError as error:
                 if error.kind not in ("file.damaged", "file.missing", "file.identity"):
                     raise
-                compacted = self._materializer.rebuilt(references, self._loader.entries(opened), progress, share)
+                compacted = rebuilt(progress, share)
             self._looked_at(confirmed)
             return compacted
 
@@ -217,11 +234,11 @@ class VersionedStore:
         with self._lock:
             self._compacted = confirmed.attempt
 
-    def adopt(self, segment: Segment) -> None:
-        self._segments.add(segment)
+    def adopt(self, made: Replacement) -> None:
+        self._segments.add(made)
 
-    def stamp_segments(self, progress: Progress | None = None) -> list[tuple[str, Segment | None]]:
-        changed: list[tuple[str, Segment | None]] = []
+    def stamp_segments(self, progress: Progress | None = None) -> list[tuple[str, Replacement | None]]:
+        changed: list[tuple[str, Replacement | None]] = []
         batches = itertools.count(1)
 
         def worked() -> None:
@@ -236,13 +253,13 @@ class VersionedStore:
                 changed.append((str(segment.name), stamped))
         return changed
 
-    def replace_segment(self, name: str, stamped: Segment | None) -> None:
+    def replace_segment(self, name: str, stamped: Replacement | None) -> None:
         self._segments.replace(name, stamped)
 
-    def waiting_segments(self) -> list[Segment]:
+    def waiting_segments(self) -> list[Replacement]:
         return self._segments.all()
 
-    def set_waiting_segments(self, segments: Sequence[Segment]) -> None:
+    def set_waiting_segments(self, segments: Sequence[Replacement]) -> None:
         self._segments.set(segments)
 
     def collect(self, confirmed: Version, *, dry_run: bool, progressed: Callable[[], None] = lambda: None) -> Collected:

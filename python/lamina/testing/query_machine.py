@@ -73,6 +73,8 @@ class QueryMachine(RuleBasedStateMachine):
         {"compaction_mode": "full", "compaction_full_interval": 3},
         {"compaction_mode": "rolling", "compaction_rolling_parts": 2},
         {"compaction_mode": "rolling", "compaction_rolling_parts": 3, "compaction_max_chain": 3},
+        {"backend": "rocksdb", "rocksdb_materialize_every": 1},
+        {"backend": "rocksdb", "rocksdb_materialize_every": 2, "compaction_max_chain": 3},
     )
 
     @initialize(mode=st.integers(0, 100), format_version=st.sampled_from([1, 2]), fault=st.none() | OPENINGS | OPENINGS)

@@ -68,7 +68,7 @@ class RunningQuery(QueryOnDisk):
             confirmed = store.confirm(Version(number, attempt))
             compacted = store.compact()
             if compacted is not None:
-                store.adopt(compacted.segment)
+                store.adopt(compacted.made)
                 self.segments += 1
             # what it leaves, gc collects
             if number % 7 == 0:

@@ -29,9 +29,10 @@ from lamina.format.manifest import RUN
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.storage.local import LocalBackend
-from lamina.store import Segment, StoreId, Version
+from lamina.store import StoreId, Version
 from lamina.store.collection.footprints import Footprint
 from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.versions.chain import Segment
 from lamina.testing import ManualClock, SequenceIds
 from tests.unit.engine.conftest import nothing
 from tests.unit.store.writing import Query, file_name

@@ -61,8 +61,8 @@ def compact(query: Query, store: VersionedStore, version: Version) -> str:
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
-    store.adopt(compacted.segment)
-    return str(compacted.segment.name)
+    store.adopt(compacted.made)
+    return str(compacted.made.name)
 
 
 def file(version: Version) -> str:

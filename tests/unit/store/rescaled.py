@@ -89,7 +89,7 @@ class Rescaled:
                     store.confirm(version)
                     compacted = store.compact()
                     if compacted is not None:
-                        store.adopt(compacted.segment)
+                        store.adopt(compacted.made)
             references = StoreFiles(storage, store.identity).open_commit(version.attempt or "").references
             root = f"../old/state/0/{partition}"
             self.chains.append([replace(reference, root=root) for reference in references])

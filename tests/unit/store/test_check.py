@@ -69,7 +69,7 @@ def written(query: Query, store: VersionedStore) -> dict[int, Version]:
         store.confirm(versions[number])
         compacted = store.compact() if number % 5 == 0 else None
         if compacted is not None:
-            store.adopt(compacted.segment)
+            store.adopt(compacted.made)
     return versions
 
 
@@ -241,7 +241,7 @@ def test_files_that_are_collected_while_rows_are_counted_are_no_damage(monkeypat
         store.confirm(versions[-1])
         compacted = store.compact()
         if compacted is not None:
-            store.adopt(compacted.segment)
+            store.adopt(compacted.made)
         if number == 20:
             lie(monkeypatch, [25])
     named = {version.version: version.attempt for version in versions[1:]}

@@ -155,7 +155,7 @@ class Counted:
                 self.store.confirm(base)
                 compacted = self.store.compact()
                 if compacted is not None:
-                    self.store.adopt(compacted.segment)
+                    self.store.adopt(compacted.made)
 
     def collect(self) -> tuple[int, int, int]:
         """A collection as the maintenance process makes it, which deletes what one that remembers nothing would.

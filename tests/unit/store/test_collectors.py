@@ -56,9 +56,9 @@ def test_a_segment_that_is_published_after_its_inputs_were_collected_is_not_refe
     compacted = slow.compact()
     assert compacted is not None
     assert len(versions) == 12
-    segment = str(compacted.segment.name)
+    segment = str(compacted.made.name)
     assert segment in names(query.storage)
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     versions.append(query.commit(store, versions[-1], {b"k": (PUT, b"y")}))
     manifest = store.manifest(versions[-1])
     assert manifest is not None

@@ -217,7 +217,7 @@ def test_a_finished_segment_spares_the_snapshot_of_a_long_chain() -> None:
     store.confirm(base)
     compacted = store.compact()
     assert compacted is not None
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     assert not query.begin(store, base).snapshot
 
 

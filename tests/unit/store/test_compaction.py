@@ -16,12 +16,13 @@ from lamina.format.container import verify
 from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import Reference, SegmentManifest, StoreIdentity
 from lamina.storage import Storage
-from lamina.store import Compacted, Segment, Version
+from lamina.store import Compacted, Version
 from lamina.store.materialization.compaction import Compaction
 from lamina.store.materialization.tiers import pick
 from lamina.store.memory.budget import MemoryBudget
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions import chain
+from lamina.store.versions.chain import Segment
 from lamina.testing import Effect, Fault, FaultyBackend, ManualClock, MemoryBackend
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, names, rows_of, triples
@@ -199,13 +200,13 @@ def test_a_segment_is_named_checked_and_sorted() -> None:
     store = query.open()
     version = query.run_batches(store, EMPTY, 8)[-1]
     compacted = compact(store, version)
-    assert str(compacted.segment.name) in names(query.storage)
-    path = f"0/0/{compacted.segment.name}"
+    assert str(compacted.made.name) in names(query.storage)
+    path = f"0/0/{compacted.made.name}"
     manifest = verify(query.storage.read(path), path)
     assert isinstance(manifest, SegmentManifest)
     assert (manifest.start, manifest.end, len(manifest.inputs)) == (0, 8, compacted.replaces)
     query.storage.delete_many([f"0/0/{name}" for name in names(query.storage) if name.endswith(".lam")])
-    content = list(triples(store._files.entries(compacted.segment.reference())))
+    content = list(triples(store._files.entries(compacted.made.reference())))
     assert [key for key, _, _ in content] == sorted(key for key, _, _ in content)
     assert {key: value for key, _, value in content} == query.states[version.attempt]
 
@@ -215,7 +216,7 @@ def test_compaction_changes_no_published_file() -> None:
     store = query.open()
     version = query.run_batches(store, EMPTY, 8)[-1]
     before = {name: bytes(query.storage.read(f"0/0/{name}")) for name in names(query.storage)}
-    segment = compact(store, version).segment
+    segment = compact(store, version).made
     after = {name: bytes(query.storage.read(f"0/0/{name}")) for name in names(query.storage)}
     assert after == {**before, str(segment.name): after[str(segment.name)]}
 
@@ -224,7 +225,7 @@ def test_the_next_commit_refers_to_the_segment_and_all_versions_restore() -> Non
     query = Query()
     store = query.open()
     versions = query.run_batches(store, EMPTY, 4)
-    store.adopt(compact(store, versions[-1]).segment)
+    store.adopt(compact(store, versions[-1]).made)
     versions += query.run_batches(store, versions[-1], 2)
     assert references(store, versions[-1]) == [(5, 6), (4, 5), (0, 4)]
     for version in versions:
@@ -235,7 +236,7 @@ def test_a_segment_that_is_finished_late_still_replaces_what_it_was_merged_from(
     query = Query()
     store = query.open()
     versions = query.run_batches(store, EMPTY, 4)
-    segment = compact(store, versions[-1]).segment
+    segment = compact(store, versions[-1]).made
     versions += query.run_batches(store, versions[-1], 3)
     store.adopt(segment)
     versions += query.run_batches(store, versions[-1], 1)
@@ -247,7 +248,7 @@ def test_every_attempt_on_a_base_may_refer_to_the_segment() -> None:
     query = Query()
     store = query.open()
     base = query.run_batches(store, EMPTY, 4)[-1]
-    store.adopt(compact(store, base).segment)
+    store.adopt(compact(store, base).made)
     for _ in range(2):
         attempt = query.run_batches(store, base, 1)[-1]
         assert references(store, attempt) == [(4, 5), (0, 4)]
@@ -258,7 +259,7 @@ def test_a_segment_of_an_attempt_that_lost_is_not_referred_to() -> None:
     store = query.open()
     base = query.run_batches(store, EMPTY, 3)[-1]
     lost = query.commit(store, base, {b"lost": (PUT, b"1")})
-    store.adopt(compact(store, lost).segment)
+    store.adopt(compact(store, lost).made)
     won = query.commit(store, base, {b"won": (PUT, b"1")})
     after = query.commit(store, won, {b"after": (PUT, b"1")})
     assert references(store, after) == [(4, 5), (3, 4), (2, 3), (1, 2), (0, 1)]
@@ -280,10 +281,10 @@ def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:
     for change in changes:
         version = query.commit(store, version, change)
     compacted = compact(store, version)
-    assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (1, 4)
-    content = {key: (op, value) for key, op, value in triples(store._files.entries(compacted.segment.reference()))}
+    assert (compacted.made.manifest.start, compacted.made.manifest.end) == (1, 4)
+    content = {key: (op, value) for key, op, value in triples(store._files.entries(compacted.made.reference()))}
     assert content == {b"k1": (DELETE, b""), b"k2": (DELETE, b""), b"list": (APPEND, b"12")}
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     query.assert_restores(query.open(), query.commit(store, version, {b"z": (PUT, b"z")}))
 
 
@@ -293,7 +294,7 @@ def waiting() -> tuple[Query, ManualClock, VersionedStore, Version, Segment]:
     query = Query(Storage("files:/state", backend=FaultyBackend(MemoryBackend(clock))), clock=clock)
     store = query.open()
     base = query.run_batches(store, EMPTY, 4)[-1]
-    segment = compact(store, base).segment
+    segment = compact(store, base).made
     store.adopt(segment)
     return query, clock, store, base, segment
 
@@ -348,7 +349,7 @@ def test_a_stamp_is_a_new_time_of_publication_so_that_collectors_let_the_file_be
     query = Query(Storage(str(tmp_path)))
     store = query.open()
     base = query.run_batches(store, EMPTY, 4)[-1]
-    segment = compact(store, base).segment
+    segment = compact(store, base).made
     path = tmp_path / "0" / "0" / str(segment.name)
     os.utime(path, (1, 1))
     assert store._files.stamp(path.name)
@@ -425,7 +426,7 @@ def test_a_segment_merged_from_one_that_is_too_old_waits_with_it() -> None:
     query, clock, store, base, segment = waiting()
     clock.advance(query.settings.retention_min_age_ms * 2 // 5)
     version = query.run_batches(query.open(), base, 12)[-1]
-    newer = compact(store, version).segment
+    newer = compact(store, version).made
     assert str(segment.name) in {reference.path for reference in newer.manifest.inputs}
     store.adopt(newer)
     clock.advance(query.settings.retention_min_age_ms // 5)
@@ -440,7 +441,7 @@ def test_only_a_confirmed_version_is_compacted() -> None:
     # the last begin confirmed version 3; version 4 may still lose
     compacted = store.compact()
     assert compacted is not None
-    assert compacted.segment.manifest.end == versions[2].version
+    assert compacted.made.manifest.end == versions[2].version
 
 
 def test_full_compaction_leaves_nothing_for_the_background() -> None:
@@ -487,7 +488,7 @@ def test_five_hundred_versions_with_compaction_stay_short_small_and_right(tmp_pa
         store.confirm(version)
         compacted = store.compact()
         if compacted is not None:
-            store.adopt(compacted.segment)
+            store.adopt(compacted.made)
         assert len(references(store, version)) <= 2 + max(1, math.log2(number))
     manifest = store.manifest(version)
     assert manifest is not None
@@ -517,7 +518,7 @@ def test_rows_are_the_same_whichever_way_a_version_was_built() -> None:
     store = query.open()
     versions = query.run_batches(store, EMPTY, 9)
     plain = rows_of(query.open().load(versions[-1], have=None, read_only=True))
-    store.adopt(compact(store, versions[-1]).segment)
+    store.adopt(compact(store, versions[-1]).made)
     after = query.commit(store, versions[-1], {})
     assert rows_of(query.open().load(after, have=None, read_only=True)) == plain
 
@@ -528,7 +529,7 @@ def test_a_merge_takes_room_for_what_it_reads_and_no_more_than_it_can_need(monke
     version = query.run_batches(store, Version(0), 6)[-1]
     peaks = []
     for most in (1 << 20, 700):
-        monkeypatch.setattr("lamina.store.materialization.compaction.MERGE_BYTES", most)
+        monkeypatch.setattr("lamina.store.materialization.materializer.MERGE_BYTES", most)
         budget = MemoryBudget()
         again = query.open()
         again.confirm(version)
@@ -565,6 +566,6 @@ def test_a_version_that_is_built_around_a_broken_file_takes_room_too(monkeypatch
         raise LaminaError.from_kind("file.damaged", "an increment")
 
     monkeypatch.setattr(Compaction, "_run", broken)
-    assert merge.run(None, budget.share()).segment.manifest.start == 0
+    assert merge.run(None, budget.share()).made.manifest.start == 0
     assert budget.stats()["peak_bytes"] > 0
     assert budget.stats()["held_bytes"] == 0

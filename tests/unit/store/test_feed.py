@@ -73,7 +73,7 @@ def test_compaction_and_snapshots_do_not_change_the_feed() -> None:
         store.confirm(version)
         compacted = store.compact()
         if compacted is not None:
-            store.adopt(compacted.segment)
+            store.adopt(compacted.made)
     assert changes(query.open(), 1, version) == [(n, PUT, b"k", b"%d" % (n - 1)) for n in range(1, 11)]
 
 

@@ -58,7 +58,7 @@ def test_all_versions_restore_before_and_after_they_were_merged(
         store.confirm(versions[-1])
         compacted = store.compact()
         assert compacted is not None
-        store.adopt(compacted.segment)
+        store.adopt(compacted.made)
         assert os.listdir(work) == []
     fresh = query.open(read_only=True)
     for version in versions:
@@ -141,10 +141,10 @@ def in_batches(query: Query, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Vers
     store.confirm(versions[-1])
     compacted = store.compact()
     assert compacted is not None
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     versions += query.run_batches(store, versions[-1], 1)
-    section = compacted.segment.manifest.sections[0]
-    return versions, f"0/0/{compacted.segment.name}", section.offset + section.length * 3 // 4
+    section = compacted.made.manifest.sections[0]
+    return versions, f"0/0/{compacted.made.name}", section.offset + section.length * 3 // 4
 
 
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:

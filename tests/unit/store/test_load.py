@@ -97,7 +97,7 @@ def test_increments_are_used_where_the_references_were_compacted_over_the_versio
     store.confirm(versions[-1])
     compacted = store.compact()
     assert compacted is not None
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     wanted = query.run_batches(store, versions[-1], 1)[-1]
     manifest = store.manifest(wanted)
     assert manifest is not None
@@ -157,12 +157,12 @@ def compacted_query() -> tuple[Query, list[Version], str]:
     store.confirm(versions[-1])
     compacted = store.compact()
     assert compacted is not None
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     versions += query.run_batches(store, versions[-1], 2)
     manifest = store.manifest(versions[-1])
     assert manifest is not None
     assert [reference.kind for reference in manifest.references] == ["increment", "increment", "run"]
-    return query, versions, str(compacted.segment.name)
+    return query, versions, str(compacted.made.name)
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])

@@ -11,7 +11,8 @@ from lamina.format.entries import PUT
 from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
-from lamina.store import Segment, Version
+from lamina.store import Version
+from lamina.store.versions.chain import Segment
 from lamina.testing import Fault
 from lamina.testing.expect import fails_with
 from tests.unit.store.writing import Query, damage, file_name, rows_of
@@ -30,7 +31,7 @@ def compacted(query: Query, version: Version) -> Segment:
     store.confirm(version)
     found = store.compact()
     assert found is not None
-    return found.segment
+    return found.made
 
 
 def segment_path(segment: Segment) -> str:

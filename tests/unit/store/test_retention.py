@@ -252,7 +252,7 @@ def test_a_segment_that_nobody_referred_to_goes_by_its_own_age(query: Query) -> 
     wait(query, MIN_AGE_MS - 1)
     assert deleted(store.collect(versions[-1], dry_run=False)) == set()
     wait(query, 1)
-    assert deleted(store.collect(versions[-1], dry_run=False)) == {str(compacted.segment.name)}
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {str(compacted.made.name)}
 
 
 def test_a_segment_that_a_commit_hours_later_is_the_first_to_name_is_there(query: Query) -> None:
@@ -261,12 +261,12 @@ def test_a_segment_that_a_commit_hours_later_is_the_first_to_name_is_there(query
     store.confirm(versions[-1])
     compacted = store.compact()
     assert compacted is not None
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     wait(query, 10 * MIN_AGE_MS)
     other = query.open()
     # the other executor deletes it while this one is about to commit
     collected = deleted(other.collect(versions[-1], dry_run=False))
-    assert str(compacted.segment.name) in collected
+    assert str(compacted.made.name) in collected
     versions += batches(query, store, versions[-1], 1)
     query.assert_restores(query.open(), versions[-1])
 
@@ -343,7 +343,7 @@ def test_files_do_not_pile_up_over_many_versions(query: Query, tmp_path: Path) -
         store.confirm(version)
         compacted = store.compact()
         if compacted is not None:
-            store.adopt(compacted.segment)
+            store.adopt(compacted.made)
         store.collect(version, dry_run=False)
         counts.append(len(os.listdir(tmp_path / "0" / "0")))
     assert max(counts[60:]) <= max(counts[30:60]) + 4

@@ -238,7 +238,7 @@ def test_the_mode_may_change_between_runs(then: str) -> None:
             store.confirm(version)
             compacted = store.compact()
             if compacted is not None:
-                store.adopt(compacted.segment)
+                store.adopt(compacted.made)
     for one in seen:
         query.assert_restores(query.open(), one)
     # what rolling left behind was merged away
@@ -252,8 +252,8 @@ def test_a_compaction_merges_all_rewrites_or_none() -> None:
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
-    assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (0, 12)
-    store.adopt(compacted.segment)
+    assert (compacted.made.manifest.start, compacted.made.manifest.end) == (0, 12)
+    store.adopt(compacted.made)
     version = query.run_batches(store, version, 1)[-1]
     assert kinds(store, version) == [("increment", 13), ("run", 12)]
     query.assert_restores(query.open(), version)
@@ -276,9 +276,9 @@ def test_a_compaction_of_a_chain_with_more_than_its_rewrites_need_is_the_whole_s
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
-    assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (0, 12)
+    assert (compacted.made.manifest.start, compacted.made.manifest.end) == (0, 12)
     assert compacted.rows_written == len(query.states[str(version.attempt)])
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     version = query.run_batches(store, version, 1)[-1]
     assert kinds(store, version) == [("increment", 13), ("run", 12)]
     query.assert_restores(query.open(), version)
@@ -301,8 +301,8 @@ def test_a_compaction_leaves_no_rewrite_behind_that_stands_with_those_it_merges(
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
-    assert (compacted.segment.manifest.start, compacted.segment.manifest.end) == (0, 9)
-    store.adopt(compacted.segment)
+    assert (compacted.made.manifest.start, compacted.made.manifest.end) == (0, 9)
+    store.adopt(compacted.made)
     query.assert_restores(query.open(), query.run_batches(store, version, 1)[-1])
 
 

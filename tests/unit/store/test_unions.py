@@ -157,9 +157,9 @@ def test_a_compaction_makes_one_segment_of_the_whole_union(rescaled: Rescaled) -
     store.confirm(versions[-1])
     compacted = store.compact()
     assert compacted is not None
-    assert str(compacted.segment.name).startswith(f"0-{versions[-1].version}_")
+    assert str(compacted.made.name).startswith(f"0-{versions[-1].version}_")
     assert compacted.rows_written == len(rescaled.new.states[versions[-1].attempt])
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     (resolved,) = further(rescaled.new, store, versions[-1], 1)
     assert [reference.root for reference in manifest_of(store, resolved).references] == [None, None]
     (rescaled.directory / "old").rename(rescaled.directory / "gone")
@@ -174,9 +174,9 @@ def test_a_segment_of_a_union_does_not_stand_for_the_same_files_under_another_fi
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
-    assert adopt(rescaled.union(0), compacted.segment) == (compacted.segment.reference(),)
+    assert adopt(rescaled.union(0), compacted.made) == (compacted.made.reference(),)
     for other in (rescaled.union(1), rescaled.union(None), rescaled.union(0, {0: 7})):
-        assert adopt(other, compacted.segment) is None
+        assert adopt(other, compacted.made) is None
 
 
 def test_what_changed_within_a_union_goes_on_top_of_no_rows(rescaled: Rescaled) -> None:
@@ -202,7 +202,7 @@ def test_a_merge_takes_the_whole_union_or_nothing_of_it(rescaled: Rescaled) -> N
     compacted = store.compact()
     assert compacted is not None
     assert compacted.replaces == len(references)
-    store.adopt(compacted.segment)
+    store.adopt(compacted.made)
     (resolved,) = further(rescaled.new, store, versions[-1], 1)
     rescaled.new.assert_restores(rescaled.new.open(), resolved)
 
@@ -223,7 +223,7 @@ def test_a_version_that_is_nothing_but_a_union_is_compacted_up_to_itself(rescale
     store.confirm(version)
     compacted = store.compact()
     assert compacted is not None
-    assert str(compacted.segment.name).startswith(f"0-{VERSION}_")
+    assert str(compacted.made.name).startswith(f"0-{VERSION}_")
 
 
 def test_increments_above_a_union_keep_it_until_something_takes_its_place(rescaled: Rescaled) -> None:

@@ -26,6 +26,7 @@ from lamina.store.collection.classes import FOREIGN, kind_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
+from lamina.store.tables.reading import is_table_list
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
 
@@ -269,14 +270,15 @@ class StoreChecker:
 
     def _count(self, opened: Mapping[int, Opened], pinned: Iterable[tuple[int, Opened]]) -> int | None:
         """The live rows of the newest version, None where it is broken; the manifest of each version that is whole must
-        agree with what its files have. Versions that stand on whole files are not counted."""
+        agree with what its files have. Versions that stand on whole files without a list are not counted."""
         newest = max(self._named, default=None)
         broken = self._findings.versions()
         if newest not in opened and newest not in broken:
             return 0
 
         def counted(version: int, found: Opened) -> bool:
-            return version not in broken and not any(reference.kind == FILE for reference in found.references)
+            whole_files = [reference for reference in found.references if reference.kind == FILE]
+            return version not in broken and (not whole_files or any(map(is_table_list, whole_files)))
 
         for version, found in pinned:
             if counted(version, found):

@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
-from lamina.format.manifest import SNAPSHOT, Reference
+from lamina.format.manifest import FILE, SNAPSHOT, Reference
 from lamina.store.check.places import Place, place_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.merging import Merger
+from lamina.store.tables.reading import TableReader, is_table_list, of_list
 
 _EVENT = struct.Struct("<i")
 """Of one key at one version: 2 · the version's place among those counted together, + 1 where the key is there."""
@@ -83,10 +84,12 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
 
 
 def _needed(group: Sequence[Opened]) -> Iterator[tuple[int, Reference]]:
-    """The references to merge, newest first, each with the place in the group of the version that it belongs to."""
+    """The references to merge, newest first, each with the place in the group of the version that it belongs to; of a
+    list of tables the list alone."""
     for place in reversed(range(len(group))):
         for reference in _brought(group[place]) if place else group[place].references:
-            yield place, reference
+            if reference.kind != FILE or is_table_list(reference):
+                yield place, reference
 
 
 def _brought(opened: Opened) -> list[Reference]:
@@ -103,13 +106,17 @@ def _events(
     """
     there, gone = (pa.scalar(_EVENT.pack(2 * place + present), pa.binary()) for present in (1, 0))
     op = pa.scalar(APPEND if place else PUT, pa.uint8())
+    reader = None
     try:
-        for batch in files.entries(reference, group[0].manifest.column_families):
+        families = group[0].manifest.column_families
+        if reference.kind == FILE:
+            reader = TableReader(files, of_list(group[0].references, reference))
+        for batch in files.entries(reference, families) if reader is None else reader.entries(families):
             values = pc.if_else(pc.equal(batch.column(1), pa.scalar(DELETE, pa.uint8())), gone, there)
             columns = [batch.column(0), pa.repeat(op, batch.num_rows), batch.column(2), values]
             yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     except LaminaError as error:
-        raise CannotCount(error, place_of(reference), group) from error
+        raise CannotCount(error, place_of(reference if reader is None else reader.failed), group) from error
     read(reference.length)
 
 

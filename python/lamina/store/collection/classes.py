@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.format.paths import SegmentName, TableName, parse_name
+from lamina.format.paths import SegmentName, TableListName, TableName, parse_name
 from lamina.storage import Listed, is_temporary
 from lamina.store.files.locator import attempt_of
 
-COMMIT, SEGMENT, TABLE, TEMPORARY, FOREIGN = "commit", "segment", "table", "temporary", "foreign"
+COMMIT, SEGMENT, TABLE_LIST, TABLE = "commit", "segment", "table_list", "table"
+TEMPORARY, FOREIGN = "temporary", "foreign"
 """Classes of files."""
 
 
@@ -32,12 +33,16 @@ class StoreFile:
 def number_of(name: str) -> int:
     """The version that a file leads to, by its name; 0 where it names none."""
     attempt, parsed = attempt_of(name), parse_name(name)
-    return attempt.version if attempt else parsed.end if isinstance(parsed, SegmentName) else 0
+    if attempt:
+        return attempt.version
+    if isinstance(parsed, SegmentName):
+        return parsed.end
+    return parsed.version if isinstance(parsed, TableListName) else 0
 
 
 def kind_of(name: str) -> str:
     """The class of a file by its name."""
     if attempt_of(name):
         return COMMIT
-    kinds = {SegmentName: SEGMENT, TableName: TABLE}
+    kinds = {SegmentName: SEGMENT, TableListName: TABLE_LIST, TableName: TABLE}
     return kinds.get(type(parse_name(name)), TEMPORARY if is_temporary(name) else FOREIGN)

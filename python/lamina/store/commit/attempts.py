@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lamina.components import Ids
@@ -13,7 +13,7 @@ from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import Reference
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
 from lamina.store.files.store_files import Opened, StoreFiles
-from lamina.store.materialization.tiers import live_rows, pick
+from lamina.store.materialization.tiers import live_rows
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.model import Begin, CommitRequest, StoreConf, Version
 from lamina.store.restore.detours import advised
@@ -27,6 +27,10 @@ _ATTEMPTS_KEPT = 16
 _MAX_LINEAGE = 1_000
 _SPARE_LINEAGE = 28
 """Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
+
+
+Due = Callable[[Sequence[Reference], int], bool]
+"""Whether materializing some of the references of a version of so many rows is worth it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Attempts:
         versions: Versions,
         segments: WaitingSegments,
         young: Young,
+        due: Due,
         conf: StoreConf,
         ids: Ids,
     ) -> None:
@@ -60,6 +65,7 @@ class Attempts:
         self._versions = versions
         self._segments = segments
         self._young = young
+        self._due = due
         self._conf = conf
         self._settings = conf.settings
         self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
@@ -134,7 +140,7 @@ class Attempts:
         """Whether merging files of a confirmed version is worth it, once finished segments are referred to."""
         if self._settings.compaction_mode != "background":
             return False
-        return bool(pick(self._segments.expected(base), live_rows(base.manifest)))
+        return self._due(self._segments.expected(base), live_rows(base.manifest))
 
     def _turn(self, base: Opened | None) -> tuple[int, int] | None:
         """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""

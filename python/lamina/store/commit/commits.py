@@ -149,15 +149,15 @@ class Commits:
         """Segments that it is the first to name may have been collected until its publication: it was slow, or a clock
         is wrong."""
         known = {reference.path for reference in base.references} if base else set()
-        for reference in manifest.references:
-            path = reference.path
-            if path and reference.root is None and path not in known and not self._files.exists(path):
-                self._segments.keep(self._files.exists)
-                raise LaminaError.from_kind(
-                    "state.base",
-                    f"{path}, which attempt {manifest.attempt} stands on, was collected before the attempt was "
-                    "published; it is tried again. Raise retention.minAgeMs if this repeats, and look at the clocks",
-                )
+        new = [one.path for one in manifest.references if one.path and one.root is None and one.path not in known]
+        missing = self._files.missing(new)
+        if missing:
+            self._segments.keep(self._files.missing)
+            raise LaminaError.from_kind(
+                "state.base",
+                f"{min(missing)}, which attempt {manifest.attempt} stands on, was collected before the attempt was "
+                "published; it is tried again. Raise retention.minAgeMs if this repeats, and look at the clocks",
+            )
 
     def _refuse_if_superseded(self, request: CommitRequest) -> None:
         """Without ids in Spark's log the newest run counts, so an older one must not publish any more."""

@@ -347,7 +347,7 @@ class DirectStore:
         self._store.confirm(self._version)
         compacted = self._store.compact()
         if compacted is not None:
-            self._store.adopt(compacted.segment)
+            self._store.adopt(compacted.made)
         return compacted
 
     def collect(self, *, dry_run: bool = False) -> Collected:

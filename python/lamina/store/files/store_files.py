@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from lamina.errors import LaminaError
 from lamina.format import container, paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.blocks import CHECKSUM_BYTES
-from lamina.format.container import COMMIT, Contents, Footer
+from lamina.format.container import COMMIT, Contents, Footer, Manifest
 from lamina.format.entries import decode, messages
 from lamina.format.manifest import (
     FILE,
@@ -26,7 +26,8 @@ from lamina.format.manifest import (
     SegmentManifest,
     StoreIdentity,
 )
-from lamina.format.paths import SegmentName
+from lamina.format.paths import SegmentName, TableListName
+from lamina.format.table_list import TableListManifest
 from lamina.storage import Listed, Storage
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
@@ -46,6 +47,11 @@ _PIECE_BYTES = 4 << 20
 
 _IN_MEMORY_BYTES = 16 << 20
 """Sections above this size are not held in memory."""
+
+_ASKED_AT_ONCE = 16
+
+MAX_LIST_BYTES = 1 << 30
+"""No list of tables is larger."""
 
 _HEADER_BYTES = container.HEADER.size
 
@@ -107,6 +113,13 @@ class StoreFiles:
         """Whether a file is there."""
         return self.storage.exists(self._path(name))
 
+    def missing(self, names: Sequence[str]) -> set[str]:
+        """Those of the files that are not there; on a remote storage asked for at once."""
+        if len(names) < 2 or not self.storage.remote:
+            return {name for name in names if not self.exists(name)}
+        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="lamina-looks") as threads:
+            return {name for name, there in zip(names, threads.map(self.exists, names), strict=True) if not there}
+
     def attempts(self) -> Mapping[int, Sequence[AttemptId]]:
         """The attempts whose commits are there, by version."""
         return attempts_in(self.list())
@@ -145,6 +158,16 @@ class StoreFiles:
     def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
         """The manifest of a segment of this store, and the size of its file."""
         return self._open(self._path(str(name)), SegmentManifest.from_json)
+
+    def open_table_list(self, name: TableListName) -> tuple[TableListManifest, int, str]:
+        """The manifest of a list of tables of this store, and size and checksum of its file."""
+        path = self._path(str(name))
+        where = self.storage.location(path)
+        data = self.storage.read(path, MAX_LIST_BYTES)
+        manifest = container.verify(data, where)
+        if not isinstance(manifest, TableListManifest) or (manifest.list, manifest.store) != (name.id, self.identity):
+            raise _foreign(where, container.id_of(manifest), manifest.store, self.identity)
+        return manifest, data.size, container.checksum(data)
 
     def _open(self, path: str, from_json: Callable[[Mapping[str, Any]], _Found]) -> tuple[_Found, int]:
         where = self.storage.location(path)
@@ -209,6 +232,12 @@ class StoreFiles:
         if size != reference.size or digest.digest()[:CHECKSUM_BYTES].hex() != reference.sha256:
             raise container.damaged(storage.location(path), "it does not fit the checksum that is referred to")
 
+    def whole(self, reference: Reference, read: Callable[[], _Found]) -> _Found:
+        """What `read` gives of a file; where it is damaged and was read from a local copy, what the storage itself
+        gives."""
+        storage, path = self._place(reference)
+        return _without_bad_copy(storage, path, read)
+
     def check_section(self, reference: Reference) -> None:
         """Verifies the section that `reference` refers to.
 
@@ -271,9 +300,7 @@ class StoreFiles:
         storage, path = self._place(reference)
         return storage.size(path)
 
-    def verify(
-        self, path: str, read: Callable[[int], None], root: str | None = None
-    ) -> tuple[CommitManifest | SegmentManifest, str]:
+    def verify(self, path: str, read: Callable[[int], None], root: str | None = None) -> tuple[Manifest, str]:
         """Verifies every byte of a file, in bounded memory; gives its manifest, and how it is named to people.
 
         Args:
@@ -295,14 +322,11 @@ class StoreFiles:
                 read(len(run))
         return container.parse_manifest(value, where), where
 
-    def check_origin(
-        self, where: str, manifest: CommitManifest | SegmentManifest, origin: StoreIdentity | None
-    ) -> None:
+    def check_origin(self, where: str, manifest: Manifest, origin: StoreIdentity | None) -> None:
         """Raises `file.identity` where a file was not written by `origin`, by default this store."""
         expected = origin or self.identity
         if manifest.store != expected:
-            held = manifest.attempt if isinstance(manifest, CommitManifest) else manifest.segment
-            raise _foreign(where, held, manifest.store, expected)
+            raise _foreign(where, container.id_of(manifest), manifest.store, expected)
 
     def entries(self, reference: Reference, families: Sequence[ColumnFamily] = ()) -> Iterator[pa.RecordBatch]:
         """The verified entries of a section that belong to its version, of which only a batch is in memory.
@@ -375,7 +399,7 @@ def _is_named(name: str, contents: Contents) -> bool:
     if contents.kind == COMMIT:
         return str(attempt_of(name)) == contents.id
     parsed = paths.parse_name(name)
-    return isinstance(parsed, SegmentName) and parsed.id == contents.id
+    return isinstance(parsed, SegmentName | TableListName) and parsed.id == contents.id
 
 
 def _foreign(where: str, held: str, store: StoreIdentity, expected: StoreIdentity) -> LaminaError:

@@ -21,19 +21,12 @@ from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, RUN, ColumnFamily, CommitManifest, Reference, Section, SegmentManifest
 from lamina.format.paths import SegmentName
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Merge, Progress
+from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, is_young, judged_ms
 from lamina.store.materialization.merging import Merger
 from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.memory.budget import Share
-from lamina.store.versions.chain import Segment, mergeable
-
-MERGE_BYTES = 96 << 20
-"""What a merge has in memory at most, whatever its inputs: batches of all sources, a step, and what is made of it."""
-
-_COPIES = 4
-"""How often a small merge has its inputs in memory: as read, sorted, folded and written."""
-
-_LEAST_AGE_MS = 20_000
+from lamina.store.tables.reading import is_table_list
+from lamina.store.versions.chain import Replacement, Segment, mergeable, tables
 
 
 class Compaction:
@@ -44,6 +37,12 @@ class Compaction:
         self._compression = compression
         self._clock = clock
         self._ids = ids
+
+    def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
+        return self.needs_rebuild(references) or bool(pick(references, live_rows))
+
+    def needs_rebuild(self, references: Sequence[Reference]) -> bool:
+        return any(map(is_table_list, tables(references)))
 
     def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
         """The merge that is worth it of `references`, which make the version of `manifest`; None where none is."""
@@ -97,22 +96,12 @@ class Compaction:
             sources: newest first: whether one is sorted with each key once, and its entries.
         """
         total = sum(reference.rows for reference in replaced)
-        done = 0
-
-        def read(rows: int) -> None:
-            nonlocal done
-            done += rows
-            worked()
-
-        def worked() -> None:
-            if progress is not None:
-                progress(done, total)
-
+        work = Work(total, progress, share)
         try:
-            merged = Merger(tempfile.gettempdir(), worked).merged(
-                ((is_sorted, _taken(batches, share)) for is_sorted, batches in sources),
+            merged = Merger(tempfile.gettempdir(), work.worked).merged(
+                ((is_sorted, work.taken(batches)) for is_sorted, batches in sources),
                 whole=start == 0,
-                read=read,
+                read=work.read,
             )
             segment = self._publish(start, replaced[0].version, tuple(replaced), merged)
         finally:
@@ -120,27 +109,22 @@ class Compaction:
         pa.default_memory_pool().release_unused()
         return Compacted(segment, len(replaced), total, segment.manifest.sections[0].rows)
 
-    def is_young(self, segment: Segment, min_age_ms: int) -> bool:
-        """Whether no collector can have the segment in its hands.
-
-        A collector deletes what was never referred to once it is older than the minimum age, and it may have decided so
-        before the first manifest names the file.
-        """
-        return 0 <= self._clock.now_ms() - segment.published_ms <= judged_ms(min_age_ms) // 2
-
-    def stamped(self, segment: Segment, min_age_ms: int, worked: Callable[[], None]) -> Segment | None:
+    def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
         """A segment that stays young for a while: one of at most an eighth of the minimum age as it is, and an older
         one with a new time of publication; None where it is lost. It is to be asked for each quarter of that age.
 
         A young file gets it by a stamp where the storage knows how, otherwise by a copy. An old one, which a collector
         may have in its hands, gets a copy: a new name is in nobody's hands.
         """
-        now = self._clock.now_ms()
+        if not isinstance(made, Segment):
+            # of another backend, which the query was restarted from
+            return None
+        segment, now = made, self._clock.now_ms()
         if 0 <= now - segment.published_ms <= judged_ms(min_age_ms) // 8:
             return segment
         manifest = segment.manifest
         try:
-            young = self.is_young(segment, min_age_ms) and self._files.stamp(str(segment.name))
+            young = is_young(segment, min_age_ms, now) and self._files.stamp(str(segment.name))
             # a stamp that took long may have come too late
             if young and self._clock.now_ms() - segment.published_ms <= judged_ms(min_age_ms) * 3 // 4:
                 return replace(segment, published_ms=now)
@@ -184,20 +168,6 @@ class Compaction:
         published_ms = self._clock.now_ms()
         self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
         return Segment(written[0], writer.size, published_ms)
-
-
-def judged_ms(min_age_ms: int) -> int:
-    """The minimum age by which ages are judged: so short a one as some tests set protects nothing anyhow."""
-    return max(min_age_ms, _LEAST_AGE_MS)
-
-
-def _taken(batches: Iterator[pa.RecordBatch], share: Share) -> Iterator[pa.RecordBatch]:
-    """`batches`, and room for what a merge makes of them, up to what it has in memory at most."""
-    for batch in batches:
-        room = min(_COPIES * int(batch.nbytes), MERGE_BYTES - share.held)
-        if room > 0:
-            share.take(room)
-        yield batch
 
 
 def _reported(batches: Iterator[pa.RecordBatch], worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,16 @@ import pyarrow as pa
 
 from lamina.format.manifest import CommitManifest, Reference
 from lamina.store.memory.budget import Share
-from lamina.store.versions.chain import Segment
+from lamina.store.model import InPlace
+from lamina.store.versions.chain import Replacement
+
+MERGE_BYTES = 96 << 20
+"""What a merge has in memory at most, whatever its inputs: batches of all sources, a step, and what is made of it."""
+
+_COPIES = 4
+"""How often a small merge has its inputs in memory: as read, sorted, folded and written."""
+
+_LEAST_AGE_MS = 20_000
 
 Progress = Callable[[int, int], None]
 """Called with the rows read so far and the rows to read."""
@@ -18,12 +27,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Compacted:
-    """A finished compaction: the segment to adopt, how many references it stands for, and rows before and after."""
+    """A finished merge: what to adopt, how many references it stands for, and rows before and after.
 
-    segment: Segment
+    `in_place` makes a directory of it, in a local one, for who reads it in place; None where nobody can.
+    """
+
+    made: Replacement
     replaces: int
     rows_read: int
     rows_written: int
+    in_place: Callable[[str], InPlace] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,12 +55,18 @@ class Merge:
 class Materializer(Protocol):
     """Makes files that take the place of references of a confirmed version. Nothing that was published changes."""
 
+    def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
+        """Whether materializing some of `references` is worth it; they make a version of so many rows."""
+
     def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
         """What is worth materializing of `references`, which make the version of `manifest`; None where nothing is.
 
         Raises (the run of it):
             LaminaError: `file.*` naming a damaged or missing file, `storage.*`.
         """
+
+    def needs_rebuild(self, references: Sequence[Reference]) -> bool:
+        """Whether `references` stand on another backend's base, so that all of them are to be `rebuilt`."""
 
     def rebuilt(
         self,
@@ -61,8 +80,52 @@ class Materializer(Protocol):
         What it has in memory is taken from the share.
         """
 
-    def is_young(self, segment: Segment, min_age_ms: int) -> bool:
-        """Whether no collector can have the segment in its hands."""
+    def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
+        """`made`, young for a while; None where it is lost, or is to be made anew."""
 
-    def stamped(self, segment: Segment, min_age_ms: int, worked: Callable[[], None]) -> Segment | None:
-        """`segment`, young for a while; None where it is lost."""
+
+def is_young(made: Replacement, min_age_ms: int, now_ms: int) -> bool:
+    """Whether no collector can have its new files in its hands.
+
+    A collector deletes what was never referred to once it is older than the minimum age, and it may have decided so
+    before the first manifest names the file.
+    """
+    return 0 <= now_ms - made.published_ms <= judged_ms(min_age_ms) // 2
+
+
+def judged_ms(min_age_ms: int) -> int:
+    """The minimum age by which ages are judged: so short a one as some tests set protects nothing anyhow."""
+    return max(min_age_ms, _LEAST_AGE_MS)
+
+
+class Work:
+    """A merge that goes on: what it reads, with the room that it takes and what is told of it.
+
+    Args:
+        rows: to read.
+        share: room for what the merge makes of what it reads is taken from it, up to what it has in memory at most.
+    """
+
+    def __init__(self, rows: int, progress: Progress | None, share: Share) -> None:
+        self._rows = rows
+        self._progress = progress
+        self._share = share
+        self._done = 0
+
+    def read(self, rows: int) -> None:
+        """Says that so many rows were read."""
+        self._done += rows
+        self.worked()
+
+    def worked(self) -> None:
+        """Says that the merge goes on."""
+        if self._progress is not None:
+            self._progress(self._done, self._rows)
+
+    def taken(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """`batches`, with room for them."""
+        for batch in batches:
+            room = min(_COPIES * int(batch.nbytes), MERGE_BYTES - self._share.held)
+            if room > 0:
+                self._share.take(room)
+            yield batch

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from lamina.format.manifest import Reference
 from lamina.store.files.store_files import Opened
 from lamina.store.versions import chain
-from lamina.store.versions.chain import Segment
+from lamina.store.versions.chain import Replacement
 
-Young = Callable[[Segment], bool]
+Young = Callable[[Replacement], bool]
 """Whether no collector can have a segment in its hands, so that a manifest may refer to it now."""
 
 
@@ -22,27 +22,31 @@ class WaitingSegments:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._segments: list[Segment] = []
+        self._segments: list[Replacement] = []
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: Replacement) -> None:
         """Lets the next commit refer to the segment."""
         with self._lock:
             self._segments.append(segment)
 
     def names(self) -> list[str]:
         """The names of their files."""
-        return [str(segment.reference().path) for segment in self.all()]
+        return [name for segment in self.all() for name in segment.new_names()]
 
-    def set(self, segments: Sequence[Segment]) -> None:
+    def set(self, segments: Sequence[Replacement]) -> None:
         """Lets these segments wait, and no others."""
         with self._lock:
             self._segments = list(segments)
 
-    def keep(self, present: Callable[[str], bool]) -> None:
-        """Forgets the segments whose files are not there any more."""
-        lost = {name for name in self.names() if not present(name)}
+    def keep(self, missing: Callable[[Sequence[str]], set[str]]) -> None:
+        """Forgets the segments whose files are not there any more.
+
+        Args:
+            missing: says which files are not there.
+        """
+        lost = missing(self.names())
         with self._lock:
-            self._segments = [kept for kept in self._segments if kept.reference().path not in lost]
+            self._segments = [kept for kept in self._segments if lost.isdisjoint(kept.new_names())]
 
     def expected(self, base: Opened) -> tuple[Reference, ...]:
         """What the references of `base` become when a commit on it refers to the segments; forgets those that do not
@@ -74,12 +78,12 @@ class WaitingSegments:
                 references = replaced
         return references
 
-    def all(self) -> list[Segment]:
+    def all(self) -> list[Replacement]:
         """The segments that wait."""
         with self._lock:
             return list(self._segments)
 
-    def replace(self, name: str, stamped: Segment | None) -> None:
+    def replace(self, name: str, stamped: Replacement | None) -> None:
         """Puts `stamped` in place of the segment of that file; None forgets it."""
         with self._lock:
             found = [(stamped if str(kept.name) == name else kept) for kept in self._segments]

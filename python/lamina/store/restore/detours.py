@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import INCREMENT, CommitManifest, Reference
-from lamina.format.paths import SegmentName, parse_name
+from lamina.format.paths import SegmentName, TableListName, parse_name
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.versions import chain
-from lamina.store.versions.chain import Segment
+from lamina.store.versions.chain import Replacement, Segment, TableList
 
 Place = tuple[str | None, str | None, int]
 """A section: root and path of its file, and offset in it."""
@@ -35,16 +35,16 @@ def alternatives(
     """A chain for the state that `attempt` made which needs none of the `broken` sections.
 
     Walks down the lineage: each step takes the increment of one more attempt and tries the references of its base, as
-    they are and with any segment of the directory in place of what it was merged from.
+    they are and with any segment or list of the directory in place of what it was made of.
 
     Raises:
         LaminaError: `file.*` where the walk meets a file that is not there any more or has no increment.
     """
     steps: list[Reference] = []
-    segments = _segments(files, broken)
+    made = _replacements(files, broken)
     while True:
         opened = open_commit(attempt)
-        around = _around(opened.references, segments, broken)
+        around = _around(opened.references, made, broken)
         if around is not None:
             return [*steps, *around]
         increment = increment_reference(opened, files)
@@ -56,38 +56,40 @@ def alternatives(
 
 
 def _around(
-    references: Sequence[Reference], segments: Sequence[Segment], broken: frozenset[Place]
+    references: Sequence[Reference], made: Sequence[Replacement], broken: frozenset[Place]
 ) -> Sequence[Reference] | None:
-    """`references` with every segment that fits in place of what it was merged from; None where broken ones remain.
+    """`references` with all that fits in place of what it was made of; None where broken ones remain.
 
-    A segment fits where exactly what it was merged from is referred to, so its lineage is the same.
+    It fits where exactly what it was made of is referred to, so its lineage is the same.
     """
     found = True
     while found:
         found = False
-        for segment in segments:
-            adopted = chain.adopt(references, segment)
+        for one in made:
+            adopted = chain.adopt(references, one)
             if adopted is not None:
                 references, found = adopted, True
     return None if any(place(reference) in broken for reference in references) else references
 
 
-def _segments(files: StoreFiles, broken: frozenset[Place]) -> list[Segment]:
-    """The segments in the store's directory that are not known to be broken, those of the most versions first."""
-    found = []
+def _replacements(files: StoreFiles, broken: frozenset[Place]) -> list[Replacement]:
+    """The segments and lists of tables in the store's directory that are not known to be broken, those of the most
+    versions first."""
+    found: list[tuple[int, Replacement]] = []
     for entry in files.list():
         name = parse_name(entry.name)
-        if isinstance(name, SegmentName):
-            try:
-                manifest, size = files.open_segment(name)
-            except LaminaError as error:
-                if not error.kind.startswith("file."):
-                    raise
-                continue
-            segment = Segment(manifest, size, entry.modified_ms)
-            if place(segment.reference()) not in broken:
-                found.append(segment)
-    return sorted(found, key=lambda segment: segment.manifest.start - segment.manifest.end)
+        try:
+            if isinstance(name, SegmentName):
+                segment, size = files.open_segment(name)
+                found.append((name.end - name.start, Segment(segment, size, entry.modified_ms)))
+            elif isinstance(name, TableListName):
+                tables, size, sha256 = files.open_table_list(name)
+                found.append((name.version, TableList(tables, size, sha256, entry.modified_ms)))
+        except LaminaError as error:
+            if not error.kind.startswith("file."):
+                raise
+    whole = [one for one in found if broken.isdisjoint(map(place, one[1].references()))]
+    return [made for _, made in sorted(whole, key=lambda one: -one[0])]
 
 
 def place(reference: Reference) -> Place:

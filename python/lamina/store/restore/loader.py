@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -11,8 +12,10 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, Reference
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.memory.budget import Share, unbounded
-from lamina.store.model import Load, Version
+from lamina.store.model import InPlace, Load, Version
 from lamina.store.restore import detours, stream
+from lamina.store.tables.local import FETCH_BYTES
+from lamina.store.tables.reading import TableReader, is_table_list
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
 
@@ -32,7 +35,9 @@ class Loader:
         self._lock = threading.Lock()
         self._broken: frozenset[detours.Place] = frozenset()
 
-    def load(self, version: Version, have: Version | None, share: Share | None = None) -> Load:
+    def load(
+        self, version: Version, have: Version | None, share: Share | None = None, *, in_place: bool = False
+    ) -> Load:
         """See `Store.load`."""
         attempt = self._versions.locate(version)
         if attempt is None or is_empty(attempt):
@@ -49,6 +54,24 @@ class Loader:
         references: Sequence[Reference] = opened.references
         chain.check(references, opened.manifest.version, self._files.place_of_commit(attempt))
         references = self._around_broken(opened, references)
+        base = chain.tables(references)
+        if in_place and base and is_table_list(base[0]) and base[0].union is None:
+            taken = share or unbounded()
+            reader = TableReader(self._files, base, lambda: taken.take(0))
+            try:
+                taken.take(FETCH_BYTES)
+                found = InPlace(reader.directory(), base[0].end)
+            except LaminaError as error:
+                if not error.kind.startswith("file."):
+                    raise
+                # what leads around the broken file comes as entries
+                self._remember_broken(frozenset((detours.place(reader.failed),)))
+                references = self._around_broken(opened, references)
+            else:
+                above = chain.mergeable(references)
+                return replace(self._load(opened, EMPTY, above, self._next_time, share), in_place=found)
+            finally:
+                taken.close()
         return self._load(opened, EMPTY, references, self._recover(opened), share)
 
     def _around_broken(self, opened: Opened, references: Sequence[Reference]) -> Sequence[Reference]:
@@ -65,6 +88,11 @@ class Loader:
     def _remember_broken(self, places: frozenset[detours.Place]) -> None:
         with self._lock:
             self._broken |= places
+
+    def _next_time(self, _: Reference, broken: frozenset[detours.Place], appended: bool) -> Sequence[Reference]:
+        """No way around: it would need the rows below what is read. The next load takes one from its beginning."""
+        self._remember_broken(broken)
+        raise LaminaError.from_kind("file.damaged", "what comes after tables that are read in place is broken")
 
     def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
         """The entries of a version newest first, around files that are broken."""

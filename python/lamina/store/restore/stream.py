@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -23,11 +24,13 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format.decoded_size import decoded_bytes
 from lamina.format.entries import decode, has_appends, messages
-from lamina.format.manifest import ColumnFamily, Reference
+from lamina.format.manifest import FILE, ColumnFamily, Reference, UnionMember
 from lamina.store.files.selection import selected
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.restore.detours import Place, place, unrecoverable
+from lamina.store.tables.database import OPEN_BYTES
+from lamina.store.tables.reading import TableReader
 
 _THREADS = 4
 _FILES_AHEAD = 4
@@ -107,7 +110,8 @@ class _Reader:
         self._families = families
         self._share = share
         self._handed_out = 0
-        self._chain = references
+        self._whole_chain = references
+        self._chain: Sequence[Reference] = ()
         self._files_ahead = _REMOTE_FILES_AHEAD if files.storage.remote else _FILES_AHEAD
         self._last_appended: Reference | None = None
         self.failed: Reference | None = None
@@ -117,6 +121,24 @@ class _Reader:
         return self.failed is not None and self._last_appended is self.failed
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        for tables, references in groupby(self._whole_chain, _tables_of):
+            self._chain = [*references]
+            yield from self._of_sections() if tables is None else self._of_tables()
+
+    def _of_tables(self) -> Iterator[pa.RecordBatch]:
+        """The entries of a base that is a list of tables."""
+        self._share.take(OPEN_BYTES)
+        reader = TableReader(self._files, self._chain)
+        try:
+            yield from reader.entries(self._families)
+        except LaminaError:
+            self.failed = reader.failed
+            raise
+        finally:
+            self._share.close()
+            self._handed_out = 0
+
+    def _of_sections(self) -> Iterator[pa.RecordBatch]:
         decoding = _Threads(_THREADS, "lamina-restore-decode")
         fetching = _Threads(self._files_ahead, "lamina-restore-fetch")
         ended = False
@@ -128,6 +150,7 @@ class _Reader:
                 # at the end nothing waits any more but the ends of local copies, which belong to what was read
                 threads.end(cancel=not ended)
             self._share.close()
+            self._handed_out = 0
 
     def _ordered(self, fetching: _Threads, decoding: _Threads) -> Iterator[pa.RecordBatch]:
         fetched: deque[Future[pa.NativeFile]] = deque()
@@ -213,6 +236,11 @@ class _Reader:
             fetched.append(fetching.do(small, self._files.open_section, reference, None if small else fetching.pool))
             requested += 1
         return requested
+
+
+def _tables_of(reference: Reference) -> tuple[UnionMember | None] | None:
+    """Of which list of tables a reference is, a chain having one at most; None of a section."""
+    return (reference.union,) if reference.kind == FILE else None
 
 
 class _Threads:

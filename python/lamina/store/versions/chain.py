@@ -31,7 +31,8 @@ from lamina.format.manifest import (
     StoreIdentity,
     UnionMember,
 )
-from lamina.format.paths import SegmentName
+from lamina.format.paths import SegmentName, TableListName
+from lamina.format.table_list import TableListManifest
 from lamina.settings import Settings
 
 
@@ -63,6 +64,41 @@ class Segment:
             section.rows,
             self.manifest.store,
         )
+
+    def references(self) -> tuple[Reference, ...]:
+        return (self.reference(),)
+
+    def new_names(self) -> list[str]:
+        return [str(self.name)]
+
+
+@dataclass(frozen=True)
+class TableList:
+    """A finished list of sorted tables: its manifest, size and checksum of its file, and when its first new file was
+    published."""
+
+    manifest: TableListManifest
+    size: int
+    sha256: str
+    published_ms: int
+
+    @property
+    def name(self) -> TableListName:
+        return TableListName(self.manifest.version, self.manifest.list)
+
+    def references(self) -> tuple[Reference, ...]:
+        version, store = self.manifest.version, self.manifest.store
+        own = Reference(None, str(self.name), 0, self.size, self.size, self.sha256, FILE, 0, version, 0, store)
+        return (own, *(table.reference(version, store) for table in self.manifest.tables))
+
+    def new_names(self) -> list[str]:
+        tables = [table.path for table in self.manifest.tables if table.version == self.manifest.version]
+        return [str(self.name), *tables]
+
+
+Replacement = Segment | TableList
+"""What a materializer made: files that take the place of the references in `manifest.inputs`. `references` says how a
+manifest refers to them, newest first, and `new_names` which files no version can have referred to before."""
 
 
 def wants_snapshot(settings: Settings, version: int, chain: Sequence[Reference]) -> bool:
@@ -176,13 +212,13 @@ def own_reference(section: Section, start: int, end: int, store: StoreIdentity, 
     )
 
 
-def adopt(chain: Sequence[Reference], segment: Segment) -> tuple[Reference, ...] | None:
-    """`chain` with the segment in place of the references that it was merged from; None where they are not in it."""
-    inputs = [_key(reference) for reference in segment.manifest.inputs]
+def adopt(chain: Sequence[Reference], made: Replacement) -> tuple[Reference, ...] | None:
+    """`chain` with what was made in place of the references that it was made of; None where they are not in it."""
+    inputs = [_key(reference) for reference in made.manifest.inputs]
     keys = [_key(reference) for reference in chain]
     for position in range(len(keys) - len(inputs) + 1):
         if keys[position : position + len(inputs)] == inputs:
-            return (*chain[:position], segment.reference(), *chain[position + len(inputs) :])
+            return (*chain[:position], *made.references(), *chain[position + len(inputs) :])
     return None
 
 
@@ -236,6 +272,11 @@ def _start(chain: Sequence[Reference], end: int) -> int | None:
 def mergeable(chain: Sequence[Reference]) -> Sequence[Reference]:
     """The references above a base of whole files, which hold entries; all where there is no such base."""
     return chain[: next((index for index, reference in enumerate(chain) if reference.kind == FILE), len(chain))]
+
+
+def tables(chain: Sequence[Reference]) -> Sequence[Reference]:
+    """The whole files that the references stand on; none where there are none."""
+    return chain[len(mergeable(chain)) :] if any(reference.kind == FILE for reference in chain) else ()
 
 
 def since(chain: Sequence[Reference], version: int) -> tuple[Reference, ...] | None:

@@ -191,6 +191,7 @@ final class Commits(
     EngineStore.long(answer \ "bytes").foreach(counters.add(Metrics.WrittenBytes, _))
     counters.add(Metrics.DurableMs, waitedMs)
     EngineStore.long(answer \ "copied_bytes").foreach(EngineStore.copiedBytes = _)
+    InPlace.fromJson(answer \ "in_place").foreach(engine.offer)
     val maintained = answer \ "maintained"
     EngineStore.long(maintained \ "segments").foreach(counters.add(Metrics.Segments, _))
     EngineStore.long(maintained \ "deleted_files").foreach(counters.add(Metrics.CollectedFiles, _))

@@ -9,7 +9,10 @@ import java.util.concurrent.{
   ThreadPoolExecutor,
   TimeUnit
 }
+import java.util.concurrent.atomic.AtomicReference
 import java.util.concurrent.locks.ReentrantLock
+
+import scala.util.Try
 
 import org.json4s.{JArray, JBool, JInt, JNothing, JNull, JObject, JString, JValue}
 import org.json4s.JsonDSL._
@@ -142,6 +145,21 @@ class EngineStore(
     new EngineHandle(engine, number, readOnly, checkpoint, resolved, result \ "remote" == JBool(true))
   }
 
+  /** How tables of the store are layered, where they are. */
+  val layers: Option[Layers] =
+    if (settings.get(StoreSettings.Prefix + "backend").contains("rocksdb"))
+      Some(Layers(Try(settings(StoreSettings.Prefix + "rocksdb.materializeEvery").trim.toLong).getOrElse(10L)))
+    else None
+
+  private val offered = new AtomicReference[InPlace]
+
+  /** Takes newer tables, which the engine says of. */
+  private[lamina] def offer(place: InPlace): Unit =
+    Option(offered.getAndSet(place)).filter(_ != place).foreach(_.remove())
+
+  /** Newer tables, which are the caller's from now on. */
+  private[lamina] def takeOffered(): Option[InPlace] = Option(offered.getAndSet(null))
+
   /** Whether the store was maintained since an attempt was last begun. */
   @volatile private var wasMaintained = false
 
@@ -221,7 +239,7 @@ class EngineStore(
     opened.engine.load(
       ("op" -> "load") ~ ("handle" -> opened.number) ~ ("version" -> version) ~ ("attempt" -> attempt) ~
         ("have" -> have.map(at => ("version" -> at.version) ~ ("attempt" -> at.content))) ~
-        ("read_only" -> opened.readOnly)
+        ("read_only" -> opened.readOnly) ~ ("in_place" -> layers.isDefined)
     )(header => onHeader(EngineStore.loadHeader(header)))(sink)
   }
 
@@ -279,6 +297,7 @@ class EngineStore(
     try {
       if (current != null) closeQuietly(current)
       current = null
+      takeOffered().foreach(_.remove())
     } finally opening.unlock()
   }
 
@@ -351,12 +370,19 @@ object EngineStore {
   }
 
   private def loadHeader(header: JValue): LoadHeader = {
-    val rows = header \ "counts" match {
+    def counts(what: String) = header \ "counts" match {
       case JObject(fields) => fields.flatMap { case (family, count) =>
-          long(count \ "rows").map(family.toInt -> _)
+          long(count \ what).map(family.toInt -> _)
         }.toMap
       case _ => Map.empty[Int, Long]
     }
-    LoadHeader(string(header \ "attempt"), header \ "start" == JString("have"), ColumnFamilies.fromJson(header), rows)
+    LoadHeader(
+      string(header \ "attempt"),
+      header \ "start" == JString("have"),
+      ColumnFamilies.fromJson(header),
+      counts("rows"),
+      counts("bytes"),
+      InPlace.fromJson(header \ "in_place")
+    )
   }
 }

@@ -197,12 +197,14 @@ final class LaminaStateStore(
     val from = family("valuesIterator", colFamilyName)
     verifyMultiValue(from, "valuesIterator")
     val row = find(keyRow, from, base, keeps = false)
-    if (row == 0L) Iterator.empty else new ValuesIterator(this, from, row)
+    if (row == 0L) Iterator.empty
+    else if (live.isLayered) from.values(row).map(OpenFamily.copied).toVector.iterator
+    else new ValuesIterator(this, from, row)
   }
 
   /** The row for the calling thread: as it lies in the table where that may read it there, else a copy. */
   private[lamina] def handOut(row: UnsafeRow): UnsafeRow =
-    if (row == null || row.getBaseObject != null || open.readsInPlace) row else row.copy()
+    if (row == null || row.getBaseObject != null || (open.readsInPlace && !live.isLayered)) row else row.copy()
 
   /** The row of a key, or 0; `keeps` where its value is handed out as it lies. */
   private def find(keyRow: UnsafeRow, from: OpenFamily, base: Boolean, keeps: Boolean): Long =
@@ -215,7 +217,7 @@ final class LaminaStateStore(
     }
 
   private def lookUp(keyRow: UnsafeRow, from: OpenFamily, base: Boolean): UnsafeRow = {
-    val row = find(keyRow, from, base, keeps = !from.codec.multiValue)
+    val row = find(keyRow, from, base, keeps = !from.codec.multiValue && !live.isLayered)
     if (row == 0L) null
     else {
       val found = from.value(row)
@@ -229,10 +231,14 @@ final class LaminaStateStore(
    * operator's own: Spark's default provider, which checks what it reads from files, takes them as they are. Under the lock.
    */
   private[lamina] def validate(keyRow: UnsafeRow, valueRow: UnsafeRow, from: OpenFamily, row: Long): Unit =
-    if (!isValidated && from.table.getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) == row) {
+    if (!isValidated && isOfBase(from, row)) {
       provider.validateRows(keyRow, valueRow)
       isValidated = true
     }
+
+  private def isOfBase(from: OpenFamily, row: Long): Boolean =
+    if (from.table.isLayered) !Rows.isOwn(row)
+    else from.table.getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) == row
 
   // ---- scans
 
@@ -362,8 +368,8 @@ final class LaminaStateStore(
     var row = cursor.next()
     while (row != 0L) {
       val removed = Bytes.copy(null, Rows.keyAddress(row), Rows.keyLength(row))
-      row = cursor.next()
       from.table.remove(removed, Platform.BYTE_ARRAY_OFFSET.toLong, removed.length)
+      row = cursor.next()
     }
   }
 

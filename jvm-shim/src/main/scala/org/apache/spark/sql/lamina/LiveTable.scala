@@ -25,7 +25,26 @@ object Move extends Enumeration {
 }
 
 /** What the engine says before it sends the rows of a version. */
-final case class LoadHeader(attempt: Option[String], fromHave: Boolean, families: ColumnFamilies, rows: Map[Int, Long])
+final case class LoadHeader(
+    attempt: Option[String],
+    fromHave: Boolean,
+    families: ColumnFamilies,
+    rows: Map[Int, Long],
+    bytes: Map[Int, Long] = Map.empty,
+    inPlace: Option[InPlace] = None
+)
+
+/**
+ * That a table stands on tables which are read in place.
+ *
+ * @param every how many versions are put into them at once
+ */
+final case class Layers(every: Long) {
+
+  /** Whether rows that are written from now on are best told from those before: which will be below soon. */
+  private[lamina] def isDue(below: Below, version: Long): Boolean =
+    version - (if (below == null) 0L else below.version) >= every - 1
+}
 
 /** Where versions come from. */
 trait StateSource {
@@ -56,11 +75,12 @@ trait StateSource {
 final class LiveTable(
     pool: PagePool,
     registry: TableRegistry = TableRegistry.ofExecutor,
-    private[lamina] val scheduling: Scheduling = Scheduling.Threads
+    private[lamina] val scheduling: Scheduling = Scheduling.Threads,
+    layers: Option[Layers] = None
 ) {
   import LiveTable.Sibling
 
-  val table = new StoreTable(pool)
+  val table = new StoreTable(pool, layers.isDefined)
   StatePool.tables.incrementAndGet()
 
   @volatile private var position = Position.Start
@@ -70,8 +90,14 @@ final class LiveTable(
   private var lastDigest: String = _
   private val siblings = mutable.LinkedHashMap.empty[String, Sibling]
   private val opens = mutable.LinkedHashSet.empty[Open]
+
+  /** The attempts whose rows it held since its last load, oldest first. */
+  private var passed = Vector.empty[String]
   private var epoch = 0L
   private var moving = false
+
+  /** Whether the move that is under way loads the version anew, whatever the table holds. */
+  private var reloads = false
 
   /** The open that has the transaction, or null. */
   var writer: Open = _
@@ -100,7 +126,8 @@ final class LiveTable(
    */
   def startMove(attempt: Option[String]): Unit = {
     if (isBusy) throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
-    if (!holdsRowsOf(attempt)) epoch += 1
+    reloads = isBroken
+    if (reloads || !holdsRowsOf(attempt)) epoch += 1
     moving = true
   }
 
@@ -145,8 +172,14 @@ final class LiveTable(
   def enter(open: Open): Unit = {
     open.table = this
     opens += open
-    table.readersActive(open.stamp)
+    if (!isLayered) table.readersActive(open.stamp)
   }
+
+  /** Whether rows may go at any time: who hands them out copies them. */
+  val isLayered: Boolean = layers.isDefined
+
+  /** Whether what it stands on cannot be read: then it is to be loaded anew, whatever it holds. */
+  def isBroken: Boolean = isLayered && table.below != null && table.below.isBroken
 
   /**
    * The rows that an open handed out are not used any more. One that sends its commit leaves the table that it writes later, and
@@ -175,7 +208,7 @@ final class LiveTable(
 
   /** Whether another provider may have the table for a content. */
   def canGive(content: String): Boolean =
-    !closed && !isBusy && (position.content == content || oneBack.exists(_.content == content))
+    !closed && !isBusy && !isBroken && (position.content == content || oneBack.exists(_.content == content))
 
   private def giveUp(open: Open): Unit = {
     if (open.table eq this) open.table = null
@@ -188,6 +221,10 @@ final class LiveTable(
   // ---- transaction
 
   def begin(open: Open): Unit = {
+    if (isLayered && pool.isNearlyFull) {
+      table.forgetClean(LiveTable.ForgottenAtOnce)
+      scheduling.reclaim(this)
+    }
     table.begin()
     writer = open
     working = position.families
@@ -250,11 +287,37 @@ final class LiveTable(
 
   /** The table is at `to` now, and one transaction behind it, where that is known, is `from`. */
   private def lead(from: Position, to: Position): Unit = {
+    if (layers.isDefined) {
+      val older = passed.indexOf(if (from == null) to.content else from.content)
+      passed = (if (from == null && older < 0) Vector.empty else passed.take(older + 1)) :+ to.content
+      if (passed.size > LiveTable.MaxPassed) passed = passed.drop(1)
+      layers.foreach(layers => if (layers.isDue(table.below, to.version)) table.cut(to.version))
+    }
     before = from
     lastDigest = null
     position = to
     working = to.families
     epoch += 1
+  }
+
+  /**
+   * Has the table stand on newer tables of its own past, if these are; else they are removed. Whether it does. Between transactions,
+   * while it does not move.
+   */
+  def standOn(place: InPlace): Boolean = {
+    val at = place.attempt.fold(-1)(attempt => passed.indexOf(Attempts.content(Some(attempt))))
+    val isNewer = !isBusy && at >= 0 && (table.below == null || table.below.version < place.version)
+    if (!isNewer) place.remove()
+    else {
+      val below = TablesBelow.open(place)
+      // the version before would not be above it
+      if (before != null && passed.indexOf(before.content) < at) table.forgetUndo()
+      table.standOn(below)
+      // a list may come sooner than the number of versions says
+      table.cut(position.version)
+      scheduling.reclaim(this)
+    }
+    isNewer
   }
 
   /** Takes a commit back whose file did not become durable. */
@@ -285,6 +348,10 @@ final class LiveTable(
     if (writer != null || pending != null)
       throw new LaminaError(LaminaError.Internal, "a busy table cannot move to another version")
     val wanted = Attempts.content(attempt)
+    if (reloads) {
+      reloads = false
+      clear(Position.Start)
+    }
     if (position.content == wanted) {
       position = position.copy(version = version)
       Move.Stayed
@@ -301,6 +368,8 @@ final class LiveTable(
       if (sibling.exists(isTwin)) {
         remember()
         position = position.copy(version = version, content = wanted)
+        // the rows are the same
+        if (passed.nonEmpty) passed = passed.init :+ wanted
         Move.Relabelled
       } else {
         if (oneBack.isDefined && (sibling.isDefined || position.version >= version)) setAside()
@@ -331,12 +400,17 @@ final class LiveTable(
       header = received
       entries.start(onTop = header.fromHave)
       if (header.fromHave) table.begin() else clear(Position.Start)
+      if (!header.fromHave) header.inPlace.foreach(place => table.standOn(TablesBelow.open(place)))
       addFamilies(header.families)
-      if (!header.fromHave) header.rows.foreach { case (family, rows) => if (rows > 0) table.reserve(family, rows) }
+      if (!header.fromHave && header.inPlace.isEmpty) header.rows.foreach { case (family, rows) => if (rows > 0) table.reserve(family, rows) }
     }
     try {
       source.load(version, attempt, have)(onHeader)(entries)
       if (!header.fromHave) table.endFill()
+      // what is below is not counted
+      if (header.inPlace.isDefined) header.rows.foreach { case (family, rows) =>
+        Option(table.familyOrNull(family)).foreach(_.setCounts(rows, header.bytes.getOrElse(family, 0L)))
+      }
       miscount = header.rows.collectFirst {
         case (family, rows) if rowsOf(family) != rows =>
           s"$rows rows in column family $family, and restoring it gave ${rowsOf(family)}"
@@ -416,6 +490,11 @@ object LiveTable {
 
   /** Attempts that were set aside, and are told from others on their base by digest. */
   private val MaxSiblings = 16
+
+  private val MaxPassed = 1000
+
+  /** Bytes of rows that make room for a transaction where memory is short. */
+  private val ForgottenAtOnce = 64L << 20
 
   /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
   private final class OtherShape extends RuntimeException with NoStackTrace

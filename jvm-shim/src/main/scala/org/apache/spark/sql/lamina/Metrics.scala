@@ -25,6 +25,7 @@ object Metrics {
   val CatchUps = count("laminaCatchUps", "versions reached by loading what changed since")
   val Relabels = count("laminaRelabels", "opens of a sibling attempt with equal changes")
   val StepBacks = count("laminaStepBacks", "opens that undid the last commit")
+  val Raises = count("laminaTableLists", "lists of tables that came below")
   val HandOvers = count("laminaHandOvers", "tables taken over from another provider")
   val SkippedCommits = count("laminaSkippedCommits", "commits that had nothing to write")
   // The name is that of Spark's heap provider.

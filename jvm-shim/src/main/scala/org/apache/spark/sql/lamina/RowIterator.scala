@@ -7,6 +7,9 @@ import org.apache.spark.sql.lamina.table.{FamilyTable, RowCursor, Rows}
 /** A column family as one open uses it. `table` is null where the version has no such family: it reads as empty. */
 final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
 
+  /** Whether rows of a scan may be read where they are, for longer than the step that gave them. */
+  def scansInPlace: Boolean = codec.readsInPlace && !table.isLayered
+
   /** A fresh row of a row's key. */
   def key(row: Long): UnsafeRow = codec.decodeKey(Rows.keyAddress(row), Rows.keyLength(row))
 
@@ -84,7 +87,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
 
   private def advance(): Boolean = {
     if (
-      isAhead && from.codec.readsInPlace && store.open.readsInPlace && (store.open.state eq checked) && !store.open.left
+      isAhead && from.scansInPlace && store.open.readsInPlace && (store.open.state eq checked) && !store.open.left
     ) step()
     if (valueRow == null && (isAhead || cursor != null)) live.synchronized(checkAndStep())
     valueRow != null
@@ -107,7 +110,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
 
   /** Fetches rows together, so that the processor waits for several of them at once. */
   private def fetch(): Unit = {
-    val most = if (from.codec.readsInPlace) RowIterator.MostRows else 1
+    val most = if (from.scansInPlace) RowIterator.MostRows else 1
     if (count == ahead.length && count < most) ahead = new Array[Long](math.min(most, math.max(2, 2 * count)))
     position = 0
     count = 0
@@ -129,9 +132,12 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
         row = ahead(position)
         position += 1
         keyRow = store.handOut(from.key(row))
-        if (multi) elements = from.values(row) else valueRow = store.handOut(from.value(row))
+        if (!multi) valueRow = store.handOut(from.value(row))
+        else if (live.isLayered) elements = from.values(row).map(OpenFamily.copied).toVector.iterator
+        else elements = from.values(row)
       }
     }
+
 
   private def exhausted(): Unit = {
     if (afterCommit) store.open.scans -= 1

@@ -143,7 +143,7 @@ final class StoreOpener(
     val there = table.synchronized {
       requireOpen()
       use(table)
-      if (table.at.content == Attempts.content(base)) Some(Some(entered()))
+      if (!table.isBroken && table.at.content == Attempts.content(base)) Some(Some(entered()))
       else if (table.isBusy || table.hasReaders) Some(None)
       else {
         table.startMove(base)
@@ -282,7 +282,7 @@ final class StoreOpener(
     val table = live
     table != null && table.synchronized {
       val content = Attempts.content(attempt)
-      owns(table) && (table.at.content == content || table.oneBack.exists(_.content == content))
+      owns(table) && !table.isBroken && (table.at.content == content || table.oneBack.exists(_.content == content))
     }
   }
 
@@ -335,7 +335,7 @@ final class StoreOpener(
       }
     }
     if (live == null || !owns(live)) {
-      val created = new LiveTable(pool, registry, scheduling)
+      val created = new LiveTable(pool, registry, scheduling, engine.layers)
       registry.add(created, this)
       adopt(created)
     }
@@ -392,7 +392,7 @@ final class StoreOpener(
   }
 
   private def privateTable(): LiveTable = {
-    val table = new LiveTable(pool, registry, scheduling)
+    val table = new LiveTable(pool, registry, scheduling, engine.layers)
     registry.addPrivate(table, this)
     table
   }
@@ -451,12 +451,18 @@ final class StoreOpener(
 
   private def begin(store: LaminaStateStore, draft: ColumnFamilies => Draft): Unit = {
     val table = store.live
+    if (table eq live) engine.takeOffered().foreach(standOn(table, _))
     table.begin(store.open)
     table.announce(store.codecs.updated(table.working))
     if (!table.working.byName.contains(StateStore.DEFAULT_COL_FAMILY_NAME)) table.create(store.codecs.default)
     store.draft = draft(table.working)
     store.attach()
   }
+
+  /** Newer tables are no need: where they cannot be opened, the table goes on with those that it has. */
+  private def standOn(table: LiveTable, place: InPlace): Unit =
+    try if (table.standOn(place)) counters.add(Metrics.Raises, 1)
+    catch { case error: LaminaError => logWarning(s"$id does not stand on newer tables: ${error.getMessage}") }
 
   /** Gives the rows up when the task ends; fails where it has failed already. */
   private def watch(store: LaminaStateStore): Unit = {

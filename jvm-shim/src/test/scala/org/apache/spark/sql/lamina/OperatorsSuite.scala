@@ -10,6 +10,7 @@ import scala.util.{Random, Using}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.SparkConf
 import org.apache.spark.sql.{DataFrame, Dataset, Row, SparkSession}
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
 import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
@@ -23,6 +24,10 @@ import org.apache.spark.sql.streaming._
  */
 class OperatorsSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val root = Files.createTempDirectory("lamina-operators-")
+
+  /** Settings of the backend that the stores have. */
+  protected def backend: Map[String, String] = Map.empty
+
   private lazy val spark: SparkSession = SparkSession.builder()
     .master("local[2]")
     .config("spark.ui.enabled", "false")
@@ -36,6 +41,7 @@ class OperatorsSuite extends AnyFunSuite with BeforeAndAfterAll {
     .config("spark.sql.streaming.join.stateFormatV4.enabled", "true")
     .config(s"${StoreSettings.Prefix}engine.python", RepositoryEngine.python(root).toString)
     .config(s"${StoreSettings.Prefix}heap.maxBytes", "256m")
+    .config(new SparkConf(false).setAll(backend))
     .getOrCreate()
   import spark.implicits._
 
@@ -246,4 +252,12 @@ class ShortAndLongLived extends StatefulProcessor[String, Event, (String, Long, 
     values.foreach(value => map.updateValue(value, value))
     Iterator((key, short.get(), long.get(), list.get().size, map.keys().size))
   }
+}
+
+/** The same with tables of RocksDB below, which are newer with each batch. */
+class OperatorsOnTablesSuite extends OperatorsSuite {
+  override protected def backend: Map[String, String] = Map(
+    s"${StoreSettings.Prefix}backend" -> "rocksdb",
+    s"${StoreSettings.Prefix}rocksdb.materializeEvery" -> "1"
+  )
 }

@@ -6,14 +6,20 @@ import org.apache.spark.unsafe.Platform
  * Builds a column family from the entries of a version, newest first: the first entry of a key decides, and an append
  * waits for what is below it. Outside of transactions, while nobody reads.
  *
+ * With a state below only what came after it is filled in: a delete leaves a tombstone, and an append is joined to the value
+ * below at the end. Keys that no entry is of stay unknown, so the counts are not known either.
+ *
  * @param keys ordered keys, or null
+ * @param layer of a layered table, or null
  */
 private[lamina] final class FamilyFill private[table] (
+    id: Int,
     index: HashIndex,
     lists: ListBuffers,
     keys: OrderedKeys,
     counts: RowCounts,
-    pool: PagePool
+    pool: PagePool,
+    layer: Layer
 ) {
   import HashIndex.rowOf
 
@@ -44,12 +50,11 @@ private[lamina] final class FamilyFill private[table] (
       val length = if (op == Ops.Delete) 0 else valueLength
       val row = lists.create(keyBase, keyOffset, keyLength, length, flags)
       Platform.copyMemory(valueBase, valueOffset, null, Rows.valueAddress(row), length)
+      if (layer != null) Rows.setLabel(row, layer.labels.current)
       index.insert(hash, row, removed = op == Ops.Delete)
       if (op != Ops.Put) unsettled.add(row, 0L)
-      if (op != Ops.Delete) {
-        if (keys != null) keys.add(keyBase, keyOffset, keyLength)
-        counts.add(row)
-      }
+      if (keys != null && (op != Ops.Delete || hasBelow)) keys.add(keyBase, keyOffset, keyLength)
+      if (op != Ops.Delete) counts.add(row)
     } else if (Rows.has(rowOf(word), Rows.Held)) {
       val newer = rowOf(word)
       if (op == Ops.Delete) Rows.clearFlags(newer, Rows.Held)
@@ -66,6 +71,7 @@ private[lamina] final class FamilyFill private[table] (
         val target = Rows.valueAddress(row)
         Platform.copyMemory(valueBase, valueOffset, null, target, valueLength)
         Platform.copyMemory(null, Rows.valueAddress(newer), null, target + valueLength, tail)
+        if (layer != null) Rows.setLabel(row, layer.labels.current)
         counts.remove(newer)
         index.update(row, removed = false)
         counts.add(row)
@@ -83,12 +89,40 @@ private[lamina] final class FamilyFill private[table] (
       if (Rows.has(row, Rows.Superseded)) lists.free(row)
       else if (Rows.has(row, Rows.Removed)) {
         index.findKeyOf(row)
-        index.erase()
+        if (hasBelow) {
+          val tombstone = lists.tombstone(null, Rows.keyAddress(row), Rows.keyLength(row), flags = 0)
+          Rows.setLabel(tombstone, layer.labels.current)
+          index.update(tombstone, removed = false)
+        } else index.erase()
         lists.free(row)
-      } else Rows.clearFlags(row, Rows.Held)
+      } else {
+        val joins = hasBelow && Rows.has(row, Rows.Held)
+        Rows.clearFlags(row, Rows.Held)
+        if (joins) join(row)
+      }
       i += 1
     }
     unsettled.close()
+  }
+
+  private def hasBelow: Boolean = layer != null && layer.below != null
+
+  /** Has a row that was only appended to go on from what is below. */
+  private def join(row: Long): Unit = {
+    val key = Rows.keyAddress(row)
+    val keyLength = Rows.keyLength(row)
+    val value = layer.below.get(id, null, key, keyLength)
+    if (value != null) {
+      val tail = Rows.valueLength(row)
+      val joined = lists.create(null, key, keyLength, Rows.clamp(value.length.toLong + tail), 0)
+      val target = Rows.valueAddress(joined)
+      Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, target, value.length)
+      Platform.copyMemory(null, Rows.valueAddress(row), null, target + value.length, tail)
+      Rows.setLabel(joined, layer.labels.current)
+      index.findKeyOf(row)
+      index.update(joined, removed = false)
+      lists.free(row)
+    }
   }
 
   private[table] def close(): Unit = unsettled.close()

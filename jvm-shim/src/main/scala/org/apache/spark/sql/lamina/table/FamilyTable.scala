@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina.table
 
+import java.nio.ByteBuffer
+
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -9,6 +11,10 @@ import org.apache.spark.unsafe.Platform
  * address, with the lowest bit set where the row was removed in the same transaction. The new row is 0 for a removal.
  * Entries name keys by their rows, not by slots, so the index may grow and rows may move at any time.
  *
+ * A family that is ''layered'' holds what differs from the state below, and rows that were read from there. A key that it does
+ * not know is read before anything is done to it, so that counts and undo are exact. A removed key keeps a tombstone in its slot,
+ * which is a row like others: no slot is marked as removed, and no state before is 0 but of keys that are not below.
+ *
  * Not thread-safe. Called by [[StoreTable]] and by the provider under the store's lock.
  */
 final class FamilyTable private[table] (
@@ -16,23 +22,31 @@ final class FamilyTable private[table] (
     val ordered: Boolean,
     val multiValue: Boolean,
     pool: PagePool,
-    resting: Resting
+    resting: Resting,
+    layer: Layer = null
 ) {
   import HashIndex.{isRemoved, rowOf}
 
   private val index = new HashIndex(pool)
   private val pages =
     new FamilyPages(pool, resting, if (multiValue) FamilyPages.DeadListPercent else FamilyPages.DeadPercent)
-  private val keys = if (ordered) new OrderedKeys(pool) else null
+  private val layered = layer != null
+
+  /** Of an ordered family all keys; of a layered one those that differ from the state below, whatever its order. */
+  private val keys = if (ordered || layered) new OrderedKeys(pool) else null
   private var undo = new LongLog(pool)
   private var previous = new LongLog(pool)
   private var baseRows: BaseRows = _
   private val counts = new RowCounts
   private val lists = new ListBuffers(pages, pool, multiValue)
   private val reclaim = new PageReclaim(index, pages, lists, multiValue)
+  private var transient: TransientRow = _
 
   /** Fills an empty column family. */
-  private[lamina] val filling = new FamilyFill(index, lists, keys, counts, pool)
+  private[lamina] val filling = new FamilyFill(id, index, lists, keys, counts, pool, layer)
+
+  /** Whether rows of a cursor are good until its next one only, so that who hands them out copies them. */
+  def isLayered: Boolean = layered
 
   def rows: Long = counts.rows
 
@@ -46,13 +60,61 @@ final class FamilyTable private[table] (
 
   /** The same row; until the transaction ends its value's address is good no longer than the store's lock is held. */
   def find(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
-    val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
-    if (word == 0L || isRemoved(word)) 0L else rowOf(word)
+    val word = known(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
+    if (word == 0L || isRemoved(word)) 0L else live(rowOf(word))
   }
 
-  /** The row of a key in the version that the open transaction is based on, or 0. */
-  def getBase(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long =
-    base(index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength))
+  /**
+   * The row of a key in the version that the open transaction is based on, or 0. Of a layered family it is good until the next call.
+   * Nothing is changed by it: others may ask while a writer sends.
+   */
+  def getBase(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
+    val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
+    if (word != 0L || !layered || layer.below == null) base(word)
+    else {
+      val value = layer.below.get(id, keyBase, keyOffset, keyLength)
+      if (value == null) 0L
+      else {
+        if (transient == null) transient = new TransientRow
+        transient.of(keyBase, keyOffset, keyLength, value)
+      }
+    }
+  }
+
+  /** The row as a key of the table is there, 0 where it is absent; [[FamilyTable.Unknown]] where only the state below says. */
+  private[table] def held(keyBase: AnyRef, keyOffset: Long, keyLength: Int, inBase: Boolean): Long = {
+    val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
+    if (word == 0L) FamilyTable.Unknown
+    else if (!inBase) live(rowOf(word))
+    else base(word)
+  }
+
+  /** The slot's word of a key, after it was read from below where it was not known; 0 where it is absent everywhere. */
+  private def known(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
+    val word = index.find(hash, keyBase, keyOffset, keyLength)
+    if (word == 0L && layered && layer.below != null && readBelow(hash, keyBase, keyOffset, keyLength))
+      index.find(hash, keyBase, keyOffset, keyLength)
+    else word
+  }
+
+  /** Makes a row of what is below, as if it had always been there; false where the key is absent. */
+  private def readBelow(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
+    val value = layer.below.get(id, keyBase, keyOffset, keyLength)
+    layer.reads += 1
+    if (value == null) false
+    else {
+      layer.found += 1
+      if (layer.isShort()) forgetClean()
+      index.ensure(hash)
+      val row = lists.create(keyBase, keyOffset, keyLength, value.length, 0)
+      Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
+      index.find(hash, keyBase, keyOffset, keyLength)
+      index.insert(hash, row, removed = false)
+      true
+    }
+  }
+
+  private def live(row: Long): Long = if (layered && Rows.isTombstone(row)) 0L else row
 
   def put(
       keyBase: AnyRef,
@@ -65,8 +127,8 @@ final class FamilyTable private[table] (
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     undo.ensure()
     index.ensure(hash)
-    val word = index.find(hash, keyBase, keyOffset, keyLength)
-    if (word == 0L || isRemoved(word) || !overwrite(rowOf(word), valueBase, valueOffset, valueLength))
+    val word = toChange(hash, keyBase, keyOffset, keyLength)
+    if (word == 0L || isAbsent(word) || !overwrite(rowOf(word), valueBase, valueOffset, valueLength))
       insert(hash, word, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, 0)
   }
 
@@ -82,10 +144,11 @@ final class FamilyTable private[table] (
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     undo.ensure()
     index.ensure(hash)
-    val word = index.find(hash, keyBase, keyOffset, keyLength)
-    if (word == 0L || isRemoved(word)) {
+    val word = toChange(hash, keyBase, keyOffset, keyLength)
+    if (word == 0L || isAbsent(word)) {
       // Put again after a removal it replaces what the base has; else it appends to nothing.
-      val replaces = word != 0L && Rows.has(rowOf(word), Rows.Removed) && !isFreshOwn(rowOf(word))
+      val removed = word != 0L && Rows.has(rowOf(word), if (layered) Rows.Own else Rows.Removed)
+      val replaces = removed && !isFreshOwn(rowOf(word))
       val flags = if (replaces) 0 else Rows.Appended
       insert(hash, word, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, flags)
     } else if (valueLength > 0) {
@@ -103,9 +166,13 @@ final class FamilyTable private[table] (
   /** Removes a key; false where it was absent. */
   def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
     undo.ensure()
-    val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
-    if (word == 0L || isRemoved(word)) false
-    else {
+    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
+    val word = toChange(hash, keyBase, keyOffset, keyLength)
+    if (word == 0L || isAbsent(word)) false
+    else if (layered) {
+      replace(hash, word, lists.tombstone(keyBase, keyOffset, keyLength, Rows.Own))
+      true
+    } else {
       val row = rowOf(word)
       index.update(row, removed = true)
       Rows.setFlags(row, Rows.Removed)
@@ -115,8 +182,16 @@ final class FamilyTable private[table] (
     }
   }
 
+  /** `known` for a key that is to be changed; of a layered family also a slot that a tombstone is in. */
+  private def toChange(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long =
+    if (layered) known(hash, keyBase, keyOffset, keyLength) else index.find(hash, keyBase, keyOffset, keyLength)
+
+  private def isAbsent(word: Long): Boolean = isRemoved(word) || layered && Rows.isTombstone(rowOf(word))
+
   /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
-  def scan(startsAtBase: Boolean): RowCursor = new ScanCursor(this, index, startsAtBase)
+  def scan(startsAtBase: Boolean): RowCursor =
+    if (layered) new LayeredCursor(this, keys, layer, null, null, startsAtBase)
+    else new ScanCursor(this, index, startsAtBase)
 
   /** Each row whose key's hash is in a part of the hashes; reads no more of the index than holds that part. */
   private[table] def foreachIn(part: Int, parts: Int)(visit: Long => Unit): Unit = if (rows > 0) {
@@ -130,7 +205,8 @@ final class FamilyTable private[table] (
         val word = buffer.words(i)
         if (word != 0L && word != HashIndex.Tombstone && !isRemoved(word)) {
           val row = rowOf(word)
-          if (KeyHash.part(KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row)), parts) == part) visit(row)
+          val hash = KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row))
+          if (KeyHash.part(hash, parts) == part && live(row) != 0L) visit(row)
         }
         i += 1
       }
@@ -141,7 +217,8 @@ final class FamilyTable private[table] (
   /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
   def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
     if (!ordered) throw new IllegalArgumentException(s"column family $id keeps no order")
-    new RangeCursor(this, keys, from, until, startsAtBase)
+    if (layered) new LayeredCursor(this, keys, layer, from, until, startsAtBase)
+    else new RangeCursor(this, keys, from, until, startsAtBase)
   }
 
   // ---- transaction, called by StoreTable
@@ -159,18 +236,22 @@ final class FamilyTable private[table] (
   private[table] def foreachChange(visit: (Byte, Long) => Boolean): Unit = {
     var i = 0
     var go = true
-    while (go && i < undo.size) {
+    // of its own: who reads the base meanwhile has another one
+    val bases = if (layered) new BaseRows(undo, pool) else null
+    try while (go && i < undo.size) {
       val row = undo.second(i)
       val before = undo.first(i)
       if (row != 0L) {
-        if (!Rows.has(row, Rows.Superseded | Rows.Removed) && !sameAsBase(before, row)) {
-          go = visit(if (Rows.has(row, Rows.Appended)) Ops.Append else Ops.Put, row)
+        if (!Rows.has(row, Rows.Superseded | Rows.Removed) && !sameAsBase(before, row, bases)) {
+          val op = if (layered && Rows.isTombstone(row)) Ops.Delete else if (Rows.has(row, Rows.Appended)) Ops.Append else Ops.Put
+          go = visit(op, row)
         }
       } else if (!Rows.has(before, Rows.Superseded) && !isFreshOwn(before)) {
         go = visit(Ops.Delete, before)
       }
       i += 1
     }
+    finally if (bases != null) bases.close()
   }
 
   /** Adds what the last transaction left of each key that it touched: its row, or that there is none. While none is open. */
@@ -183,9 +264,9 @@ final class FamilyTable private[table] (
       val length = Rows.keyLength(named)
       val word = index.find(KeyHash.hash(null, key, length), null, key, length)
       // A key's last entry is the one whose row the index has; of a removal it may have forgotten the row.
-      val isAbsent = word == 0L || isRemoved(word)
-      if (isAbsent == (after == 0L) && (word == 0L || rowOf(word) == named)) {
-        if (isAbsent) digest.add(id, Ops.Delete, key, length, 0L, 0)
+      val isGone = word == 0L || isRemoved(word)
+      if (isGone == (after == 0L) && (word == 0L || rowOf(word) == named)) {
+        if (isGone || layered && Rows.isTombstone(named)) digest.add(id, Ops.Delete, key, length, 0L, 0)
         else digest.add(id, Ops.Put, key, length, Rows.valueAddress(named), Rows.valueLength(named))
       }
       i += 1
@@ -235,23 +316,24 @@ final class FamilyTable private[table] (
       val length = Rows.keyLength(named)
       val hash = KeyHash.hash(null, key, length)
       val word = index.find(hash, null, key, length)
-      if (word != 0L && !isRemoved(word)) counts.remove(rowOf(word))
+      if (word != 0L && !isAbsent(word)) counts.remove(rowOf(word))
       if (before == 0L) {
         if (word != 0L) index.erase()
-        if (ordered) keys.remove(null, key, length)
+        if (keys != null) keys.remove(null, key, length)
       } else {
         val row = before & ~1L
         val removed = (before & 1L) != 0L
+        if (layered && Rows.label(row) == 0) keys.remove(null, key, length)
         if (word == 0L) {
           index.ensure(hash)
           index.find(hash, null, key, length)
           index.insert(hash, row, removed)
-          if (ordered) keys.add(null, key, length)
+          if (keys != null) keys.add(null, key, length)
         } else index.update(row, removed)
         if (removed) Rows.clearFlags(row, Rows.Superseded)
         else {
           Rows.clearFlags(row, Rows.Superseded | Rows.Removed | Rows.Held)
-          counts.add(row)
+          if (live(row) != 0L) counts.add(row)
         }
       }
       if (after != 0L) Rows.setFlags(after, Rows.Held)
@@ -271,6 +353,74 @@ final class FamilyTable private[table] (
   }
 
   private[table] def reserve(rows: Long): Unit = index.reserve(rows)
+
+  // ---- what is below
+
+  /** The numbers of rows that a fill cannot count: those of the whole version. */
+  private[lamina] def setCounts(rows: Long, bytes: Long): Unit = {
+    counts.rows = rows
+    counts.bytes = bytes
+  }
+
+  private var broom = 0L
+
+  /**
+   * In one part of the index, lets rows that are the same below count as read from there, and forgets tombstones of keys that are
+   * not there any more: scans need not look at them. Between transactions.
+   */
+  private[table] def sweep(): Unit = {
+    val buffer = new HashIndex.WordBuffer
+    broom = index.copySegment(broom, buffer)
+    var i = 0
+    while (i < buffer.count) {
+      val word = buffer.words(i)
+      if (word != 0L && word != HashIndex.Tombstone) {
+        val row = rowOf(word)
+        if (Rows.label(row) != 0 && layer.labels.clean(Rows.label(row))) {
+          keys.remove(null, Rows.keyAddress(row), Rows.keyLength(row))
+          Rows.setLabel(row, 0)
+          if (Rows.isTombstone(row)) {
+            index.findKeyOf(row)
+            index.erase()
+            lists.free(row)
+          }
+        }
+      }
+      i += 1
+    }
+  }
+
+  /** How many calls of `forgetClean` look at all rows. */
+  private[table] def indexParts: Int = index.parts
+
+  /** Where the next look for rows that may go begins: a prefix of hashes. */
+  private var hand = 0L
+
+  /**
+   * Forgets rows that are the same below, and tombstones of keys that are not there any more, in one part of the index; the
+   * bytes of what went. Nobody has them in hand: rows of a layered family are copied before they are handed out.
+   */
+  private[table] def forgetClean(): Long = {
+    val buffer = new HashIndex.WordBuffer
+    hand = index.copySegment(hand, buffer)
+    var bytes = 0L
+    var i = 0
+    while (i < buffer.count) {
+      val word = buffer.words(i)
+      if (word != 0L && word != HashIndex.Tombstone) {
+        val row = rowOf(word)
+        if (!Rows.isOwn(row) && layer.labels.clean(Rows.label(row))) {
+          index.findKeyOf(row)
+          index.erase()
+          if (Rows.label(row) != 0) keys.remove(null, Rows.keyAddress(row), Rows.keyLength(row))
+          bytes += Rows.size(row)
+          lists.free(row)
+        }
+      }
+      i += 1
+    }
+    bytes
+  }
 
   // ---- maintenance
 
@@ -293,12 +443,12 @@ final class FamilyTable private[table] (
   private[table] def indexBytes: Long = index.bytes
   private[table] def undoBytes: Long =
     undo.bytes + previous.bytes + filling.bytes + lists.bytes + (if (baseRows == null) 0L else baseRows.bytes)
-  private[table] def orderedBytes: Long = if (ordered) keys.bytes else 0L
+  private[table] def orderedBytes: Long = if (keys != null) keys.bytes else 0L
 
   private[table] def close(): Unit = {
     index.close()
     pages.close()
-    if (ordered) keys.close()
+    if (keys != null) keys.close()
     undo.close()
     previous.close()
     lists.close()
@@ -322,6 +472,11 @@ final class FamilyTable private[table] (
       i += 1
     }
     resting.add(this, previous, newRows = false)
+  }
+
+  private[table] def forgetUndo(): Unit = {
+    dropPrevious()
+    previous = new LongLog(pool)
   }
 
   // ---- parts
@@ -367,11 +522,16 @@ final class FamilyTable private[table] (
   private def replace(hash: Long, word: Long, row: Long): Unit = {
     if (word == 0L) {
       Rows.setFlags(row, Rows.Fresh)
-      if (ordered) keys.add(null, Rows.keyAddress(row), Rows.keyLength(row))
+      if (layered) Rows.setLabel(row, layer.labels.current)
+      if (keys != null) keys.add(null, Rows.keyAddress(row), Rows.keyLength(row))
       index.insert(hash, row, removed = false)
       undo.add(0L, row)
     } else {
       val old = rowOf(word)
+      if (layered) {
+        Rows.setLabel(row, layer.labels.current)
+        if (!Rows.has(old, Rows.Own)) keys.add(null, Rows.keyAddress(row), Rows.keyLength(row))
+      }
       if (isRemoved(word)) {
         if (Rows.has(old, Rows.Removed)) {
           if (isFreshOwn(old)) Rows.setFlags(row, Rows.Fresh)
@@ -383,16 +543,17 @@ final class FamilyTable private[table] (
           undo.add(0L, row)
         }
       } else {
+        val wasAbsent = live(old) == 0L
         if (Rows.has(old, Rows.Own)) {
           Rows.setFlags(old, Rows.Superseded)
           if (Rows.has(old, Rows.Fresh)) Rows.setFlags(row, Rows.Fresh)
-        }
-        counts.remove(old)
+        } else if (wasAbsent) Rows.setFlags(row, Rows.Fresh)
+        if (!wasAbsent) counts.remove(old)
         undo.add(old, row)
       }
       index.update(row, removed = false)
     }
-    counts.add(row)
+    if (live(row) != 0L) counts.add(row)
   }
 
   private def closeBaseRows(): Unit = if (baseRows != null) {
@@ -407,11 +568,18 @@ final class FamilyTable private[table] (
 
   private def isFreshOwn(row: Long): Boolean = (Rows.flags(row) & (Rows.Own | Rows.Fresh)) == (Rows.Own | Rows.Fresh)
 
-  private def sameAsBase(before: Long, row: Long): Boolean = (before & 1L) != 0L && {
-    val old = before & ~1L
+  private def sameAsBase(before: Long, row: Long, bases: BaseRows): Boolean =
+    if (layered) sameAsBelow(before, row, bases) else (before & 1L) != 0L && sameValue(before & ~1L, row)
+
+  /** Of a layered family: whether a key is again what it was, after it was removed by the transaction or came with it. */
+  private def sameAsBelow(before: Long, row: Long, bases: BaseRows): Boolean =
+    if (Rows.isTombstone(row)) Rows.has(row, Rows.Fresh)
+    else before != 0L && Rows.has(before, Rows.Own) && Rows.isTombstone(before) && !Rows.has(row, Rows.Fresh) &&
+      sameValue(bases.of(row), row)
+
+  private def sameValue(old: Long, row: Long): Boolean =
     !Rows.has(old, Rows.Own) && Rows.valueLength(old) == Rows.valueLength(row) &&
-    KeyHash.same(null, Rows.valueAddress(old), null, Rows.valueAddress(row), Rows.valueLength(row))
-  }
+      KeyHash.same(null, Rows.valueAddress(old), null, Rows.valueAddress(row), Rows.valueLength(row))
 
   /** The base version's row for a slot's word. */
   private def base(word: Long): Long = {
@@ -419,12 +587,17 @@ final class FamilyTable private[table] (
     else {
       val row = rowOf(word)
       val flags = Rows.flags(row)
-      if ((flags & Rows.Own) != 0) {
-        if (baseRows == null) baseRows = new BaseRows(undo, pool)
-        baseRows.of(row)
-      } else if (isRemoved(word) && (flags & Rows.Removed) == 0) 0L
-      else row
+      if ((flags & Rows.Own) != 0) ofBase(row)
+      else if (isRemoved(word) && (flags & Rows.Removed) == 0) 0L
+      else live(row)
     }
+  }
+
+  /** The base version's row of the key of an own row, or 0. */
+  private def ofBase(row: Long): Long = {
+    if (baseRows == null) baseRows = new BaseRows(undo, pool)
+    val found = baseRows.of(row)
+    if (found == 0L) 0L else live(found)
   }
 
   /** The row that a slot's word, copied a while ago, leads to, or 0; the transaction that wrote it may have ended. */
@@ -435,5 +608,39 @@ final class FamilyTable private[table] (
       else if (isRemoved(word) || Rows.has(row, Rows.Own)) getBase(null, Rows.keyAddress(row), Rows.keyLength(row))
       else row
     if (found == 0L) 0L else handOut(found)
+  }
+}
+
+private[table] object FamilyTable {
+
+  /** No row has this address. */
+  val Unknown: Long = -8L
+}
+
+/** What all families of a layered table share: the state below, which may be none, and since when rows differ from it. */
+private[table] final class Layer(pool: PagePool) {
+  @volatile var below: Below = _
+  val labels = new Labels
+
+  /** Keys that were looked for below to be changed or read by the writer, and those that were there. */
+  var reads = 0L
+  var found = 0L
+
+  /** Whether rows that are the same below had better be forgotten before more of them come. */
+  def isShort(): Boolean = (found & 255L) == 0L && pool.isNearlyFull
+}
+
+/** A row that is in no table, and is good until the next one. */
+private[table] final class TransientRow {
+  private var memory: ByteBuffer = _
+
+  def of(keyBase: AnyRef, keyOffset: Long, keyLength: Int, value: Array[Byte]): Long = {
+    val bytes = Rows.HeaderBytes + Rows.padded(keyLength) + Rows.padded(value.length) + 8L
+    if (memory == null || memory.capacity < bytes) memory = ByteBuffer.allocateDirect(Rows.clamp(2 * bytes))
+    val row = (Platform.getDirectBufferAddress(memory) + 7L) & ~7L
+    Rows.writeHeader(row, keyLength, value.length, 0)
+    Platform.copyMemory(keyBase, keyOffset, null, Rows.keyAddress(row), keyLength)
+    Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
+    row
   }
 }

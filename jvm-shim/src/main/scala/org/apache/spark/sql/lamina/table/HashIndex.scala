@@ -112,6 +112,9 @@ private[table] final class HashIndex(pool: PagePool) {
     }
   }
 
+  /** How many segments there are at most. */
+  def parts: Int = directory.length
+
   /** Words of the segment that starts at a hash prefix, and the prefix after it; 0 after the last one. */
   def copySegment(prefix: Long, into: WordBuffer): Long = {
     val s = segmentOf(prefix)

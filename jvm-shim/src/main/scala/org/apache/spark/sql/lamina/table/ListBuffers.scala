@@ -36,6 +36,13 @@ private[table] final class ListBuffers(pages: FamilyPages, pool: PagePool, multi
       firstView(buffer, keyLength, valueLength, base = 0, flags)
     }
 
+  /** A row that says that a key is absent. */
+  def tombstone(keyBase: AnyRef, keyOffset: Long, keyLength: Int, flags: Int): Long = {
+    val row = pages.append(keyBase, keyOffset, keyLength, 0, flags | Rows.List, Rows.ShortHeaderBytes)
+    Rows.writeTombstone(row)
+    row
+  }
+
   /** Appends to an own row without making another one; false where that is not possible. */
   def extend(row: Long, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Boolean = {
     val oldLength = Rows.valueLength(row)
@@ -151,14 +158,21 @@ private[table] final class ListBuffers(pages: FamilyPages, pool: PagePool, multi
   }
 
   /** A copy of a row, or of a buffer, that is to take its place. */
-  def copy(row: Long): Long =
+  def copy(row: Long): Long = {
+    val copied = copyWithoutLabel(row)
+    Rows.setLabel(copied, Rows.label(row))
+    copied
+  }
+
+  private def copyWithoutLabel(row: Long): Long =
     if (Rows.isView(row))
       view(Rows.buffer(row), Rows.keyLength(row), Rows.valueLength(row), Rows.listBase(row), Rows.flags(row))
     else if (Rows.isBuffer(row)) {
       val copied = copyOf(row, Rows.valueLength(row), Rows.end(row))
       Rows.setViews(copied, Rows.views(row))
       copied
-    } else {
+    } else if (Rows.isTombstone(row)) tombstone(null, Rows.keyAddress(row), Rows.keyLength(row), Rows.flags(row))
+    else {
       val key = Rows.keyAddress(row)
       val length = Rows.valueLength(row)
       val copied = pages.append(null, key, Rows.keyLength(row), length, Rows.flags(row) & ~Rows.List)

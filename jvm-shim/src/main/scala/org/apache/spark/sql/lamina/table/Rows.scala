@@ -7,7 +7,7 @@ import org.apache.spark.unsafe.Platform
 /**
  * Layout of a row in a page.
  * {{{
- * header  8 bytes   flags 8 bits | value length 28 bits | key length 28 bits
+ * header  8 bytes   flags 8 bits | value length 28 bits | label 2 bits | key length 26 bits
  * list    8 bytes   only with flag List: base length 28 bits | kind 2 bits
  *         8 bytes   of a view: address of its buffer; of a buffer: end 32 bits | number of its views 32 bits
  * key               padded to 8 bytes; not in a view
@@ -17,9 +17,13 @@ import org.apache.spark.unsafe.Platform
  *
  * A view is a row whose key and value lie in a buffer, where other versions of the row have theirs too ([[ListBuffers]]).
  * A buffer is no row of its own: its value length is what it has room for.
+ *
+ * A tombstone stands for a key that is absent and may be below the table ([[Below]]). It has a key, and no value. The label
+ * says, of a row of a table with something below, since when it is other than there ([[Labels]]).
  */
 object Rows {
   val MaxLength: Int = (1 << 28) - 16
+  val MaxKeyLength: Int = (1 << 26) - 16
 
   /** Written by the open transaction. */
   private[table] val Own = 1
@@ -50,6 +54,9 @@ object Rows {
   private val LiveOrDead = Own | Read | Fresh
 
   private val LengthMask = (1L << 28) - 1
+  private val KeyMask = (1L << 26) - 1
+  private val LabelShift = 26
+  private val LabelMask = 3L << LabelShift
   private val FlagShift = 56
   private val ListBit = List.toLong << FlagShift
 
@@ -57,6 +64,7 @@ object Rows {
   private val Short = 0L
   private val View = 1L
   private val Buffer = 2L
+  private val Tombstone = 3L
   private val KindBits = 2
 
   private[table] val HeaderBytes = 8L
@@ -67,7 +75,7 @@ object Rows {
   /** Whether the open transaction wrote a row. */
   def isOwn(row: Long): Boolean = has(row, Own)
 
-  def keyLength(row: Long): Int = (Platform.getLong(null, row) & LengthMask).toInt
+  def keyLength(row: Long): Int = (Platform.getLong(null, row) & KeyMask).toInt
 
   def valueLength(row: Long): Int = ((Platform.getLong(null, row) >>> 28) & LengthMask).toInt
 
@@ -75,7 +83,7 @@ object Rows {
 
   def valueAddress(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    keyAddress(row, header) + padded((header & LengthMask).toInt)
+    keyAddress(row, header) + padded((header & KeyMask).toInt)
   }
 
   private def keyAddress(row: Long, header: Long): Long =
@@ -146,6 +154,15 @@ object Rows {
     Platform.putLong(null, view + 16, buffer)
   }
 
+  private[table] def isTombstone(row: Long): Boolean = isKind(row, Tombstone)
+
+  private[table] def writeTombstone(row: Long): Unit = writeList(row, Tombstone, base = 0)
+
+  private[table] def label(row: Long): Int = ((Platform.getLong(null, row) & LabelMask) >>> LabelShift).toInt
+
+  private[table] def setLabel(row: Long, label: Int): Unit =
+    Platform.putLong(null, row, (Platform.getLong(null, row) & ~LabelMask) | (label.toLong << LabelShift))
+
   private[table] def isBuffer(row: Long): Boolean = isKind(row, Buffer)
 
   private[table] def writeBuffer(row: Long, end: Int, views: Int): Unit = {
@@ -166,7 +183,7 @@ object Rows {
   /** Bytes that a row takes in its page. */
   private[table] def size(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    val bytes = padded((header & LengthMask).toInt) + padded(((header >>> 28) & LengthMask).toInt)
+    val bytes = padded((header & KeyMask).toInt) + padded(((header >>> 28) & LengthMask).toInt)
     if ((header & ListBit) == 0) HeaderBytes + bytes
     else {
       val listKind = kind(row)
@@ -180,6 +197,6 @@ object Rows {
   /** Key and value bytes, without header and padding. */
   private[table] def keyValueBytes(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    (header & LengthMask) + ((header >>> 28) & LengthMask)
+    (header & KeyMask) + ((header >>> 28) & LengthMask)
   }
 }

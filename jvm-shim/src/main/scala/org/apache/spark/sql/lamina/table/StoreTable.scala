@@ -8,7 +8,8 @@ import scala.collection.mutable
  * Not thread-safe, but for `readersEnded`: the provider calls everything under the store's lock. Rows handed out are off-heap
  * addresses; they stay readable while their reader (see `readersActive`) lives.
  */
-final class StoreTable(pool: PagePool) {
+final class StoreTable(pool: PagePool, layered: Boolean = false) {
+  private val layer = if (layered) new Layer(pool) else null
   private val families = mutable.TreeMap.empty[Int, FamilyTable]
   private val resting = new Resting(pool)
   private var open = false
@@ -19,7 +20,7 @@ final class StoreTable(pool: PagePool) {
   /** Adds a column family; nothing happens where it is there already. */
   def addFamily(id: Int, ordered: Boolean, multiValue: Boolean): FamilyTable = {
     require(takes(id, ordered, multiValue), s"column family $id is there in another shape")
-    families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, resting))
+    families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, resting, layer))
   }
 
   /** Whether a column family of this shape can have the id: an aborted transaction may have left one of another. */
@@ -130,8 +131,18 @@ final class StoreTable(pool: PagePool) {
   }
 
   /** Sends every live entry whose key's hash is in one of `parts` parts, as a put; the cost is that of the part. */
-  def rewrite(part: Int, parts: Int, sink: EntrySink): Unit =
-    families.values.foreach(family => family.foreachIn(part, parts)(row => put(family, row, sink)))
+  def rewrite(part: Int, parts: Int, sink: EntrySink): Unit = families.values.foreach { family =>
+    if (!layered) family.foreachIn(part, parts)(row => put(family, row, sink))
+    else {
+      val cursor = family.scan(startsAtBase = false)
+      var row = cursor.next()
+      while (row != 0L) {
+        val hash = KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row))
+        if (KeyHash.part(hash, parts) == part) put(family, row, sink)
+        row = cursor.next()
+      }
+    }
+  }
 
   private def put(family: FamilyTable, row: Long, sink: EntrySink): Unit = sink.entry(
     family.id,
@@ -143,6 +154,68 @@ final class StoreTable(pool: PagePool) {
     Rows.valueAddress(row),
     Rows.valueLength(row)
   )
+
+  // ---- a layered table
+
+  /** Keys that were looked for below, and those that were there, since the table was made. */
+  def readsBelow: (Long, Long) = if (layered) (layer.reads, layer.found) else (0L, 0L)
+
+  /** The state below, or null where there is none. */
+  def below: Below = if (layered) layer.below else null
+
+  /**
+   * Has the table stand on the state of a version, which is that of the rows outside of a transaction or an older one; rows that
+   * are the same there may go from now on. Before a fill, and between transactions. What was below before is closed.
+   */
+  def standOn(below: Below): Unit = {
+    require(layered && !open, "only a layered table stands on something, between transactions")
+    val before = layer.below
+    layer.below = below
+    layer.labels.raise(below.version)
+    unswept = families.values.map(_.indexParts).maxOption.getOrElse(0)
+    if (before != null) before.close()
+  }
+
+  /** Parts of indexes in which keys that do not differ from the state below any more have not been looked for. */
+  private var unswept = 0
+
+  /** Looks in one part of each index; whether there are more. */
+  private def sweep(): Boolean = unswept > 0 && {
+    families.values.foreach(_.sweep())
+    unswept -= 1
+    unswept > 0
+  }
+
+  /** Nothing can be stepped back to any more: the state below is newer. Between transactions. */
+  def forgetUndo(): Unit = {
+    require(!open, "a transaction is open")
+    settleMoves()
+    families.values.foreach(_.forgetUndo())
+    stepBackPossible = false
+  }
+
+  /** Rows that are written from now on are of versions above this one: once it is below, the others may go. */
+  def cut(version: Long): Boolean = layered && layer.labels.cut(version)
+
+  /**
+   * Forgets rows that are the same below until so many bytes are free, or all were looked at; the bytes that went. Between
+   * transactions.
+   */
+  def forgetClean(wanted: Long): Long = {
+    var bytes = 0L
+    if (layered && !open && layer.below != null) {
+      settleMoves()
+      families.values.foreach { family =>
+        var parts = family.indexParts
+        while (bytes < wanted && parts > 0) {
+          bytes += family.forgetClean()
+          parts -= 1
+        }
+      }
+      reclaimBudget += (4 * bytes / PagePool.PageBytes).toInt
+    }
+    bytes
+  }
 
   /** Prepares an empty column family for a number of rows. */
   def reserve(family: Int, rows: Long): Unit = this.family(family).reserve(rows)
@@ -157,7 +230,7 @@ final class StoreTable(pool: PagePool) {
    * @return whether there is more to do before the next transaction
    */
   def maintain(maxPages: Int): Boolean = !open && {
-    if (moves.isEmpty && resting.freeRows(StoreTable.FreedAtOnce)) true else reclaim(maxPages)
+    if (moves.isEmpty && (resting.freeRows(StoreTable.FreedAtOnce) || sweep())) true else reclaim(maxPages)
   }
 
   private def reclaim(maxPages: Int): Boolean = PagePool.inBackground {
@@ -227,6 +300,13 @@ final class StoreTable(pool: PagePool) {
     open = false
     stepBackPossible = false
     resting.release()
+    if (layered) {
+      val below = layer.below
+      layer.below = null
+      layer.labels.clear()
+      unswept = 0
+      if (below != null) below.close()
+    }
   }
 }
 

@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina.table
 
 import java.nio.charset.StandardCharsets.ISO_8859_1
 
+import scala.collection.immutable.TreeMap
 import scala.collection.mutable
 
 import org.scalacheck.Prop
@@ -9,18 +10,25 @@ import org.scalacheck.Prop
 import org.apache.spark.unsafe.Platform
 
 /** A store table beside a Scala map that does the same; `check` compares all there is to compare. */
-private[table] final class TableModel(maxBytes: Long = 1L << 30) {
+private[table] final class TableModel(maxBytes: Long = 1L << 30, layered: Boolean = false) {
   import TableModel._
 
   val pool = new PagePool(maxBytes)
-  val table = new StoreTable(pool)
-  table.addFamily(Plain, ordered = false, multiValue = false)
-  table.addFamily(Sorted, ordered = true, multiValue = false)
-  table.addFamily(Lists, ordered = false, multiValue = true)
+  val table = new StoreTable(pool, layered)
+  addFamilies()
+
+  private def addFamilies(): Unit = {
+    table.addFamily(Plain, ordered = false, multiValue = false)
+    table.addFamily(Sorted, ordered = true, multiValue = false)
+    table.addFamily(Lists, ordered = false, multiValue = true)
+  }
 
   var base: State = Map.empty
   var state: State = Map.empty
   private var older: Option[State] = None
+
+  /** That of `base`. */
+  private var version = 0L
   private val held = mutable.LinkedHashMap.empty[Long, Seq[HeldRow]]
   private var holders = 0L
   private val touches = mutable.Map.empty[(Int, String), Int]
@@ -90,6 +98,7 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
     // A key that was written once and equals its base is left out; one that came back by several writes may be in.
     seen.foreach(key => assert(base.get(key) != state.get(key) || touches(key) > 1, s"$key did not change"))
     table.commit()
+    version += 1
     older = Some(base)
     base = state
     touches.clear()
@@ -109,6 +118,7 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
     assert(table.canStepBack == older.isDefined)
     older.exists { previous =>
       table.stepBack()
+      version -= 1
       base = previous
       state = previous
       older = None
@@ -116,10 +126,53 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30) {
     }
   }
 
+  /** The version that the table is at comes below, or the one before it; between transactions. */
+  def raise(newest: Boolean): Unit = {
+    abort()
+    val (number, there) = if (newest || older.isEmpty) (version, base) else (version - 1, older.get)
+    if (table.below == null || table.below.version <= number) {
+      table.standOn(new MemoryBelow(number, there))
+      if (number == version) {
+        table.forgetUndo()
+        older = None
+      }
+    }
+  }
+
+  def cut(): Unit = {
+    abort()
+    table.cut(version)
+  }
+
+  def forget(): Unit = {
+    abort()
+    table.forgetClean(Long.MaxValue)
+  }
+
+  /** The table anew: of the state below, and the changes that came after it, newest first. */
+  def restore(changes: Seq[(Byte, Int, String, String)], below: State, at: Long): Unit = {
+    while (held.nonEmpty) release()
+    table.close()
+    addFamilies()
+    table.standOn(new MemoryBelow(at, below))
+    val entries = new RestoredEntries(table)
+    entries.start(onTop = false)
+    changes.foreach { case (op, family, key, value) =>
+      val (k, v) = (bytes(key), bytes(value))
+      entries.entry(family, op, k, Base, k.length, v, Base, v.length)
+    }
+    table.endFill()
+    for (family <- Families) {
+      val rows = base.collect { case ((`family`, key), value) => key.length + value.length.toLong }
+      table.family(family).setCounts(rows.size.toLong, rows.sum)
+    }
+    older = None
+  }
+
   def maintain(): Unit = while (table.maintain(2)) ()
 
   /** A reader takes all rows, of the open transaction and of its base, and keeps them until `release`. */
-  def hold(): Unit = {
+  def hold(): Unit = if (!layered) {
     holders += 1
     table.readersActive(holders)
     held(holders) = (state.keys ++ base.keys).toSeq.flatMap { case (family, key) =>
@@ -249,11 +302,12 @@ private[table] object TableModel {
   val Plain = 0
   val Sorted = 1
   val Lists = 5
+  val Families: Seq[Int] = Seq(Plain, Sorted, Lists)
   val Base: Long = Platform.BYTE_ARRAY_OFFSET.toLong
 
   /** Whether a table that was used, and is closed then, leaves no memory in use. */
-  def leavesNothing(use: TableModel => Unit): Prop = {
-    val model = new TableModel()
+  def leavesNothing(use: TableModel => Unit, layered: Boolean = false): Prop = {
+    val model = new TableModel(layered = layered)
     try use(model)
     finally model.close()
     model.pool.trim()
@@ -273,4 +327,29 @@ private[table] object TableModel {
 
   def value(row: Long): Option[String] =
     if (row == 0L) None else Some(text(null, Rows.valueAddress(row), Rows.valueLength(row)))
+}
+
+/** The state of a version in a map. */
+private[table] final class MemoryBelow(override val version: Long, state: TableModel.State) extends Below {
+  import TableModel._
+
+  private val families = state.groupBy(_._1._1).map { case (family, rows) =>
+    family -> TreeMap(rows.toSeq.map { case ((_, key), value) => key -> value }: _*)
+  }
+
+  override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
+    state.get((family, text(keyBase, keyOffset, keyLength))).map(bytes).orNull
+
+  override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit = {
+    val start = if (from == null) "" else new String(from, ISO_8859_1)
+    val rows = families.getOrElse(family, TreeMap.empty[String, String]).iteratorFrom(start)
+      .dropWhile(row => above && row._1 == start)
+      .takeWhile(row => until == null || row._1 < new String(until, ISO_8859_1))
+    // few at a time, so that scans read often
+    while (rows.hasNext && into.count < 3) {
+      val (key, value) = rows.next()
+      into.add(bytes(key), bytes(value))
+    }
+    into.isLast = !rows.hasNext
+  }
 }

@@ -1,0 +1,155 @@
+package org.apache.spark.sql.lamina
+
+import java.io.File
+
+import org.json4s.{JObject, JValue}
+import org.rocksdb.{BlockBasedTableConfig, BloomFilter, LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator}
+
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.table.{Below, BelowEntries}
+import org.apache.spark.unsafe.Platform
+
+/**
+ * The state of a version as a database of RocksDB in a local directory, which is this JVM's to remove.
+ *
+ * @param attempt that made the version, where that is known
+ */
+private[lamina] final case class InPlace(directory: String, version: Long, attempt: Option[String]) {
+
+  /** Without a process, since threads that are interrupted do it, too. */
+  def remove(): Unit = {
+    val place = new File(directory)
+    Option(place.listFiles).foreach(_.foreach(_.delete()))
+    place.delete()
+    ()
+  }
+}
+
+private[lamina] object InPlace {
+
+  def fromJson(value: JValue): Option[InPlace] = value match {
+    case _: JObject =>
+      for {
+        directory <- EngineStore.string(value \ "directory")
+        version <- EngineStore.long(value \ "version")
+      } yield InPlace(directory, version, EngineStore.string(value \ "attempt"))
+    case _ => None
+  }
+}
+
+/** Reads such a database where it is, with the RocksDB that Spark brings along; its directory goes when it is closed. */
+private[lamina] final class TablesBelow private (place: InPlace, options: Options, db: RocksDB) extends Below {
+  import TablesBelow._
+
+  private val reading = new ReadOptions()
+  @volatile private var failed = false
+
+  override def isBroken: Boolean = failed
+
+  override def version: Long = place.version
+
+  override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
+    noted(db.get(reading, keyOf(family, keyBase, keyOffset, keyLength)))
+
+  override def read(
+      family: Int,
+      from: Array[Byte],
+      above: Boolean,
+      until: Array[Byte],
+      into: BelowEntries
+  ): Unit = noted {
+    val start =
+      if (from == null) keyOf(family, null, 0L, 0)
+      else keyOf(family, from, Platform.BYTE_ARRAY_OFFSET.toLong, from.length)
+    val rows = db.newIterator(reading)
+    try {
+      rows.seek(start)
+      if (above && from != null && rows.isValid && java.util.Arrays.equals(rows.key, start)) rows.next()
+      read(family, rows, until, into)
+      // at a damaged block an iterator seems to be at its end
+      rows.status()
+    } finally rows.close()
+  }
+
+  private def noted[A](work: => A): A = {
+    var ended = false
+    try {
+      val result = told(place)(work)
+      ended = true
+      result
+    } finally if (!ended) failed = true
+  }
+
+  private def read(family: Int, rows: RocksIterator, until: Array[Byte], into: BelowEntries): Unit = {
+    var ended = false
+    while (!ended && into.hasRoom) {
+      if (!rows.isValid) ended = true
+      else {
+        val key = rows.key
+        val own = java.util.Arrays.copyOfRange(key, FamilyBytes, key.length)
+        val isOver = until != null && java.util.Arrays.compareUnsigned(own, until) >= 0
+        if (isOver || ((key(0) & 0xff) << 8 | key(1) & 0xff) != family) ended = true
+        else {
+          into.add(own, rows.value)
+          rows.next()
+        }
+      }
+    }
+    into.isLast = ended
+  }
+
+  override def close(): Unit = {
+    db.close()
+    reading.close()
+    options.close()
+    place.remove()
+  }
+}
+
+private[lamina] object TablesBelow {
+  private val FamilyBytes = 2
+  private val CacheBytes = 64L << 20
+
+  /** Blocks that all databases of this JVM keep in memory. */
+  private lazy val cache = {
+    RocksDB.loadLibrary()
+    new LRUCache(CacheBytes)
+  }
+
+  /** @throws LaminaError `file.damaged`, `storage.failed` naming the directory, which is gone then */
+  def open(place: InPlace): TablesBelow = {
+    var options: Options = null
+    try {
+      val tables = new BlockBasedTableConfig().setBlockCache(cache).setCacheIndexAndFilterBlocks(true)
+        .setPinTopLevelIndexAndFilter(true).setFilterPolicy(filter)
+      // an open database has its files, whatever becomes of its directory
+      options = new Options().setTableFormatConfig(tables).setMaxOpenFiles(-1)
+      new TablesBelow(place, options, told(place)(RocksDB.openReadOnly(options, place.directory)))
+    } catch {
+      case error: Throwable =>
+        if (options != null) options.close()
+        place.remove()
+        throw error
+    }
+  }
+
+  /** Without one the filters in the tables are not read. */
+  private lazy val filter = new BloomFilter(10, false)
+
+  private def keyOf(family: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = {
+    val key = new Array[Byte](FamilyBytes + length)
+    key(0) = (family >>> 8).toByte
+    key(1) = family.toByte
+    if (length > 0) Platform.copyMemory(base, offset, key, Platform.BYTE_ARRAY_OFFSET.toLong + FamilyBytes, length)
+    key
+  }
+
+  private def told[A](place: InPlace)(work: => A): A =
+    try work
+    catch {
+      case error: RocksDBException =>
+        val kind =
+          if (String.valueOf(error.getMessage).contains("orrupt")) LaminaError.FileDamaged else LaminaError.StorageFailed
+        throw new LaminaError(kind, s"the tables in ${place.directory} cannot be read: ${error.getMessage}", error)
+    }
+}

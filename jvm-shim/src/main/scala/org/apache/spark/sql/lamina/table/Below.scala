@@ -1,0 +1,113 @@
+package org.apache.spark.sql.lamina.table
+
+/**
+ * What lies below a table: the state of one version of its store, in files that are read in place. Never changes. Thread-safe.
+ *
+ * Keys are those of the column family, in unsigned byte order.
+ */
+private[lamina] trait Below extends AutoCloseable {
+
+  /** The version whose state it is. */
+  def version: Long
+
+  /** The value of a key, or null where it is absent. */
+  def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte]
+
+  /**
+   * Fills `into` with entries from a key on, which is left out where `above` says so, and below another one; null leaves a side
+   * open.
+   */
+  def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit
+
+  /** Whether reading has failed: the table that stands on it is to be loaded anew. */
+  def isBroken: Boolean = false
+
+  override def close(): Unit = ()
+}
+
+/** Some entries of a column family in the order of their keys. */
+private[lamina] final class BelowEntries {
+  import BelowEntries._
+
+  var keys: Array[Array[Byte]] = new Array(LeastEntries)
+  var values: Array[Array[Byte]] = new Array(LeastEntries)
+  var count = 0
+
+  /** Whether nothing follows. */
+  var isLast = false
+
+  private var bytes = 0L
+  private var most = LeastEntries / 2
+
+  /** Empties it, for more than the last time: most scans are short. */
+  def clear(): Unit = {
+    count = 0
+    bytes = 0L
+    isLast = false
+    most = math.min(2 * most, MostEntries)
+  }
+
+  /** Whether there is room for more. */
+  def hasRoom: Boolean = count < most && bytes < MostBytes
+
+  def add(key: Array[Byte], value: Array[Byte]): Unit = {
+    if (count == keys.length) {
+      keys = java.util.Arrays.copyOf(keys, 2 * count)
+      values = java.util.Arrays.copyOf(values, 2 * count)
+    }
+    keys(count) = key
+    values(count) = value
+    count += 1
+    bytes += key.length + value.length
+  }
+}
+
+private object BelowEntries {
+  val LeastEntries = 4
+  val MostEntries = 256
+  val MostBytes: Long = 256 << 10
+}
+
+/**
+ * Since when rows of a table differ from what is below it: three labels take turns, and 0 says that a row does not differ.
+ *
+ * A label stands for a range of versions. When another state comes below, the rows of all ranges that end at its version or before do
+ * not differ from it any more. Rows are not visited for that: the label says so, until it is used for a new range. Then such
+ * rows seem to differ, which costs memory and no more.
+ */
+private[table] final class Labels {
+  private val ends = Array.fill(4)(Long.MaxValue)
+  private var isClean = 1
+  private var last = 1
+
+  /** That of rows which the open transaction writes. */
+  def current: Int = last
+
+  /** Whether rows with a label are as they are below. */
+  def clean(label: Int): Boolean = (isClean >>> label & 1) != 0
+
+  /** From now on rows are of versions above `version`; whether there is a label for them. */
+  def cut(version: Long): Boolean = {
+    val next = (1 to 3).find(label => label != last && clean(label))
+    next.foreach { label =>
+      ends(last) = version
+      last = label
+      ends(label) = Long.MaxValue
+      isClean &= ~(1 << label)
+    }
+    next.isDefined
+  }
+
+  /** The state of a version is below now. */
+  def raise(version: Long): Unit =
+    (1 to 3).foreach(label => if (label != last && ends(label) <= version) isClean |= 1 << label)
+
+  /** No row has a label but those that will be written. */
+  def clear(): Unit = {
+    isClean = 1 | (7 << 1) & ~(1 << 1)
+    last = 1
+    ends(1) = Long.MaxValue
+  }
+
+  clear()
+}

@@ -1,0 +1,298 @@
+"""Sorted tables in the background: puts the increments of a confirmed version on top of a database of RocksDB.
+
+The increments since the last list become one sorted run, which the database ingests. RocksDB merges tables by itself
+then. What is new since the last list is published, each table once, and then a list of all tables: the next commit
+refers to it in place of what it was made of.
+
+A database is made of the last list for each job, and nothing of it is used afterwards but its tables: what a job left
+that failed cannot be taken for a version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from lamina._version import __version__
+from lamina.components import Clock, Ids
+from lamina.errors import LaminaError
+from lamina.format.blocks import CHECKSUM_BYTES
+from lamina.format.container import TABLE_LIST, ContainerWriter, checksum
+from lamina.format.entries import Compression
+from lamina.format.manifest import FILE, CommitManifest, Reference, Section
+from lamina.format.paths import TableListName, TableName
+from lamina.format.table_list import Table, TableListManifest
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, is_young, judged_ms
+from lamina.store.materialization.merging import Merger
+from lamina.store.memory.budget import Share
+from lamina.store.model import InPlace
+from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
+from lamina.store.tables.local import FETCH_BYTES, LocalTables
+from lamina.store.tables.reading import table_list
+from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
+
+DUE_BYTES = 64 << 20
+"""Increments of so many bytes are materialized, however few they are."""
+
+_PIECE_BYTES = 4 << 20
+_PUBLISHED_AT_ONCE = 4
+
+
+class TableBuilding:
+    """The materializer whose bases are lists of sorted tables.
+
+    Args:
+        every: so many increments are materialized at once, or more.
+        min_age_ms: after which a collector deletes what no version has referred to.
+    """
+
+    def __init__(self, files: StoreFiles, every: int, min_age_ms: int, clock: Clock, ids: Ids) -> None:
+        self._files = files
+        self._every = every
+        self._min_age_ms = min_age_ms
+        self._clock = clock
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._local: LocalTables | None = None
+
+    def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
+        above = mergeable(references)
+        return len(above) >= self._every or sum(one.length for one in above) >= DUE_BYTES
+
+    def needs_rebuild(self, references: Sequence[Reference]) -> bool:
+        # what a database is made of may be anything that has entries, but tables that are not this store's alone
+        return any(one.kind == FILE and (one.union is not None or one.root is not None) for one in references)
+
+    def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
+        if not self.is_due(references, 0):
+            return None
+        above, base = mergeable(references), tables(references)
+
+        def run(progress: Progress | None, share: Share) -> Compacted:
+            entries = ((one.is_sorted, self._files.entries(one, manifest.column_families)) for one in above)
+            return self._built(references, base, entries, progress, share)
+
+        return Merge(sum(reference.length for reference in above), run)
+
+    def rebuilt(
+        self,
+        references: Sequence[Reference],
+        batches: Iterator[pa.RecordBatch],
+        progress: Progress | None,
+        share: Share,
+    ) -> Compacted:
+        """A list in place of all `references`; `batches` are the entries of their version, newest first."""
+        return self._built(references, (), [(False, batches)], progress, share)
+
+    def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
+        """A list whose new files stay young for a while; None where they are lost: then the next job makes them anew.
+
+        Young files get it by a stamp where the storage knows how. Old ones, which a collector may have in its hands,
+        are published under new names.
+        """
+        now = self._clock.now_ms()
+        if not isinstance(made, TableList):
+            return None
+        if 0 <= now - made.published_ms <= judged_ms(min_age_ms) // 8:
+            return made
+        try:
+            if is_young(made, min_age_ms, now):
+                if not self._stamp(made.new_names(), worked):
+                    return made
+                # stamps that took long may have come too late
+                if self._clock.now_ms() - made.published_ms <= judged_ms(min_age_ms) * 3 // 4:
+                    return replace(made, published_ms=now)
+            return self._anew(made, worked)
+        except LaminaError as error:
+            if error.kind.startswith("file."):
+                return None
+            if error.kind.startswith("storage."):
+                return made
+            raise
+
+    def _stamp(self, names: Sequence[str], worked: Callable[[], None]) -> bool:
+        """Whether all of them could be stamped."""
+        for name in names:
+            if not self._files.stamp(name):
+                return False
+            worked()
+        return True
+
+    def _anew(self, made: TableList, worked: Callable[[], None]) -> TableList | None:
+        """The same list with its new tables under other names; None where they are not on this disk any more."""
+        manifest, local = made.manifest, self._local
+        if local is None:
+            return None
+        with self._lock:
+            published_ms = self._clock.now_ms()
+            tables = []
+            for table in manifest.tables:
+                if table.version == manifest.version:
+                    path = str(TableName(self._ids.hex128()))
+                    there = local.link(table.path, path)
+                    if there is None:
+                        return None
+                    self._publish_table(there, path, worked)
+                    table = replace(table, path=path)
+                tables.append(table)
+            return self._publish_list(manifest.inputs, manifest.version, tuple(tables), manifest.files, published_ms)
+
+    def _built(
+        self,
+        replaced: Sequence[Reference],
+        base: Sequence[Reference],
+        sources: Iterable[tuple[bool, Iterator[pa.RecordBatch]]],
+        progress: Progress | None,
+        share: Share,
+    ) -> Compacted:
+        """A list in place of `replaced`, of the entries of `sources` (newest first) on top of `base`."""
+        total = sum(reference.rows for reference in mergeable(replaced))
+        work = Work(total, progress, share)
+        try:
+            share.take(OPEN_BYTES + FETCH_BYTES)
+            merged = Merger(tempfile.gettempdir(), work.worked).merged(
+                ((is_sorted, work.taken(batches)) for is_sorted, batches in sources), whole=not base, read=work.read
+            )
+            with self._lock:
+                if self._local is None:
+                    self._local = LocalTables(self._files)
+                local = self._local
+                try:
+                    list_, rows = self._on_top(local, replaced, base, merged, work.worked)
+                except BaseException:
+                    # what is wrong may be wrong with them
+                    self._local = None
+                    local.remove()
+                    raise
+        finally:
+            share.close()
+        pa.default_memory_pool().release_unused()
+
+        def in_place(parent: str) -> InPlace:
+            return InPlace(local.hand_out(list_.manifest, parent), list_.manifest.version)
+
+        return Compacted(list_, len(replaced), total, rows, in_place)
+
+    def _on_top(
+        self,
+        local: LocalTables,
+        replaced: Sequence[Reference],
+        base: Sequence[Reference],
+        run: Iterator[pa.RecordBatch],
+        worked: Callable[[], None],
+    ) -> tuple[TableList, int]:
+        older = table_list(self._files, base) if base else None
+        local.fetch(base[1:], lambda _: worked())
+        with local.database(older) as directory:
+            with Database(directory) as database:
+                rows = database.ingest(run)
+                database.settle(worked)
+            # after its end, since a merge may have begun once more; and nothing is published that cannot be opened
+            with Database(directory, read_only=True) as database:
+                live = database.live()
+            made = self._published(replaced, older, live, directory, worked)
+            known = {table.name for table in older.tables} if older else set()
+            for table in made.manifest.tables:
+                if table.name not in known:
+                    local.add(directory, table.name, table.path)
+        local.keep(table.path for table in made.manifest.tables)
+        return made, rows
+
+    def _published(
+        self,
+        replaced: Sequence[Reference],
+        older: TableListManifest | None,
+        live: Sequence[LiveTable],
+        directory: str,
+        worked: Callable[[], None],
+    ) -> TableList:
+        """Publishes what is new of the tables, and then the list of all."""
+        version = replaced[0].version
+        # a database that goes on from a list gives no name of its tables to another one
+        known = {table.name: table for table in older.tables} if older else {}
+        # the age of the files counts from here: before a publication ends, never after
+        published_ms = self._clock.now_ms()
+        limit_ms = judged_ms(self._min_age_ms) // 8
+
+        def published(table: LiveTable) -> Table:
+            path = str(TableName(self._ids.hex128()))
+            size, sha256 = self._publish_table(os.path.join(directory, table.name), path, worked)
+            return Table(table.name, path, size, sha256, table.rows, version)
+
+        listed: list[Table] = []
+        threads = ThreadPoolExecutor(_PUBLISHED_AT_ONCE, thread_name_prefix="lamina-tables")
+        try:
+            new = {table.name: threads.submit(published, table) for table in live if table.name not in known}
+            for one in live:
+                listed.append(known[one.name] if one.name in known else new[one.name].result())
+                now = self._clock.now_ms()
+                if now - published_ms > limit_ms:
+                    # of very many tables the first would be old before the last is there
+                    done = [table.path for table in listed if table.version == version]
+                    if self._stamp(done, worked):
+                        published_ms = now
+        finally:
+            threads.shutdown(cancel_futures=True)
+        return self._publish_list(replaced, version, tuple(listed), _other_files(directory), published_ms)
+
+    def _publish_table(self, local: str, path: str, worked: Callable[[], None]) -> tuple[int, str]:
+        digest = hashlib.sha256()
+
+        def pieces() -> Iterator[bytes]:
+            with open(local, "rb") as source:
+                while piece := source.read(_PIECE_BYTES):
+                    digest.update(piece)
+                    worked()
+                    yield piece
+
+        return self._files.publish(path, pieces()), digest.digest()[:CHECKSUM_BYTES].hex()
+
+    def _publish_list(
+        self,
+        replaced: Sequence[Reference],
+        version: int,
+        listed: tuple[Table, ...],
+        files: Mapping[str, bytes],
+        published_ms: int,
+    ) -> TableList:
+        name = TableListName(version, self._ids.hex128())
+        writer = ContainerWriter(TABLE_LIST, Compression())
+        written: list[TableListManifest] = []
+
+        def manifest_of(_: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
+            written.append(
+                TableListManifest(
+                    self._files.identity,
+                    name.id,
+                    version,
+                    header_crc,
+                    self._clock.now_ms(),
+                    f"lamina {__version__}",
+                    listed,
+                    files,
+                    tuple(replaced),
+                )
+            )
+            return written[0].to_json()
+
+        data = b"".join(writer.chunks((), manifest_of))
+        self._files.publish(str(name), [data])
+        return TableList(written[0], len(data), checksum(data), published_ms)
+
+
+def _other_files(directory: str) -> dict[str, bytes]:
+    """What a database needs beside its tables: which ones they are."""
+    with open(os.path.join(directory, "CURRENT"), "rb") as source:
+        current = source.read()
+    name = current.decode().strip()
+    with open(os.path.join(directory, name), "rb") as source:
+        return {"CURRENT": current, name: source.read()}

@@ -1,0 +1,245 @@
+"""A database of RocksDB in a local directory, opened for one job and closed.
+
+Its keys are the id of a column family, two bytes with the high one first, and the key. So the order of RocksDB is the
+order of sorted entries. Nothing is written but by ingesting sorted files: there is nothing in a memtable, and no log.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.errors import LaminaError
+from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
+
+FAMILY = struct.Struct(">H")
+"""What comes before a key."""
+
+TABLE_BYTES = 64 << 20
+"""About what a table holds at most."""
+
+BATCH_BYTES = 1 << 20
+"""About what a batch of entries holds."""
+
+OPEN_BYTES = 16 << 20
+"""What an open database has in memory at most: its cache, and blocks that are read or written."""
+
+_CACHE_BYTES = 8 << 20
+_LOOK_S = 0.005
+_FILTER_BITS = 10
+_FORMAT = 5
+_BLOCK_BYTES = 4 << 10
+
+
+@dataclass(frozen=True)
+class LiveTable:
+    """A table that the database consists of: its file's name, and its entries, deletes among them."""
+
+    name: str
+    rows: int
+
+
+class Database:
+    """A database in `directory`, which is made where there is none.
+
+    Raises:
+        LaminaError: `engine.dependency` where there is no rocksdict, `file.damaged` and `storage.failed` naming the
+            directory; so do all methods.
+    """
+
+    def __init__(self, directory: str, *, read_only: bool = False) -> None:
+        self._rocksdict = _rocksdict()
+        self._directory = directory
+        self._new = not os.path.exists(os.path.join(directory, "CURRENT"))
+        access = self._rocksdict.AccessType
+        options = self._options()
+        with _Told(directory):
+            self._db = self._rocksdict.Rdict(
+                directory,
+                options,
+                # else those with which the database was written last would count
+                column_families={"default": options},
+                access_type=access.read_only() if read_only else access.read_write(),
+            )
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with _Told(self._directory):
+                self._db.close()
+        except LaminaError:
+            # what went wrong first is told
+            if kind is None:
+                raise
+
+    def ingest(self, run: Iterator[pa.RecordBatch]) -> int:
+        """Puts a run on top of what is there; gives how many entries it had.
+
+        Args:
+            run: sorted by (column family, key), each key once. An append joins the value below it.
+        """
+        rows = 0
+        paths: list[str] = []
+        writer: Any = None
+        with _Told(self._directory):
+            for batch in run:
+                for key, value in self._resolved(batch):
+                    if writer is None:
+                        writer = self._new_writer(paths)
+                    if value is None:
+                        del writer[key]
+                    else:
+                        writer[key] = value
+                rows += batch.num_rows
+                if writer is not None and writer.file_size() >= TABLE_BYTES:
+                    writer.finish()
+                    writer = None
+            if writer is not None:
+                writer.finish()
+            if paths:
+                options = self._rocksdict.IngestExternalFileOptions()
+                options.set_move_files(True)
+                self._db.ingest_external_file(paths, options)
+        return rows
+
+    def _new_writer(self, paths: list[str]) -> Any:
+        # within the directory, so that ingesting moves it
+        paths.append(os.path.join(self._directory, f"ingested-{len(paths)}.tmp"))
+        writer = self._rocksdict.SstFileWriter(self._options())
+        writer.open(paths[-1])
+        return writer
+
+    def _resolved(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys and values of a batch of a run; None for a delete."""
+        families, ops, keys, values = (column.to_pylist() for column in batch.columns)
+        full = [FAMILY.pack(family) + key for family, key in zip(families, keys, strict=True)]
+        appended = [key for key, op in zip(full, ops, strict=True) if op == APPEND]
+        below = iter(self._db.get(appended) if appended else ())
+        for key, op, value in zip(full, ops, values, strict=True):
+            if op == APPEND:
+                yield key, (next(below) or b"") + value
+            else:
+                yield key, None if op == DELETE else value
+
+    def settle(self, worked: Callable[[], None]) -> None:
+        """Returns when RocksDB merges no tables any more; `worked` is called again and again until then."""
+        waiting = threading.Event()
+        with _Told(self._directory):
+            while any(
+                self._db.property_int_value(f"rocksdb.{name}")
+                for name in ("compaction-pending", "num-running-compactions")
+            ):
+                if self._db.property_int_value("rocksdb.background-errors"):
+                    raise LaminaError.from_kind(
+                        "storage.failed",
+                        f"RocksDB could not merge the tables in {self._directory}; is the local disk full, or damaged?",
+                    )
+                worked()
+                waiting.wait(_LOOK_S)
+
+    def live(self) -> list[LiveTable]:
+        """The tables, by name."""
+        with _Told(self._directory):
+            found = self._db.live_files()
+        return sorted(
+            (LiveTable(one["name"].lstrip("/"), int(one["num_entries"])) for one in found), key=lambda one: one.name
+        )
+
+    def entries(self) -> Iterator[pa.RecordBatch]:
+        """All entries, as puts, sorted by (column family, key)."""
+        with _Told(self._directory):
+            position = self._db.iter()
+            position.seek_to_first()
+            while position.valid():
+                keys, values, size = [], [], 0
+                while position.valid() and len(keys) < BATCH_ROWS and size < BATCH_BYTES:
+                    key, value = position.key(), position.value()
+                    keys.append(key)
+                    values.append(value)
+                    size += len(key) + len(value)
+                    position.next()
+                yield _entries(keys, values)
+            # an iterator that meets a damaged block says that it is at the end
+            position.status()
+
+    def _options(self) -> Any:
+        rocksdict = self._rocksdict
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(self._new)
+        options.set_compression_type(rocksdict.DBCompressionType.lz4())
+        options.set_level_compaction_dynamic_level_bytes(True)
+        options.set_target_file_size_base(TABLE_BYTES)
+        options.set_max_background_jobs(2)
+        options.set_keep_log_file_num(1)
+        options.set_stats_dump_period_sec(0)
+        # nothing is ever in a memtable
+        options.set_write_buffer_size(64 << 10)
+        tables = rocksdict.BlockBasedOptions()
+        tables.set_block_cache(rocksdict.Cache(_CACHE_BYTES))
+        # Spark's RocksDB reads it, and each release of this one
+        tables.set_format_version(_FORMAT)
+        tables.set_bloom_filter(_FILTER_BITS, False)
+        # the index and the filters of a large table are larger than a small cache
+        tables.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+        tables.set_partition_filters(True)
+        tables.set_metadata_block_size(_BLOCK_BYTES)
+        tables.set_cache_index_and_filter_blocks(True)
+        tables.set_pin_top_level_index_and_filter(True)
+        options.set_block_based_table_factory(tables)
+        return options
+
+
+def _entries(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
+    families = pa.array([FAMILY.unpack_from(key)[0] for key in keys], pa.uint16())
+    puts = pa.repeat(pa.scalar(PUT, pa.uint8()), len(keys))
+    own = pa.array([key[FAMILY.size :] for key in keys], pa.binary())
+    return pa.RecordBatch.from_arrays([families, puts, own, pa.array(values, pa.binary())], schema=SCHEMA)
+
+
+def require() -> None:
+    """Raises `engine.dependency` where there is no rocksdict."""
+    _rocksdict()
+
+
+def _rocksdict() -> Any:
+    try:
+        import rocksdict
+    except ImportError as error:
+        raise LaminaError.from_kind(
+            "engine.dependency",
+            f"the state stands on tables of RocksDB, and this Python has no rocksdict ({error}); install it with pip "
+            "install 'lamina[rocksdb]' for the Python of engine.python on each executor",
+        ) from error
+    return rocksdict
+
+
+class _Told:
+    """Says of an error of RocksDB, which has no class of its own, what it means."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not Exception:
+            return
+        text = str(value)
+        if text.startswith("Corruption"):
+            raise LaminaError.from_kind(
+                "file.damaged", f"the database in {self._directory} is damaged: {text}"
+            ) from value
+        advice = "; it needs room for the tables of the store twice" if "No space" in text else ""
+        raise LaminaError.from_kind("storage.failed", f"RocksDB failed in {self._directory}: {text}{advice}") from value

@@ -1,0 +1,138 @@
+"""The tables of one store on local disk, each under the name that it has in the store's directory.
+
+What that name stands for never changes, while a database gives its files' names anew after it was restored. So a
+directory of a database is made of hard links, and a table that is there need not be fetched again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from lamina.errors import LaminaError
+from lamina.format.manifest import Reference
+from lamina.format.table_list import TableListManifest
+from lamina.store.files.store_files import StoreFiles
+
+_FETCHED_AT_ONCE = 4
+
+FETCH_BYTES = 16 << 20
+"""What fetching has in memory at most: a piece of each table that is fetched at once."""
+
+
+class LocalTables:
+    """Tables on local disk, in a directory of their own that goes with this object."""
+
+    def __init__(self, files: StoreFiles) -> None:
+        self._files = files
+        self._directory = tempfile.mkdtemp(prefix="lamina-tables-")
+        self.remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+
+    def fetch(self, references: Sequence[Reference], waits_for: Callable[[Reference], None] = lambda _: None) -> int:
+        """Gets the tables that are not here yet, verified; gives the bytes that were read.
+
+        Args:
+            waits_for: called with each that is waited for, in their order; the last one is that of an error.
+        Raises:
+            LaminaError: `file.*` naming the file, `storage.*`.
+        """
+        absent = [reference for reference in references if not os.path.exists(self._path(reference.path or ""))]
+        threads = ThreadPoolExecutor(_FETCHED_AT_ONCE, thread_name_prefix="lamina-tables")
+        try:
+            read = 0
+            for reference, fetched in [(one, threads.submit(self._fetch, one)) for one in absent]:
+                waits_for(reference)
+                read += fetched.result()
+            return read
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def _fetch(self, reference: Reference) -> int:
+        path = self._path(reference.path or "")
+        temporary = f"{path}.tmp"
+        try:
+            with _local_disk(self._directory):
+                self._files.whole(reference, lambda: self._read(reference, temporary))
+                os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return reference.length
+
+    def _read(self, reference: Reference, path: str) -> None:
+        with open(path, "wb") as target:
+            for piece in self._files.read_file(reference):
+                target.write(piece)
+
+    def add(self, directory: str, name: str, path: str) -> None:
+        """Keeps a table that a database made in `directory`."""
+        with _local_disk(self._directory):
+            _link(os.path.join(directory, name), self._path(path))
+
+    def link(self, path: str, new: str) -> str | None:
+        """Keeps a table under another name, too; where it is, None where it is not here any more."""
+        if not os.path.exists(self._path(path)):
+            return None
+        with _local_disk(self._directory):
+            _link(self._path(path), self._path(new))
+        return self._path(new)
+
+    @contextlib.contextmanager
+    def database(self, manifest: TableListManifest | None) -> Iterator[str]:
+        """A directory with the database of a list, whose tables are here, or of nothing; removed afterwards."""
+        directory = self.hand_out(manifest)
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def hand_out(self, manifest: TableListManifest | None, parent: str | None = None) -> str:
+        """A directory with the database of a list, whose tables are here; it is the caller's from now on."""
+        with _local_disk(parent or self._directory):
+            directory = tempfile.mkdtemp(prefix="lamina-database-", dir=parent)
+        try:
+            with _local_disk(directory):
+                for table in manifest.tables if manifest is not None else ():
+                    _link(self._path(table.path), os.path.join(directory, table.name))
+                for name, data in manifest.files.items() if manifest is not None else ():
+                    with open(os.path.join(directory, name), "wb") as target:
+                        target.write(data)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        return directory
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Removes all tables but these, and what is left of others."""
+        kept = set(paths)
+        for name in os.listdir(self._directory):
+            if name not in kept:
+                os.unlink(os.path.join(self._directory, name))
+
+    def _path(self, path: str) -> str:
+        # what another checkpoint has is under the same unique name
+        return os.path.join(self._directory, path.rpartition("/")[2])
+
+
+@contextlib.contextmanager
+def _local_disk(directory: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LaminaError.from_kind(
+            "storage.failed", f"tables could not be written to {directory} on local disk: {error}"
+        ) from error
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        # a file system without links, or another one
+        shutil.copyfile(source, target)

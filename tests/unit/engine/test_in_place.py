@@ -1,0 +1,140 @@
+"""Databases that are made for who reads them in place: whose they are, and that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.components import RandomIds, SystemClock
+from lamina.engine.maintenance import Maintainer
+from lamina.engine.maintenance_queue import MaintenanceQueue
+from lamina.engine.maintenance_turns import Job
+from lamina.engine.sessions import Sessions, StoreHandle
+from lamina.settings import PREFIX, Settings
+from lamina.storage import Storage
+from lamina.store import Accepted, Committed
+from lamina.store.tables.database import Database
+from tests.unit.engine.test_maintenance import BEGIN, EMPTY, job
+from tests.unit.store.writing import Query, triples
+
+TABLES = {PREFIX + "backend": "rocksdb", PREFIX + "rocksdb.materializeEvery": "2"}
+DONE = Accepted("L1.1.1.o.-.x", 0, lambda: Committed("file", 1, 1, 1.0))
+
+
+class Opened:
+    """A store that is open in an engine whose maintenance the test does itself."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
+        self.query = Query(
+            Storage(str(directory / "state")),
+            **{key[len(PREFIX) :].replace(".", "__"): value for key, value in settings.items()},
+        )
+        self.asked: list[Job] = []
+        queue = MaintenanceQueue(SystemClock(), str(directory), 60, workers=1)
+        monkeypatch.setattr(queue, "submit", lambda store, one: self.asked.append(one))
+        monkeypatch.setattr(queue, "call_later", lambda *_: None)
+        self.sessions = Sessions(Settings(), queue, SystemClock(), RandomIds())
+        argument = {**job(directory / "state", 0, EMPTY)["open"], "settings": settings}
+        self.number = self.sessions.open(argument)["handle"]
+        self.handle: StoreHandle = self.sessions.get(self.number)
+        self.maintainer = Maintainer(SystemClock(), RandomIds())
+        self.version = EMPTY
+
+    def materialized(self) -> dict[str, Any]:
+        """The report of a job after two more versions; the handle has not heard of it."""
+        self.version = self.query.run_batches(self.handle.store, self.version, 2)[-1]
+        self.handle.begin({"version": self.version.version, "attempt": self.version.attempt, **BEGIN})
+        asked = self.asked[-1]
+        return self.maintainer.work({**asked.argument, **asked.known(False)})
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    directory = tmp_path / "engine"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory  # type: ignore[return-value]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    return Opened(tmp_path, monkeypatch, TABLES)
+
+
+def databases(directory: Path) -> list[str]:
+    return [name for name in os.listdir(directory) if name.startswith("lamina-database-")]
+
+
+def test_a_new_list_is_named_with_the_next_commit_once(opened: Opened, temporary: Path) -> None:
+    assert opened.handle.durable(DONE)["in_place"] is None
+    opened.handle._maintained(opened.materialized())
+    named = opened.handle.durable(DONE)["in_place"]
+    assert (named["version"], named["attempt"]) == (2, opened.version.attempt)
+    assert opened.handle.durable(DONE)["in_place"] is None
+    with Database(named["directory"], read_only=True) as database:
+        rows = {key: value for batch in database.entries() for key, _, value in triples([batch])}
+    assert rows == opened.query.states[opened.version.attempt]
+    # whoever it was named to removes it, not the engine
+    opened.sessions.close(opened.number)
+    assert databases(temporary) == [os.path.basename(named["directory"])]
+
+
+def test_one_that_was_not_named_goes_when_there_is_a_newer_one_or_the_handle_is_closed(
+    opened: Opened, temporary: Path
+) -> None:
+    opened.handle._maintained(opened.materialized())
+    (first,) = databases(temporary)
+    opened.handle._maintained(opened.materialized())
+    (second,) = databases(temporary)
+    assert first != second
+    opened.sessions.close(opened.number)
+    assert databases(temporary) == []
+
+
+def test_one_that_comes_after_the_handle_was_closed_goes_at_once(opened: Opened, temporary: Path) -> None:
+    report = opened.materialized()
+    assert len(databases(temporary)) == 1
+    opened.sessions.close(opened.number)
+    opened.handle._maintained(report)
+    assert databases(temporary) == []
+
+
+def test_nothing_is_made_for_a_store_that_keeps_all_rows_in_memory(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heap = Opened(tmp_path, monkeypatch, {PREFIX + "compaction.maxChain": "64"})
+    for _ in range(3):
+        heap.version = heap.query.run_batches(heap.handle.store, heap.version, 2)[-1]
+    heap.handle.begin({"version": heap.version.version, "attempt": heap.version.attempt, **BEGIN})
+    asked = heap.asked[-1]
+    assert asked.argument["in_place"] is None
+    report = heap.maintainer.work({**asked.argument, **asked.known(False)})
+    assert report["segment"] is not None
+    assert "in_place" not in report
+    assert databases(temporary) == []
+
+
+def test_what_the_maintenance_process_leaves_goes_with_it(tmp_path: Path) -> None:
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), 60, workers=1)
+    queue.start()
+    try:
+        (own,) = tmp_path.glob("maintenance-*")
+        (own / "lamina-tables-x").mkdir()
+        (own / "lamina-tables-x" / "left.sst").write_bytes(b"x")
+        first = queue.pid
+        assert first is not None
+        os.kill(first, 9)
+        for _ in range(600):
+            if not own.exists():
+                break
+            queue._changed.acquire()
+            queue._changed.wait(0.1)
+            queue._changed.release()
+        assert not own.exists()
+    finally:
+        queue.close()

@@ -1,0 +1,636 @@
+"""Versions that stand on sorted tables of RocksDB: made, restored, shared, collected, and never taken for another's."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.errors import LaminaError
+from lamina.format import container
+from lamina.format.container import BASES, Footer, verify
+from lamina.format.entries import DELETE, PUT
+from lamina.format.manifest import FILE
+from lamina.format.paths import SegmentName, TableListName, TableName, parse_name
+from lamina.format.table_list import TableListManifest
+from lamina.store import Version
+from lamina.store.check.checker import StoreChecker
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.tables import database
+from lamina.store.tables.database import Database
+from lamina.store.tables.local import LocalTables
+from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions.chain import TableList
+from lamina.testing import Effect, Fault, Moment
+from lamina.testing.expect import fails_with
+from tests.sealed import sealed
+from tests.unit.store.aging import EMPTY, MIN_AGE_MS, compact, deleted, file, wait
+from tests.unit.store.writing import Query, names, rows_of, triples
+
+BACKEND: dict[str, Any] = {"backend": "rocksdb", "rocksdb__materializeEvery": 2}
+
+
+def on_tables(query: Query, **settings: Any) -> Query:
+    """A run of the query in this backend."""
+    other = Query(
+        query.storage, min_versions=query.min_versions, clock=query.clock, ids=query.ids, **{**BACKEND, **settings}
+    )
+    other.states = query.states
+    return other
+
+
+@pytest.fixture
+def tables(query: Query) -> Query:
+    return on_tables(query)
+
+
+def materialized(query: Query, store: VersionedStore, base: Version, count: int = 2) -> tuple[list[Version], str]:
+    """`count` versions after `base`, and the list of tables that was made of the last of them."""
+    versions = query.run_batches(store, base, count)
+    return versions, compact(query, store, versions[-1])
+
+
+def listed(query: Query, name: str) -> TableListManifest:
+    manifest = verify(bytes(query.storage.read(f"0/0/{name}")), name)
+    assert isinstance(manifest, TableListManifest)
+    return manifest
+
+
+def of_class(query: Query, kind: type) -> list[str]:
+    return sorted(name for name in names(query.storage) if isinstance(parse_name(name), kind))
+
+
+def base_of(store: VersionedStore, version: Version) -> list[str]:
+    manifest = store.manifest(version)
+    assert manifest is not None
+    return [reference.path or "" for reference in manifest.references if reference.kind == FILE]
+
+
+def test_increments_become_tables_that_the_next_commit_stands_on(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY)
+    assert isinstance(parse_name(name), TableListName)
+    versions += tables.run_batches(store, versions[-1], 1)
+    manifest = store.manifest(versions[-1])
+    assert manifest is not None
+    assert [one.kind for one in manifest.references] == ["increment", *[FILE] * (1 + len(listed(tables, name).tables))]
+    assert base_of(store, versions[-1]) == [name, *(table.path for table in listed(tables, name).tables)]
+    for version in versions:
+        tables.assert_restores(tables.open(), version)
+
+
+def test_many_materializations_with_deletes_and_appends_keep_every_version(tables: Query) -> None:
+    store = tables.open()
+    version, versions = EMPTY, []
+    for _ in range(12):
+        made, _ = materialized(tables, store, version, 3)
+        versions += made
+        version = made[-1]
+    assert len(of_class(tables, TableListName)) == 12
+    for one in versions:
+        tables.assert_restores(tables.open(), one)
+
+
+def test_each_table_is_published_once(tables: Query) -> None:
+    store = tables.open()
+    version = EMPTY
+    for _ in range(8):
+        made, _ = materialized(tables, store, version)
+        version = made[-1]
+    published = Counter(path for operation, path in tables.faults.calls if operation == "publish")
+    in_lists = [table for name in of_class(tables, TableListName) for table in listed(tables, name).tables]
+    assert len(in_lists) > len({table.path for table in in_lists}), "some table is in several lists"
+    assert {table.path for table in in_lists} == {*of_class(tables, TableName)}
+    assert all(published[f"0/0/{table.path}"] == 1 for table in in_lists)
+    # nor under another name
+    assert len({table.sha256 for table in in_lists}) == len({table.path for table in in_lists})
+
+
+def failing(call: Callable[[], object]) -> list[LaminaError]:
+    try:
+        call()
+    except LaminaError as error:
+        return [error]
+    return []
+
+
+def keys(*ranges: str) -> Mapping[bytes, tuple[int, bytes]]:
+    return {f"{letter}{number:03}".encode(): (PUT, b"x" * 20) for letter in ranges for number in range(50)}
+
+
+def merged_on_demand(patch: pytest.MonkeyPatch, ranges: list[tuple[bytes, bytes]]) -> None:
+    """RocksDB merges only what a test says, while it settles."""
+
+    def settle(self: Database, _: Callable[[], None]) -> None:
+        while ranges:
+            start, end = ranges.pop()
+            self._db.compact_range(start, end)
+
+    plain = Database._options
+
+    def options(self: Database) -> Any:
+        found = plain(self)
+        found.set_disable_auto_compactions(True)
+        return found
+
+    patch.setattr(Database, "settle", settle)
+    patch.setattr(Database, "_options", options)
+
+
+def test_tables_are_kept_and_deleted_as_in_the_example_of_incremental_checkpoints(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four checkpoints of which two are retained. The second adds two tables to the two of the first; RocksDB merges
+    1, 2 and 3 before the third, and 4, 5 and 6 before the fourth. How often a table is named is its count."""
+    merges: list[tuple[bytes, bytes]] = []
+    merged_on_demand(monkeypatch, merges)
+    tables = on_tables(query, rocksdb__materializeEvery=1)
+    tables.min_versions = 2
+    store = tables.open()
+    version = EMPTY
+
+    def checkpoint(*changes: str, merge: tuple[str, str] | None = None) -> set[str]:
+        """The tables after a version with rows under each of `changes`, a list each, and what was merged at the end."""
+        nonlocal version
+        name = ""
+        for letters in changes:
+            if merge is not None and letters == changes[-1]:
+                start, end = (database.FAMILY.pack(0) + letter.encode() for letter in merge)
+                merges.append((start, end))
+            version = tables.commit(store, version, keys(*letters))
+            name = compact(tables, store, version)
+        return {table.path for table in listed(tables, name).tables}
+
+    first = checkpoint("a", "b")
+    second = checkpoint("ab", "d")
+    assert first < second
+    assert (len(first), len(second)) == (2, 4)
+    third = checkpoint("e", merge=("a", "c"))
+    # 1, 2 and 3 have become one; 4 is shared, and 5 is new
+    assert (len(third), len(third & second)) == (3, 1)
+    fourth = checkpoint("de", merge=("d", "f"))
+    # 4, 5 and 6 have become one; what was 1, 2 and 3 is shared
+    assert (len(fourth), len(fourth & third)) == (2, 1)
+
+    # two checkpoints are retained: the third and the fourth
+    version = tables.run_batches(store, version, 1)[-1]
+    wait(tables, 2 * MIN_AGE_MS)
+    for _ in range(2):
+        version = tables.run_batches(store, version, 1)[-1]
+    wait(tables, 2 * MIN_AGE_MS)
+    gone = deleted(store.collect(version, dry_run=False))
+    assert gone >= first | (second - third)
+    assert {*of_class(tables, TableName)} == fourth
+    tables.assert_restores(tables.open(), version)
+
+
+@pytest.mark.parametrize("call", range(2))
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_job_that_fails_leaves_nothing_that_counts(tables: Query, call: int, moment: Moment) -> None:
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    versions += tables.run_batches(store, versions[-1], 2)
+    store.confirm(versions[-1])
+    tables.faults.inject(Fault("publish", effect=Effect.FAIL, moment=moment, skip=call))
+    failed = [error.kind for error in failing(store.compact)]
+    tables.faults.heal()
+    versions += tables.run_batches(store, versions[-1], 1)
+    more, name = materialized(tables, store, versions[-1], 1)
+    assert failed == ["storage.failed"]
+    versions += [*more, *tables.run_batches(store, more[-1], 1)]
+    assert name in base_of(store, versions[-1])
+    for version in versions:
+        tables.assert_restores(tables.open(), version)
+
+
+def test_another_process_goes_on_from_the_last_list(tables: Query) -> None:
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    versions += tables.run_batches(store, versions[-1], 1)
+    for _ in range(3):
+        store = tables.open()
+        store.load(versions[-1], have=None, read_only=False)
+        more, name = materialized(tables, store, versions[-1])
+        versions += [*more, *tables.run_batches(store, more[-1], 1)]
+        assert name in base_of(store, versions[-1])
+    for version in versions:
+        tables.assert_restores(tables.open(), version)
+
+
+def test_executors_that_give_a_name_of_a_database_to_different_tables_mix_up_none(tables: Query) -> None:
+    """Two go on from one list, and RocksDB calls their next tables alike; what only one of them made never counts."""
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    versions += tables.run_batches(store, versions[-1], 2)
+    lost, kept = tables.open(), tables.open()
+    for other in (lost, kept):
+        other.confirm(versions[-1])
+    lost_list, kept_list = lost.compact(), kept.compact()
+    assert lost_list is not None and kept_list is not None
+    of_lost, of_kept = (listed(tables, str(made.made.name)).tables for made in (lost_list, kept_list))
+    assert {one.name for one in of_lost} == {one.name for one in of_kept}
+    assert {one.path for one in of_lost} != {one.path for one in of_kept}
+    kept.adopt(kept_list.made)
+    for _ in range(3):
+        versions += tables.run_batches(kept, versions[-1], 2)
+        compact(tables, kept, versions[-1])
+    # who made the other list goes on from what counts, with its own tables still on its disk
+    lost.load(versions[-1], have=None, read_only=False)
+    more, _ = materialized(tables, lost, versions[-1])
+    versions += [*more, *tables.run_batches(lost, more[-1], 1)]
+    for version in versions:
+        tables.assert_restores(tables.open(), version)
+
+
+def test_the_backend_changes_at_any_restart(query: Query) -> None:
+    versions: list[Version] = []
+    version = EMPTY
+    for number in range(6):
+        run = on_tables(query, **({} if number % 2 else {"backend": "heap"}))
+        store = run.open()
+        store.load(version, have=None, read_only=False)
+        versions += run.run_batches(store, version, 5)
+        compact(run, store, versions[-1])
+        versions += run.run_batches(store, versions[-1], 1)
+        version = versions[-1]
+        manifest = store.manifest(version)
+        assert manifest is not None
+        kinds = {reference.kind for reference in manifest.references}
+        assert (FILE in kinds) == bool(number % 2)
+        for one in versions:
+            run.assert_restores(run.open(), one)
+
+
+class Broken:
+    """A version whose base is a list of tables, of which a file is to be broken."""
+
+    def __init__(self, tables: Query) -> None:
+        self.query = tables
+        store = tables.open()
+        # a first version of no use for a way around: it is not there any more
+        versions, self.list = materialized(tables, store, EMPTY)
+        self.version = tables.run_batches(store, versions[-1], 1)[-1]
+        tables.storage.delete_many([f"0/0/{file(one)}" for one in versions])
+        self.table = listed(tables, self.list).tables[0].path
+
+    def fails(self, kind: str, name: str) -> None:
+        store = self.query.open()
+        with fails_with(kind) as caught:
+            rows_of(store.load(self.version, have=None, read_only=True))
+        assert name in caught.error.message
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.query.storage.publish(f"0/0/{name}", data)
+
+    def read(self, name: str) -> bytes:
+        return bytes(self.query.storage.read(f"0/0/{name}"))
+
+
+@pytest.fixture
+def broken(tables: Query) -> Broken:
+    return Broken(tables)
+
+
+@pytest.mark.parametrize("which", ["list", "table"])
+def test_a_file_that_is_damaged_or_missing_is_named(broken: Broken, which: str) -> None:
+    name: str = getattr(broken, which)
+    whole = broken.read(name)
+    rows_of(broken.query.open().load(broken.version, have=None, read_only=True))
+    for at in (0, 20, len(whole) // 2, len(whole) - 1):
+        broken.replace(name, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        broken.fails("file.damaged", name)
+    for other in (whole[:-1], whole + b"x", b""):
+        broken.replace(name, other)
+        broken.fails("file.damaged", name)
+    broken.query.storage.delete_many([f"0/0/{name}"])
+    broken.fails("file.missing", name)
+
+
+def reseal(broken: Broken, **changed: Any) -> None:
+    """The list with other members, whole and referred to as it is."""
+    data = broken.read(broken.list)
+    end = Footer.parse(data, len(data), broken.list)
+    value = {**verify(data, broken.list).to_json(), **changed}
+    new = sealed(data[: end.manifest_offset], value, end.version)
+    broken.replace(broken.list, new)
+    path = f"0/0/{file(broken.version)}"
+    commit = bytes(broken.query.storage.read(path))
+    at = Footer.parse(commit, len(commit), path)
+    manifest = verify(commit, path).to_json()
+    for reference in manifest["references"]:
+        if reference["path"] == broken.list:
+            reference |= {"length": len(new), "size": len(new), "sha256": container.checksum(new)}
+    broken.query.storage.publish(path, sealed(commit[: at.manifest_offset], manifest, BASES))
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"store": {"checkpoint": "x", "operator": 0, "partition": 0, "name": "default"}}, "file.identity"),
+        ({"list": "f" * 32}, "file.identity"),
+        ({"tables": []}, "file.damaged"),
+        ({"tables": "x"}, "file.damaged"),
+        ({"files": {"../CURRENT": "eA=="}}, "file.damaged"),
+        ({"files": {}}, "file.damaged"),
+        ({"files": {"CURRENT": "TUFOSUZFU1QtMDAwMDA1Cg=="}}, "file.damaged"),
+        ({"files": {"CURRENT": "not base64"}}, "file.damaged"),
+        ({"sections": [1]}, "file.damaged"),
+    ],
+)
+def test_a_list_that_is_not_what_was_referred_to_is_refused(
+    broken: Broken, changed: Mapping[str, Any], kind: str
+) -> None:
+    reseal(broken, **changed)
+    broken.fails(kind, broken.list)
+
+
+@pytest.mark.parametrize("name", ["../000008.sst", "/etc/x.sst", "x", "MANIFEST-000001", "000008.sst/.."])
+def test_a_table_that_would_leave_its_directory_is_refused(broken: Broken, name: str) -> None:
+    tables = [table.to_json() for table in listed(broken.query, broken.list).tables]
+    reseal(broken, tables=[{**tables[0], "name": name}, *tables[1:]])
+    broken.fails("file.damaged", broken.list)
+
+
+def test_a_list_of_a_newer_format_is_refused_by_name(broken: Broken) -> None:
+    data = broken.read(broken.list)
+    end = Footer.parse(data, len(data), broken.list)
+    new = sealed(data[: end.manifest_offset], verify(data, broken.list).to_json(), container.FORMAT_VERSION + 1)
+    broken.replace(broken.list, new)
+    with fails_with("file.version") as caught:
+        verify(new, broken.list)
+    assert broken.list in caught.error.message
+
+
+def test_a_broken_table_is_gone_around_where_older_versions_lead_to_the_state(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY, 3)
+    versions += tables.run_batches(store, versions[-1], 2)
+    tables.storage.delete_many([f"0/0/{listed(tables, name).tables[0].path}"])
+    tables.assert_restores(tables.open(), versions[-1])
+    # and the next materialization needs it no more
+    store = tables.open()
+    store.confirm(versions[-1])
+    made = store.compact()
+    assert made is not None
+    store.adopt(made.made)
+    versions += tables.run_batches(store, versions[-1], 1)
+    assert name not in base_of(store, versions[-1])
+    tables.assert_restores(tables.open(), versions[-1])
+
+
+def test_damage_on_the_local_disk_is_no_end_of_the_rows(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = LocalTables.fetch
+
+    def damaged(self: LocalTables, *arguments: Any) -> int:
+        read = fetch(self, *arguments)
+        path = self._path(broken.table)
+        with open(path, "r+b") as local:
+            local.seek(20)
+            byte = local.read(1)
+            local.seek(20)
+            local.write(bytes([byte[0] ^ 1]))
+        return read
+
+    monkeypatch.setattr(LocalTables, "fetch", damaged)
+    with fails_with("file.damaged"):
+        rows_of(broken.query.open().load(broken.version, have=None, read_only=True))
+
+
+def test_without_rocksdict_the_error_says_what_to_install(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = builtins.__import__
+
+    def importing(name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "rocksdict":
+            raise ImportError("No module named 'rocksdict'")
+        return plain(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", importing)
+    with fails_with("engine.dependency") as caught:
+        rows_of(broken.query.open().load(broken.version, have=None, read_only=True))
+    assert "lamina[rocksdb]" in caught.error.message
+
+
+def test_a_check_counts_the_rows_of_tables(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY, 4)
+    versions += tables.run_batches(store, versions[-1], 2)
+    named = {version.version: version.attempt for version in versions}
+
+    def check() -> Any:
+        return StoreChecker(tables.storage, store.identity, named, clock=tables.clock, contents=True).check()
+
+    found = check()
+    assert found.problems == ()
+    assert found.rows == len(tables.states[versions[-1].attempt])
+    path = f"0/0/{listed(tables, name).tables[0].path}"
+    data = bytes(tables.storage.read(path))
+    tables.storage.publish(path, data[:-1] + b"x")
+    problems = check().problems
+    assert {problem.kind for problem in problems} == {"file.damaged"}
+    assert all(path.rpartition("/")[2] in problem.message for problem in problems)
+
+
+def test_a_list_that_waited_too_long_is_published_under_new_names(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY)
+    wait(tables, MIN_AGE_MS)
+    ((stamped, anew),) = store.stamp_segments()
+    assert stamped == name
+    assert anew is not None
+    assert {*anew.new_names()}.isdisjoint({name, *(table.path for table in listed(tables, name).tables)})
+    versions += tables.run_batches(store, versions[-1], 1)
+    assert base_of(store, versions[-1]) == anew.new_names()
+    tables.assert_restores(tables.open(), versions[-1])
+    # and the next list goes on from it
+    more, _ = materialized(tables, store, versions[-1])
+    tables.assert_restores(tables.open(), tables.run_batches(store, more[-1], 1)[-1])
+
+
+def test_a_list_that_waited_too_long_and_is_nowhere_else_is_forgotten(tables: Query) -> None:
+    versions, name = materialized(tables, tables.open(), EMPTY)
+    tables.open().load(versions[-1], have=None, read_only=True)
+    store = tables.open()
+    store.confirm(versions[-1])
+    found = listed(tables, name)
+    data = bytes(tables.storage.read(f"0/0/{name}"))
+    store.adopt(TableList(found, len(data), container.checksum(data), tables.clock.now_ms()))
+    wait(tables, MIN_AGE_MS)
+    assert store.stamp_segments() == [(name, None)]
+
+
+def test_a_storage_without_stamps_leaves_a_young_list_as_it_is(tables: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreFiles, "stamp", lambda *_: False)
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY)
+    wait(tables, MIN_AGE_MS * 2 // 5)
+    assert store.stamp_segments() == []
+    versions += tables.run_batches(store, versions[-1], 1)
+    assert base_of(store, versions[-1])[0] == name
+    more, other = materialized(tables, store, versions[-1])
+    wait(tables, MIN_AGE_MS * 3 // 5)
+    assert [one for one, made in store.stamp_segments() if made is not None] == [other]
+    assert base_of(store, tables.run_batches(store, more[-1], 1)[-1])[0] != other
+
+
+def test_a_merge_of_rocksdbs_that_fails_ends_the_job(tables: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tables.open()
+    versions = tables.run_batches(store, EMPTY, 2)
+    store.confirm(versions[-1])
+
+    class Failing:
+        def __init__(self, database: Any) -> None:
+            self._database = database
+
+        def property_int_value(self, name: str) -> int:
+            return 1
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._database, name)
+
+    ingest = Database.ingest
+
+    def failing(self: Database, run: Any) -> int:
+        rows = ingest(self, run)
+        self._db = Failing(self._db)
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "ingest", failing)
+        with fails_with("storage.failed"):
+            store.compact()
+    made = store.compact()
+    assert made is not None
+    store.adopt(made.made)
+    versions += tables.run_batches(store, versions[-1], 1)
+    assert base_of(store, versions[-1])
+    tables.assert_restores(tables.open(), versions[-1])
+
+
+def test_a_broken_increment_is_gone_around_by_a_list_that_nobody_refers_to(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY, 3)
+    store.set_waiting_segments([])
+    versions += tables.run_batches(store, versions[-1], 1)
+    assert base_of(store, versions[-1]) == []
+    path = f"0/0/{file(versions[1])}"
+    data = bytes(tables.storage.read(path))
+    tables.storage.publish(path, data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    reader = tables.open()
+    # the first load has handed out what the list has, too
+    with fails_with("file.damaged"):
+        tables.assert_restores(reader, versions[-1])
+    tables.assert_restores(reader, versions[-1])
+    tables.storage.delete_many([f"0/0/{name}"])
+    with fails_with("file.damaged"):
+        tables.assert_restores(reader, versions[-1])
+
+
+def test_a_list_that_waits_stays_young_by_stamps(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY)
+    for _ in range(8):
+        wait(tables, MIN_AGE_MS // 5)
+        assert [one for one, made in store.stamp_segments() if made is not None] == [name]
+    versions += tables.run_batches(store, versions[-1], 1)
+    assert base_of(store, versions[-1])[0] == name
+
+
+def test_rows_that_were_deleted_are_gone_from_a_list(tables: Query) -> None:
+    store = tables.open()
+    version = tables.commit(store, EMPTY, {b"%03d" % number: (PUT, b"x") for number in range(100)})
+    version = tables.commit(store, version, {b"a": (PUT, b"1")})
+    compact(tables, store, version)
+    version = tables.commit(store, version, {b"%03d" % number: (DELETE, b"") for number in range(100)})
+    version = tables.commit(store, version, {b"b": (PUT, b"1")})
+    compact(tables, store, version)
+    version = tables.commit(store, version, {b"c": (PUT, b"1")})
+    load = tables.open().load(version, have=None, read_only=True)
+    assert rows_of(load) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+
+
+def test_segments_of_another_backend_are_not_left_below(query: Query) -> None:
+    heap = on_tables(query, backend="heap")
+    store = heap.open()
+    versions = heap.run_batches(store, EMPTY, 6)
+    name = compact(heap, store, versions[-1])
+    assert isinstance(parse_name(name), SegmentName)
+    run = on_tables(query)
+    store = run.open()
+    store.load(versions[-1], have=None, read_only=False)
+    more, made = materialized(run, store, versions[-1])
+    version = run.run_batches(store, more[-1], 1)[-1]
+    assert base_of(store, version)[0] == made
+    run.assert_restores(run.open(), version)
+
+
+def in_place(query: Query, version: Version) -> tuple[str, dict[bytes, bytes]]:
+    """The directory of a load in place, and the rows that its database and the entries after it make together."""
+    load = query.open().load(version, have=None, read_only=True, in_place=True)
+    assert load.in_place is not None
+    above = [*load.batches]
+    with Database(load.in_place.directory, read_only=True) as found:
+        return load.in_place.directory, rows_of(replace(load, batches=iter([*above, *found.entries()])))
+
+
+def test_a_load_in_place_gives_a_database_and_what_came_after_it(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY, 4)
+    versions += tables.run_batches(store, versions[-1], 3)
+    directory, rows = in_place(tables, versions[-1])
+    assert rows == tables.states[versions[-1].attempt]
+    # it is the caller's, with links of its own, and no other file of the job is left
+    found = listed(tables, name)
+    assert {*os.listdir(directory)} >= {*(table.name for table in found.tables), *found.files}
+    shutil.rmtree(directory)
+    load = tables.open().load(versions[-1], have=None, read_only=True, in_place=True)
+    # no row comes that only the database has
+    changed = {key for batch in load.batches for key, _, _ in triples([batch])}
+    assert changed == {b"k0", b"k1", b"k5", b"k6", b"l0", b"l1", b"l2"}
+    assert load.in_place is not None
+    shutil.rmtree(load.in_place.directory)
+
+
+def test_a_load_in_place_goes_around_a_broken_table_by_entries(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY, 3)
+    versions += tables.run_batches(store, versions[-1], 2)
+    tables.storage.delete_many([f"0/0/{listed(tables, name).tables[0].path}"])
+    load = tables.open().load(versions[-1], have=None, read_only=True, in_place=True)
+    assert load.in_place is None
+    assert rows_of(load) == tables.states[versions[-1].attempt]
+
+
+def test_what_a_job_made_can_be_read_in_place(tables: Query) -> None:
+    store = tables.open()
+    versions = tables.run_batches(store, EMPTY, 4)
+    store.confirm(versions[-1])
+    made = store.compact()
+    assert made is not None
+    assert made.in_place is not None
+    found = made.in_place(tempfile.gettempdir())
+    with Database(found.directory, read_only=True) as opened:
+        rows = {key: value for batch in opened.entries() for key, _, value in triples([batch])}
+    assert (found.version, rows) == (4, tables.states[versions[-1].attempt])
+    shutil.rmtree(found.directory)
+
+
+def test_nothing_is_left_on_the_local_disk(tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(os.listdir(tmp_path))
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    versions += tables.run_batches(store, versions[-1], 1)
+    tables.assert_restores(tables.open(), versions[-1])
+    assert [name for name in set(os.listdir(tmp_path)) - before if name.startswith("lamina-database")] == []
+    del store
+    gc.collect()
+    assert [name for name in set(os.listdir(tmp_path)) - before if name.startswith("lamina-")] == []
