@@ -149,10 +149,11 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	$(SBT) -Dlamina.model.first=$$(date +%j)00000 -Dlamina.model.seeds=20000 \
 		"$(NEWEST)/testOnly org.apache.spark.sql.lamina.model.*"
 	$(PY) -m lamina.testing.state_machine --minutes 60
-	LAMINA_ALL_COMPILERS=1 $(MAKE) test-kill KILL_MINUTES=100
+	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-kill KILL_MINUTES=100
 	$(MAKE) test-arm64
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-pyspark test-long test-pyspark-4.2
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-suites test-scala
+	LAMINA_BACKEND=rocksdb $(MAKE) test-pyspark test-suites
 	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
 
 test-arm64: $(VENV)/.dev $(SBT_JAR)  ## The table's tests on arm64, by emulation; needs qemu-user and Debian's packages

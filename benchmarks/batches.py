@@ -12,12 +12,12 @@ from benchmarks.bars import Figures, between, percentile
 from benchmarks.processes import ROLES
 from benchmarks.rounds import progress, turns
 from benchmarks.statistics import Spread, spread
-from benchmarks.variants import CAPPED, HDFS, LAMINA, PREFIX, ROCKSDB, STATELESS, TITLES, TUNED
+from benchmarks.variants import CAPPED, HDFS, LAMINA, ON_TABLES, PREFIX, ROCKSDB, SNAPSHOTS, STATELESS, TITLES, TUNED
 
 TIMES = {"add_batch_ms": "addBatch", "trigger_ms": "trigger"}
 PERCENTS = (95, 99)
 BUILT_IN = (HDFS, ROCKSDB, TUNED)
-ORDER = tuple(variant for variant in TITLES if variant != CAPPED)
+ORDER = tuple(variant for variant in TITLES if variant not in (CAPPED, ON_TABLES, SNAPSHOTS))
 """The floor is the same rows without a state; the bare map is a peer that keeps nothing."""
 
 
@@ -39,19 +39,20 @@ def alternating(
     return runs
 
 
-def figures(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figures:
+def figures(runs: Mapping[str, Sequence[Mapping[str, Any]]], subject: str = LAMINA) -> Figures:
     """The figures of all rounds.
 
     Args:
         runs: of each variant, what `aggregation_child` gave in each round.
+        subject: the variant that is held against the others.
     """
     found: Figures = {"load": spread([run["load"] for answers in runs.values() for run in answers])}
     for name in TIMES:
         times = {variant: [statistics.median(run[name]) for run in answers] for variant, answers in runs.items()}
         found[name] = {variant: spread(values) for variant, values in times.items()}
-        others = {variant: values for variant, values in times.items() if variant != LAMINA and LAMINA in times}
-        found[f"{name}_to"] = {variant: _ratios(times[LAMINA], values) for variant, values in others.items()}
-        found[f"{name}_faster_than"] = {variant: _ratios(values, times[LAMINA]) for variant, values in others.items()}
+        others = {variant: values for variant, values in times.items() if variant != subject and subject in times}
+        found[f"{name}_to"] = {variant: _ratios(times[subject], values) for variant, values in others.items()}
+        found[f"{name}_faster_than"] = {variant: _ratios(values, times[subject]) for variant, values in others.items()}
         for percent in PERCENTS:
             found[f"{name}_p{percent}"] = {
                 variant: percentile([one for run in answers for one in run[name]], percent)
@@ -75,11 +76,11 @@ def present(found: Figures) -> list[str]:
     return [variant for variant in TITLES if variant in found["processor_ms"]]
 
 
-def table(found: Figures) -> tuple[list[str], list[list[str]]]:
+def table(found: Figures, ratio_head: str = "lamina to it") -> tuple[list[str], list[list[str]]]:
     """A row for each store."""
     heads = ["store"]
     for title in TIMES.values():
-        heads += [f"{title} ms", *(f"p{percent}" for percent in PERCENTS), "lamina to it"]
+        heads += [f"{title} ms", *(f"p{percent}" for percent in PERCENTS), ratio_head]
     rows = []
     for variant in present(found):
         row = [TITLES[variant]]

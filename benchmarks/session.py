@@ -42,8 +42,8 @@ def start(
     )
     for key, value in {**variants.settings(variant), **(conf or {})}.items():
         builder = builder.config(key, value)
-    if variant in (variants.LAMINA, variants.CAPPED):
-        builder = configure(builder)
+    if variant in (variants.LAMINA, variants.CAPPED, variants.ON_TABLES):
+        builder = configure(builder, backend="rocksdb" if variant == variants.ON_TABLES else "heap")
     return builder.getOrCreate()
 
 

@@ -16,13 +16,17 @@ from lamina.spark import jar_path
 FLOOR, HDFS, ROCKSDB, LAMINA = "floor", "hdfs", "rocksdb", "lamina"
 STATELESS, TUNED, CAPPED = "stateless", "rocksdb-tuned", "lamina-capped"
 """The same rows without a state, RocksDB as its tuning guide has it, and lamina with little memory to spare."""
+ON_TABLES, SNAPSHOTS = "lamina-rocksdb", "rocksdb-snapshots"
+"""lamina on tables of RocksDB, and Spark's RocksDB without its changelog."""
 
 TITLES = {
     STATELESS: "no state",
     FLOOR: "bare map, no durability",
     LAMINA: "lamina",
     CAPPED: "lamina near its cap",
+    ON_TABLES: "lamina, backend rocksdb",
     HDFS: "built-in HDFS",
+    SNAPSHOTS: "built-in RocksDB, snapshots",
     ROCKSDB: "built-in RocksDB + changelog",
     TUNED: "built-in RocksDB + changelog, tuned",
 }
@@ -48,6 +52,8 @@ def settings(variant: str) -> dict[str, str]:
             PREFIX + "providerClass": _SPARK_PROVIDERS + "RocksDBStateStoreProvider",
             PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
         }
+    if variant == SNAPSHOTS:
+        return {**settings(TUNED), PREFIX + "rocksdb.changelogCheckpointing.enabled": "false"}
     if variant == TUNED:
         return {
             **settings(ROCKSDB),
@@ -55,7 +61,7 @@ def settings(variant: str) -> dict[str, str]:
             PREFIX + "rocksdb.trackTotalNumberOfRows": "false",
             PREFIX + "rocksdb.blockCacheSizeMB": "32",
         }
-    if variant in (LAMINA, CAPPED):
+    if variant in (LAMINA, CAPPED, ON_TABLES):
         return {}  # lamina.configure sets them
     raise ValueError(f"unknown variant {variant}")
 
@@ -69,7 +75,7 @@ def prepare(chosen: Sequence[str]) -> None:
     """Compile what the variants need, before anything is timed."""
     for variant in chosen:
         jars(variant)
-    if LAMINA in chosen:
+    if LAMINA in chosen or ON_TABLES in chosen:
         shim_jar()
 
 

@@ -121,8 +121,11 @@ QUERIES = (
 )
 
 
-def session(provider: str = "lamina", conf: dict[str, str] | None = None) -> SparkSession:
-    """A session whose streaming state is kept by `provider`: lamina, or one of Spark's own, rocksdb or hdfs."""
+def session(provider: str = "lamina", conf: dict[str, str] | None = None, mode: str = "heap") -> SparkSession:
+    """A session whose streaming state is kept by `provider`: lamina, or one of Spark's own, rocksdb or hdfs.
+
+    `mode` is lamina's backend: heap, or rocksdb.
+    """
     builder = (
         SparkSession.builder.appName("flight-delays")
         .master("local[2]")
@@ -137,7 +140,7 @@ def session(provider: str = "lamina", conf: dict[str, str] | None = None) -> Spa
     if provider == "lamina":
         import lamina
 
-        builder = lamina.configure(builder, backend="heap")
+        builder = lamina.configure(builder, backend=mode)
     elif provider == "rocksdb":
         rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         builder = (

@@ -7,6 +7,7 @@ prints the table as `docs/settings.md`.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,7 @@ _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p
 _BYTES = re.compile(r"([0-9]+)([kmgtp]?)b?", re.IGNORECASE)
 """As Spark reads sizes, in powers of 1024: the shim reads them with Spark's own parser."""
 
+_FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _INTEGER = re.compile(r"[+-]?\d+")
 
 
@@ -52,7 +54,7 @@ def _milliseconds(low: int = 0) -> Kind:
     return _integer(low, 7 * 24 * 3600 * 1000, "milliseconds")
 
 
-def _bytes_or_auto(low: int) -> Kind:
+def _bytes_or_auto(low: int, high: int = 1 << 60) -> Kind:
     def read(text: str) -> int | None:
         if text.lower() == AUTO:
             return None
@@ -60,12 +62,38 @@ def _bytes_or_auto(low: int) -> Kind:
         if match is None:
             raise ValueError(text)
         value = int(match[1]) * _BYTE_UNITS[match[2].lower()]
-        if value < low:
+        if not low <= value <= high:
             raise ValueError(text)
         return value
 
-    least = f", at least {low >> 20}m" if low else ""
-    return Kind(f"`{AUTO}`, or bytes as 536870912, 512m or 2g{least}", read)
+    least = f", at least {_in_words(low)}" if low else ""
+    most = f", at most {_in_words(high)}" if high < 1 << 60 else ""
+    return Kind(f"`{AUTO}`, or bytes as 536870912, 512m or 2g{least}{most}", read)
+
+
+def _in_words(size: int) -> str:
+    return f"{size >> 20}m" if size >= 1 << 20 else f"{size >> 10}k"
+
+
+def _integer_or_auto(low: int, high: int, unit: str) -> Kind:
+    whole = _integer(low, high, unit)
+    return Kind(f"`{AUTO}`, or {whole.expected}", lambda text: None if text.lower() == AUTO else whole.read(text))
+
+
+def _choice_or_auto(*values: str) -> Kind:
+    one = _choice(AUTO, *values)
+    return Kind(one.expected, lambda text: None if text == AUTO else one.read(text))
+
+
+def _function_or_none() -> Kind:
+    def read(text: str) -> str:
+        if text.lower() == NONE:
+            return NONE
+        if _FUNCTION.fullmatch(text) is None:
+            raise ValueError(text)
+        return text
+
+    return Kind(f"`{NONE}`, or `package.module:function`", read)
 
 
 def _choice(*values: str) -> Kind:
@@ -86,11 +114,40 @@ def _boolean() -> Kind:
     return Kind("`true` or `false`", read)
 
 
+def _share() -> Kind:
+    def read(text: str) -> float:
+        value = float(text)
+        if not 0.05 <= value <= 0.95:
+            raise ValueError(text)
+        return value
+
+    return Kind("a number from 0.05 to 0.95", read)
+
+
 def _list(what: str) -> Kind:
     def read(text: str) -> tuple[str, ...]:
         return () if text.lower() == NONE else tuple(part.strip() for part in text.split(",") if part.strip())
 
     return Kind(f"`{NONE}`, or {what}", read)
+
+
+def _some_of(*names: str) -> Kind:
+    def read(text: str) -> tuple[str, ...]:
+        wanted = () if text.lower() == NONE else tuple(part.strip() for part in text.split(",") if part.strip())
+        if not set(wanted) <= set(names):
+            raise ValueError(text)
+        return wanted
+
+    return Kind(f"`{NONE}`, or some of `" + "`, `".join(names) + "`, separated by commas", read)
+
+
+def _absolute_or_auto(what: str) -> Kind:
+    def read(text: str) -> str | None:
+        if text.lower() != AUTO and not os.path.isabs(text):
+            raise ValueError(text)
+        return None if text.lower() == AUTO else text
+
+    return Kind(f"`{AUTO}`, or the absolute path of {what}", read)
 
 
 def _path_or_auto(what: str) -> Kind:
@@ -140,6 +197,20 @@ def _key(
     return field(default=default, metadata={"key": key})
 
 
+READ_METRICS = (
+    "getCount",
+    "readBlockCacheHitCount",
+    "readBlockCacheMissCount",
+    "totalBytesRead",
+    "totalBytesReadThroughIterator",
+    "bloomFilterUsefulCount",
+)
+"""Of what the JVM reads from tables, by their names after `lamina`."""
+
+MERGE_METRICS = ("totalBytesReadByCompaction", "totalBytesWrittenByCompaction", "totalCompactionLatencyMs")
+"""Of what RocksDB merges in the maintenance process."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of one store, checked. Attribute names are the keys in snake_case; None stands for `auto`."""
@@ -150,16 +221,107 @@ class Settings:
         "heap",
         "What a version stands on. `heap`: segments. `rocksdb`: sorted tables of RocksDB, each written once. It needs "
         "`rocksdict` on the executors.",
-        "`rocksdb` writes more to the local disk and less anew; today the rows of both are in memory, below "
-        "`heap.maxBytes`.",
+        "`heap` answers in less time, and all rows are in memory. With `rocksdb` the local disk bounds the state: rows "
+        "that are not in memory are read from there.",
     )
     rocksdb_materialize_every: int = _key(
         "rocksdb.materializeEvery",
         _integer(1, 900, "files"),
         10,
         "With `backend` `rocksdb`: a version that stands on so many increments has them put into the tables in the "
-        "background.",
+        "background. With 1 each batch waits for that of the one before.",
         "Small: shorter restores, more tables. Large: the opposite.",
+    )
+    rocksdb_memory_fixed_per_executor_bytes: int | None = _key(
+        "rocksdb.memory.fixedPerExecutorBytes",
+        _bytes_or_auto(8 << 20),
+        None,
+        "Most memory that tables on RocksDB of one executor take together: changed rows, rows that were read, and the "
+        "blocks of RocksDB's cache. `auto` is `heap.maxBytes`, which tables of backend `heap` share then.",
+        "Where it gets short, rows that are on the disk, too, are forgotten; then batches wait until more rows are.",
+        process_wide=True,
+    )
+    rocksdb_memory_write_buffer_ratio: float = _key(
+        "rocksdb.memory.writeBufferRatio",
+        _share(),
+        0.5,
+        "The part of that memory for rows; the rest is RocksDB's cache of blocks.",
+        "Large where each batch changes many keys; small where many keys are read that are not changed.",
+        process_wide=True,
+    )
+    rocksdb_memory_high_priority_ratio: float = _key(
+        "rocksdb.memory.highPriorityRatio",
+        _share(),
+        0.1,
+        "The part of the cache of blocks that is kept for indexes and filters.",
+        "Too small, and rows that were read drive out the filters that spare other reads.",
+        process_wide=True,
+    )
+    rocksdb_timers: str = _key(
+        "rocksdb.timers",
+        _choice("rocksdb", "heap"),
+        "rocksdb",
+        "Where rows of timers of `transformWithState` are between batches: read from the tables where they are needed, "
+        "or all of them in memory (`heap`), and in the tables besides.",
+        "`heap` finds timers that are due sooner, and takes memory for all timers and time to read them at a restore.",
+    )
+    rocksdb_metrics: tuple[str, ...] = _key(
+        "rocksdb.metrics",
+        _some_of(*READ_METRICS, *MERGE_METRICS),
+        (),
+        "Metrics of RocksDB that the query's progress shows, each as `lamina…` where Spark's provider says `rocksdb…`; "
+        "the others are 0.",
+        "Those of reads cost a little time with each row that is read from a table.",
+    )
+    rocksdb_predefined_options: str = _key(
+        "rocksdb.predefinedOptions",
+        _choice("default", "spinning-disk", "spinning-disk-high-memory", "flash-ssd"),
+        "default",
+        "Options of RocksDB that fit a kind of local disk.",
+        "Those for spinning disks read and write more at once; that for SSDs merges more at once.",
+    )
+    rocksdb_block_size: int | None = _key(
+        "rocksdb.blockSize",
+        _bytes_or_auto(1 << 10, 64 << 20),
+        None,
+        "Bytes of a block of a table, before compression. `auto`, here and below: as `rocksdb.predefinedOptions` says.",
+        "Large blocks take less room, and a read of one row reads more.",
+    )
+    rocksdb_bloom_bits_per_key: int | None = _key(
+        "rocksdb.bloomBitsPerKey",
+        _integer_or_auto(0, 32, "bits"),
+        None,
+        "Bits of the filter of a table for each of its keys; 0 makes none.",
+        "More spare reads of keys that are not there, and take memory.",
+    )
+    rocksdb_target_file_size_base: int | None = _key(
+        "rocksdb.targetFileSizeBase",
+        _bytes_or_auto(1 << 20),
+        None,
+        "About what a table holds at most, in bytes.",
+        "Large: fewer files. Small: a merge rewrites less, so that less is uploaded.",
+    )
+    rocksdb_max_bytes_for_level_base: int | None = _key(
+        "rocksdb.maxBytesForLevelBase",
+        _bytes_or_auto(1 << 20),
+        None,
+        "What the first level below the newest tables holds before it is merged with the next one.",
+        "Large: less is merged. Small: reads look at less.",
+    )
+    rocksdb_compression: str | None = _key(
+        "rocksdb.compression",
+        _choice_or_auto("lz4", "zstd", "uncompressed"),
+        None,
+        "Compression of the blocks of tables.",
+        "`zstd` takes least room and bandwidth; `lz4` costs less processor time with each block that is read.",
+    )
+    rocksdb_options_factory: str = _key(
+        "rocksdb.optionsFactory",
+        _function_or_none(),
+        NONE,
+        "A function of yours that is given rocksdict's `Options` of a database, changes them, and gives them back. It "
+        "comes after all other options; buffers and the format of tables stay managed, with a warning.",
+        "It runs in the engine's Python, where its module has to be installed.",
     )
     heap_max_bytes: int | None = _key(
         "heap.maxBytes",
@@ -318,6 +480,16 @@ class Settings:
         process_wide=True,
     )
 
+    engine_local_directory: str | None = _key(
+        "engine.localDirectory",
+        _absolute_or_auto("a directory"),
+        None,
+        "Where the engine has its working files: the tables of `backend` `rocksdb`, and files of merges. `auto` is the "
+        "JVM's `java.io.tmpdir`. Each engine has a directory of its own there, which goes with it.",
+        "It takes the local tables of all stores of the executor. It has to be of this machine alone; a disk that is "
+        "memory (tmpfs) counts as memory.",
+        process_wide=True,
+    )
     engine_memory_bytes: int | None = _key(
         "engine.memoryBytes",
         _bytes_or_auto(32 << 20),

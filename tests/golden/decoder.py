@@ -1,14 +1,17 @@
-"""A second reader of lamina's files, written from docs/spec/files.md alone: plain pyarrow, json and hashlib.
+"""A second reader of lamina's files, written from docs/spec/files.md alone: plain pyarrow, json and hashlib, and
+rocksdict for tables.
 
 It shares no code with lamina, so that a mistake in the writer and the reader of lamina does not hide itself.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import struct
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -62,7 +65,7 @@ def part_of(key: bytes, parts: int, name: str) -> int:
 
 
 class File:
-    """One `.lam` or `.seg` file, verified as far as the specification asks; `sections` are decoded entries by name."""
+    """One `.lam`, `.seg` or `.rdb` file, verified as the specification asks; `sections` are decoded entries by name."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()
@@ -70,7 +73,7 @@ class File:
         need(data[:8] == b"LAMINA\r\n", "magic at the start")
         version, kind = struct.unpack("<HB", data[8:11])
         need(version in (1, 2, 3), "format version in the header")
-        need(kind in (1, 2), "kind")
+        need(kind in (1, 2, 3), "kind")
         need(data[11:16] == bytes(5), "zeros in the header")
         footer = data[-64:]
         offset, stored, length = struct.unpack("<QQQ", footer[:24])
@@ -90,7 +93,8 @@ class File:
         rewrites = any("rewrite" in reference for reference in references)
         bases = any(reference["kind"] == "file" or "union" in reference for reference in references)
         need(version == (3 if bases else 2 if rewrites else 1), "format version fits the manifest")
-        need(kind == (2 if "segment" in self.manifest else 1), "kind fits the manifest")
+        fitting = 2 if "segment" in self.manifest else 3 if "list" in self.manifest else 1
+        need(kind == fitting, "kind fits the manifest")
         self.name = path.name
         self.size = len(data)
         self.sections: dict[str, list[tuple[int, int, bytes, bytes]]] = {}
@@ -146,10 +150,16 @@ def state(directory: Path, name: str) -> dict[Key, bytes]:
     own = references[: len(references) - len(union)]
     need(all("union" not in reference for reference in own), "a union is the oldest")
     rows: dict[Key, bytes] = {}
+    tables = [reference for reference in own if reference["kind"] == "file"]
+    if tables:
+        own = own[: len(own) - len(tables)]
+        need(all(reference["kind"] != "file" for reference in own), "whole files are the oldest")
+        at, rows = database_of(directory, tables)
+        need(at == (own[-1]["from"] if own else newest.manifest["version"]), "the list is of the version below")
     if union:
         begin = own[-1]["from"] if own else newest.manifest["version"]
         rows = union_of(directory, union, begin, newest.manifest["column_families"])
-    version = chain(directory, newest, own, rows, based=bool(union))
+    version = chain(directory, newest, own, rows, based=bool(union or tables))
     need(version == newest.manifest["version"] or not own, "references reach the version")
     for family, count in newest.manifest["counts"].items():
         mine = [(key, value) for (cf, key), value in rows.items() if cf == int(family)]
@@ -201,6 +211,31 @@ def place(directory: Path, reference: dict[str, Any]) -> Path:
         return directory / reference["path"]
     checkpoint = next(parent for parent in directory.parents if parent.name == "state").parent
     return Path(os.path.normpath(checkpoint / reference["root"])) / reference["path"]
+
+
+def database_of(directory: Path, references: list[dict[str, Any]]) -> tuple[int, dict[Key, bytes]]:
+    """The version of a list of tables, and the rows of its database."""
+    import rocksdict
+
+    of_list, *of_tables = references
+    listed = File(place(directory, of_list))
+    need(half_sha256(place(directory, of_list).read_bytes()).hex() == of_list["sha256"], "checksum of a list")
+    need(listed.manifest["sections"] == [] and listed.manifest["list"] in listed.name, "a list")
+    tables = {table["path"]: table for table in listed.manifest["tables"]}
+    need(set(tables) == {one["path"] for one in of_tables}, "the tables of the list")
+    with tempfile.TemporaryDirectory() as name:
+        database = Path(name)
+        for reference in of_tables:
+            table, content = tables[reference["path"]], place(directory, reference).read_bytes()
+            need(len(content) == table["size"] == reference["size"], "size of a table")
+            need(half_sha256(content).hex() == table["sha256"] == reference["sha256"], "checksum of a table")
+            (database / table["name"]).write_bytes(content)
+        for file, text in listed.manifest["files"].items():
+            (database / file).write_bytes(base64.b64decode(text))
+        opened = rocksdict.Rdict(name, rocksdict.Options(raw_mode=True), access_type=rocksdict.AccessType.read_only())
+        rows = {(int.from_bytes(key[:2], "big"), key[2:]): value for key, value in opened.items()}
+        opened.close()
+    return listed.manifest["version"], rows
 
 
 def whole_files(directory: Path, name: str) -> list[bytes]:

@@ -5,7 +5,8 @@ driver, at random and at named points; the driver is started again. Each output 
 (tests/kill/records.py). At the end the files are checked, that no process and no open file is left over, and that
 a kill explains each error of lamina that a task had, also where Spark tried it again (tests/kill/tasks.py).
 The exit code is 0 where nothing is wrong and enough was killed to show it (tests/kill/report.py says how much).
-With `--storage s3` the checkpoint is on moto's S3 server. `tests/kill` runs both for some minutes.
+With `--storage s3` the checkpoint is on moto's S3 server, with `--backend rocksdb` it stands on tables of RocksDB.
+`tests/kill` runs each for some minutes.
 
 `--broken` runs a build with one promise taken away, which the campaign must notice; then it exits with 0 if it did.
 """
@@ -24,7 +25,7 @@ from rich.console import Console
 
 from benchmarks import machine, variants
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
-from tests.kill.campaign import PLAN, STEP_S, Campaign, CannotGoOn
+from tests.kill.campaign import BACKENDS, PLAN, STEP_S, Campaign, CannotGoOn
 from tests.kill.points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from tests.kill.processes import DRIVER, EXECUTOR
 from tests.kill.report import faults, is_caught, merged, shortfalls, show, targets
@@ -34,16 +35,18 @@ from tests.kill.tasks import judged, read
 BROKEN = RESULTS / "kill-broken.json"
 
 
-def run(minutes: float, seed: int, storage: str, broken: str | None, keep: Path | None) -> dict[str, Any]:
+def run(
+    minutes: float, seed: int, storage: str, broken: str | None, keep: Path | None, backend: str = "heap"
+) -> dict[str, Any]:
     """A campaign of so many minutes."""
     variants.shim_jar()
     folder = Path(tempfile.mkdtemp(prefix="kill-", dir=keep)).resolve()
     plan = PLAN if broken is None else ((BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR))
     with place(storage, folder) as there:
-        result = ran(Campaign(folder, there, seed, broken, plan), minutes)
+        result = ran(Campaign(folder, there, seed, broken, plan, backend), minutes)
     if keep is None:
         shutil.rmtree(folder, ignore_errors=True)
-    return {**result, "storage": storage}
+    return {**result, "storage": storage, "backend": backend}
 
 
 def ran(campaign: Campaign, minutes: float) -> dict[str, Any]:
@@ -129,17 +132,19 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--storage", choices=(DISK, S3), default=DISK)
+    parser.add_argument("--backend", choices=list(BACKENDS), default="heap")
     parser.add_argument("--broken", choices=(PUBLICATION_BEFORE_DATA, NO_LINEAGE_CHECK))
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--keep", type=Path, help="keep the files of the campaign in this directory")
     parser.add_argument("--add", type=Path, help="add the counts to this file, made where it is not there")
     given = parser.parse_args()
-    result = run(given.minutes, given.seed, given.storage, given.broken, given.keep)
+    result = run(given.minutes, given.seed, given.storage, given.broken, given.keep, given.backend)
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}
         write_result(BROKEN.stem, {"benchmark": BROKEN.stem, "builds": {**builds, given.broken: result}})
     else:
-        name = "kill" if given.storage == DISK else f"kill-{given.storage}"
+        other = [one for one in (given.storage, given.backend) if one not in (DISK, "heap")]
+        name = "-".join(["kill", *other])
         write_result(record_name(name, given.minutes), result)
         if given.add is not None:
             known = [json.loads(given.add.read_text())] if given.add.exists() else []

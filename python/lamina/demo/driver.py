@@ -101,7 +101,7 @@ def run(orders: Orders, events: Events) -> None:
     """Carries `orders` out."""
     places = Places(Path(orders.root))
     job = main_job.load()
-    spark = job.session(orders.provider, _conf(places))
+    spark = job.session(orders.provider, _conf(places), orders.mode)
     reports = ProgressReports(events, len(job.QUERIES))
     spark.streams.addListener(reports)
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()

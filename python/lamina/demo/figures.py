@@ -92,5 +92,6 @@ def _bytes_of(provider: str, operator: dict[str, Any]) -> int:
     """The size of the state itself: lamina's live rows and their index, the SST files of RocksDB, Spark's estimate."""
     metrics = operator["customMetrics"]
     if provider == "lamina":
-        return int(metrics["laminaPageBytes"] - metrics["laminaDeadBytes"] + metrics["laminaIndexBytes"])
+        held = metrics["laminaPageBytes"] - metrics["laminaDeadBytes"] + metrics["laminaIndexBytes"]
+        return int(held + metrics["laminaSstFileSize"])
     return int(metrics["stateOnCurrentVersionSizeBytes" if provider == "hdfs" else "rocksdbSstFileSize"])

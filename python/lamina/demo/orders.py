@@ -30,6 +30,7 @@ class Orders:
 
     Args:
         root: the directory of the run.
+        mode: the backend of lamina.
         events: the file descriptor to write events to.
         point: where to say "reached"; at `STATE_COMMITTED` the driver then waits to be killed.
         expected: whether to run the queries as batch afterwards.
@@ -37,6 +38,7 @@ class Orders:
 
     root: str
     provider: str
+    mode: str
     events: int
     point: Point | None
     expected: bool

@@ -50,6 +50,7 @@ class Outcome:
     """What the demo found."""
 
     provider: str
+    mode: str
     kills: list[Kill]
     comparisons: dict[str, Comparison]
     figures: dict[str, Figures]
@@ -75,6 +76,7 @@ class Outcome:
             }
         return {
             "provider": self.provider,
+            "mode": self.mode,
             "identical": self.identical,
             "seconds": round(self.seconds, 1),
             "late_rows": self.late_rows,
@@ -86,10 +88,13 @@ class Outcome:
 class Demo:
     """One run in one directory."""
 
-    def __init__(self, job: ModuleType, root: Path, provider: str, batches: int, report: Report, clock: Clock) -> None:
+    def __init__(
+        self, job: ModuleType, root: Path, provider: str, mode: str, batches: int, report: Report, clock: Clock
+    ) -> None:
         self._job = job
         self._places = Places(root)
         self._provider = provider
+        self._mode = mode
         self._batches = batches
         self._report = report
         self._clock = clock
@@ -122,6 +127,7 @@ class Demo:
         comparisons = self._compare()
         return Outcome(
             provider=self._provider,
+            mode=self._mode,
             kills=done,
             comparisons=comparisons,
             figures={name: self._collected.figures(name, self._places.checkpoint(name)) for name in self._queries},
@@ -140,7 +146,7 @@ class Demo:
         self._starts += 1
         if self._starts > 1:
             self._collected.restarted(self._queries)
-        self._child = Child(self._places, self._provider, self._starts, point, expected=point is None)
+        self._child = Child(self._places, self._provider, self._mode, self._starts, point, expected=point is None)
         return self._child, before
 
     def _until_killed(self, point: Point, number: int) -> Kill:

@@ -94,6 +94,10 @@ class Control:
         return self._sessions.get(handle).resolve(_read(argument))
 
     @_answered
+    def materialize(self, handle: int, argument: str) -> dict[str, Any]:
+        return self._sessions.get(handle).materialize(_read(argument))
+
+    @_answered
     def maintain(self, handle: int, argument: str) -> dict[str, Any]:
         return self._sessions.get(handle).maintain(_read(argument))
 

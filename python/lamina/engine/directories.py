@@ -5,6 +5,9 @@
         hadoop.sock             the JVM's, for Hadoop files; in a directory of its own where this path is too long
     /tmp/lamina-…/              made by the engine in that case, mode 0700
         data.sock
+    <engine.localDirectory>/lamina-…/   made by the engine where that is set, mode 0700
+        data.sock               a symbolic link: where there is one, an engine was there
+        …                       tables of RocksDB, and files of merges
 
 An engine holds a lock on its directories as long as it lives, and removes them when it ends. One that was killed
 cannot: the next engine removes those beside its own that nobody holds. Where there is no data.sock yet, an engine may
@@ -22,6 +25,8 @@ import tempfile
 from pathlib import Path
 
 from lamina.components import SystemClock
+from lamina.errors import EngineError
+from lamina.settings import PREFIX
 
 _SOCKET = "data.sock"
 _HADOOP_SOCKET = "hadoop.sock"
@@ -56,6 +61,26 @@ class Directories:
         if hadoop_socket is not None and Path(hadoop_socket).parent != Path(given):
             self._hold(Path(hadoop_socket).parent)
 
+    def working(self, base: str | None) -> str:
+        """Where working files lie: in a directory of `base`, made where there is none, or else in the given one.
+
+        Raises:
+            EngineError: `engine.start` where there can be none.
+        """
+        if base is None:
+            return str(self._paths[0])
+        try:
+            os.makedirs(base, exist_ok=True)
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+            self._hold(path)
+            (path / _SOCKET).symlink_to(self.socket_path)
+        except OSError as error:
+            raise EngineError(
+                "engine.start",
+                f"there can be no working files in {base}, the value of {PREFIX}engine.localDirectory: {error}",
+            ) from error
+        return str(path)
+
     def sweep(self) -> list[Path]:
         """Removes what killed engines left beside our directories and in `/tmp`; returns what was removed."""
         removed = []
@@ -66,7 +91,7 @@ class Directories:
     def remove(self) -> None:
         """Removes the directories; the engine ends."""
         for path in self._paths:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
     def _hold(self, path: Path) -> None:
         # Inherited by no child: the lock ends with this process, however it ends. A sweep may have it for a moment.
@@ -101,12 +126,27 @@ def _remove_if_dead(path: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.lexists(path / _SOCKET) and not _is_deserted(path):
             return False
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         return True
     except OSError:
         return False
     finally:
         os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Removes a directory; what is written there meanwhile stays, and is for another engine to find, by the socket."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(path):
+            if entry.name == _SOCKET:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)
+        if os.listdir(path) in ([], [_SOCKET]):
+            (path / _SOCKET).unlink(missing_ok=True)
+            os.rmdir(path)
 
 
 def _is_deserted(path: Path) -> bool:

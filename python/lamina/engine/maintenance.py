@@ -135,8 +135,10 @@ class Maintainer:
                 for name, stamped in kept.store.stamp_segments(progress)
             ]
             made = None
-            if job["compact"]:
-                made = yield from self._compaction(kept.store, job["collect"], progress, report)
+            if job["compact"] or job["at_once"]:
+                made = yield from self._compaction(kept.store, job, progress, report)
+            if job["at_once"]:
+                report["materialized"] = confirmed.version
             if job["collect"] and not kept.store.is_settled(confirmed):
                 yield from self._collection(kept, confirmed, progress, report)
             if made is not None and made.in_place is not None and job["in_place"] is not None:
@@ -147,20 +149,25 @@ class Maintainer:
             kept.in_work = False
 
     def _compaction(
-        self, store: Store, goes_on: bool, progress: Progress | None, report: dict[str, Any]
+        self, store: Store, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
     ) -> Generator[Turn | Deletion, None, Compacted | None]:
-        merge = store.plan_compaction()
+        merge = store.plan_compaction(at_once=job["at_once"])
         if merge is None:
             return None
         long = merge.bytes > LONG_BYTES
-        if long:
+        # who waits does not wait for the long merges of others, and shares the memory of the short ones
+        if long and not job["awaited"]:
             yield Turn.LONG_MERGE
-        compacted = merge.run(progress, unbounded() if long else self._memory.share())
+            share = unbounded()
+        else:
+            share = self._memory.share()
+        compacted = merge.run(progress, share)
         # until a commit refers to it, the next compaction must not merge the same files again
         store.adopt(compacted.made)
         # whatever becomes of the collection: this process believes in the segment, so the engine has to
         report["segment"] = segment_to_json(compacted.made)
-        if long and goes_on:
+        report["merged"] = dict(compacted.merged)
+        if long and job["collect"] and not job["awaited"]:
             yield Turn.WORKER
         return compacted
 

@@ -6,10 +6,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from lamina.settings import MERGE_METRICS
+
 _MOST_UNREPORTED = 10_000
 """Stores of which is remembered what nobody asked for yet; those of queries that have ended are forgotten first."""
 
-FIGURES = ("segments", "deleted_files", "deleted_bytes")
+FIGURES = ("segments", "deleted_files", "deleted_bytes", *MERGE_METRICS)
 
 
 class MaintenanceFigures:
@@ -39,6 +41,7 @@ class MaintenanceFigures:
         unreported["segments"] += report.get("segment") is not None
         unreported["deleted_files"] += collected.get("delete_files", 0)
         unreported["deleted_bytes"] += collected.get("delete_bytes", 0)
+        unreported.update(report.get("merged", {}))
         self._unreported.move_to_end(store)
         while len(self._unreported) > _MOST_UNREPORTED:
             self._unreported.popitem(last=False)
@@ -48,7 +51,7 @@ class MaintenanceFigures:
         self._last_error = {"kind": "engine.start", "message": message}
 
     def pop(self, store: Hashable) -> dict[str, int]:
-        """What became of the store's files since the last call: segments written, files and bytes deleted."""
+        """What became of the store's files since the last call: segments written, files and bytes deleted, merges."""
         found = self._unreported.pop(store, Counter())
         return {name: found[name] for name in FIGURES}
 

@@ -392,7 +392,7 @@ class MaintenanceQueue:
         with self._changed:
             self._figures.add(work.store, report, self._clock.monotonic() - work.began)
         try:
-            work.job.report(report)
+            work.job.report({**report, "awaited": work.job.is_awaited})
         except Exception:
             log.exception("a report of the maintenance process was not taken")
 

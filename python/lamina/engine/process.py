@@ -59,10 +59,10 @@ class EngineProcess:
         socket = start.get("hadoop_socket")
         jvm = Jvm(socket, token) if isinstance(socket, str) else None
         self._directories = Directories(directory, None if jvm is None else jvm.socket)
-        # databases that are read in place go with the engine, however it ends
-        tempfile.tempdir = directory
         self._end, self._ending = os.pipe()
         try:
+            # databases that are read in place go with the engine, however it ends
+            tempfile.tempdir = directory = self._directories.working(settings.engine_local_directory)
             self._requests = Requests(clock.monotonic)
             silence_s = settings.engine_request_timeout_ms / 1000
             self._maintenance = MaintenanceQueue(clock, directory, silence_s, settings.engine_maintenance_workers, jvm)

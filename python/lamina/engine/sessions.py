@@ -19,7 +19,7 @@ from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import known_to_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, StoreOpener
-from lamina.errors import EngineError, StateError
+from lamina.errors import EngineError, LaminaError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
 from lamina.store import Accepted, CommitRequest, Store, Version
@@ -50,6 +50,28 @@ def version_of(value: Mapping[str, Any], version: str = "version", attempt: str 
     return Version(field(value, version, int), field(value, attempt, str, type(None)))
 
 
+class _Materialization:
+    """Somebody who waits until all that a version has above its tables is in them."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self._ended = threading.Event()
+        self._error: Mapping[str, Any] | None = None
+
+    def end(self, error: Mapping[str, Any] | None) -> None:
+        """The first one counts."""
+        if not self._ended.is_set():
+            self._error = error
+            self._ended.set()
+
+    def result(self, timeout_s: float) -> None:
+        """Returns when it has ended well."""
+        if not self._ended.wait(timeout_s):
+            raise EngineError("engine.deadline", f"tables were not made within {timeout_s:.0f} s")
+        if self._error is not None:
+            raise LaminaError.from_kind(self._error["kind"], self._error["message"])
+
+
 class StoreHandle:
     """One handle: a store as one provider of the JVM opened it."""
 
@@ -75,6 +97,10 @@ class StoreHandle:
         self._reads_in_place = settings.backend == "rocksdb"
         self._lock = threading.Lock()
         self._in_place: dict[str, Any] | None = None
+        self._due = False
+        self._waiting: list[_Materialization] = []
+        # the JVM gives up its call after the whole time
+        self._most_s = 0.9 * settings.engine_request_timeout_ms / 1000
         self._stamp_s = max(_SHORTEST_STAMP_S, settings.retention_min_age_ms / 4 / 1000)
 
     def in_storage(self, deadline: float | None = None) -> AbstractContextManager[None]:
@@ -109,7 +135,8 @@ class StoreHandle:
         )
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
         self._compaction_due = begun.compaction_due
-        if begun.compaction_due:
+        self._due = self._reads_in_place and argument.get("due") is True
+        if begun.compaction_due or self._due:
             self._queue(collect=False)
         return {
             "attempt": begun.attempt,
@@ -151,6 +178,28 @@ class StoreHandle:
             "in_place": self._exchanged(None),
         }
 
+    def materialize(self, argument: Mapping[str, Any]) -> dict[str, Any]:
+        """Has all that a version holds above its tables put into them, and waits for it; says where newer tables are.
+
+        Raises:
+            LaminaError: why they were not made; `store.closed`, `engine.deadline`.
+        """
+        if not self._reads_in_place or self.argument.read_only:
+            raise StateError("store.state", f"{self.argument.store} is not open for writing with backend rocksdb")
+        with self.in_storage():
+            confirmed = self._confirmed = self.store.confirm(version_of(argument))
+        if confirmed.version > 0:
+            waits = _Materialization(confirmed.version)
+            with self._lock:
+                self._waiting.append(waits)
+            try:
+                self._queue(collect=False, awaited=True)
+                waits.result(self._most_s)
+            finally:
+                with self._lock:
+                    self._waiting = [one for one in self._waiting if one is not waits]
+        return {"in_place": self._exchanged(None)}
+
     def _exchanged(self, newer: dict[str, Any] | None) -> dict[str, Any] | None:
         """Keeps a database for who reads it in place; gives the one that waited, which is the caller's to remove."""
         with self._lock:
@@ -166,7 +215,7 @@ class StoreHandle:
         """Queues compaction and collection."""
         return {"queued": self._queue(collect=True)}
 
-    def _queue(self, collect: bool) -> bool:
+    def _queue(self, collect: bool, *, awaited: bool = False) -> bool:
         confirmed = self._confirmed
         if self.argument.read_only or confirmed is None or confirmed.version == 0:
             return False
@@ -175,6 +224,9 @@ class StoreHandle:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
             "compact": self._compaction_due,
+            # whether all increments are to be put into tables, however few they are
+            "at_once": awaited or self._due,
+            "awaited": awaited,
             # in a directory of the engine's: that of the maintenance process goes with it
             "in_place": tempfile.gettempdir() if self._reads_in_place else None,
         }
@@ -184,6 +236,7 @@ class StoreHandle:
     def close(self) -> None:
         """Says that the handle is used no more."""
         self._closed_s = self._now()
+        self._give_up_waiting({"kind": "store.closed", "message": f"{self.argument.store} was closed meanwhile"})
         _remove(self._exchanged(None))
         if not self.argument.read_only:
             self._maintenance.leave(self.argument.store, self._maintained)
@@ -196,6 +249,7 @@ class StoreHandle:
             _remove(self._exchanged(report["in_place"]))
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
+        self._materialized(report)
         for stamped in report.get("stamped", ()):
             found = stamped["segment"]
             self.store.replace_segment(stamped["name"], None if found is None else segment_from_json(found))
@@ -204,6 +258,24 @@ class StoreHandle:
         if self.store.waiting_segments() and closed_for_s < _STAMPED_S:
             # the query's next batch may be far off, and Spark may ask for no maintenance until then
             self._maintenance.call_later(self.argument.store, self._stamp_s, self._stamp)
+
+    def _materialized(self, report: Mapping[str, Any]) -> None:
+        """Tells those who wait for what was made; a job that was begun before they did knows nothing of them."""
+        made = report.get("materialized")
+        if made is not None:
+            self._due = False
+            with self._lock:
+                ended = [one for one in self._waiting if one.version <= made]
+            for one in ended:
+                one.end(None)
+        if report.get("awaited") and not report["ok"]:
+            self._give_up_waiting(report["error"])
+
+    def _give_up_waiting(self, error: Mapping[str, Any]) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        for one in waiting:
+            one.end(error)
 
     def _stamp(self) -> None:
         if self.store.waiting_segments():

@@ -40,7 +40,7 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
 
     Args:
         builder: `SparkSession.builder`, or one with options set.
-        backend: where rows live; `heap`.
+        backend: what versions stand on, `heap` or `rocksdb`.
         settings: further settings of lamina in snake case, as `compaction_mode="full"` for `compaction.mode`.
 
     Returns:

@@ -85,6 +85,10 @@ class Backend(ABC):
         cannot do that without the object's bytes coming here."""
         return False
 
+    def link(self, path: str, target: str) -> bool:
+        """Gives an object a name in a local directory, for who does not change it; False where that cannot be."""
+        return False
+
     def forget(self, path: str) -> bool:
         """Drops a local copy of an object, whose contents turned out wrong; whether they may be those of a copy."""
         return False

@@ -141,6 +141,14 @@ class LocalBackend(Backend):
                 break  # not ours to read, so neither this process nor Spark made it
         self._synced.add(directory)
 
+    def link(self, path: str, target: str) -> bool:
+        try:
+            os.link(self._path(path), target)
+        except OSError:
+            # on another file system, another user's, or not there, which a read says
+            return False
+        return True
+
     def read(self, path: str, size: int | None = None) -> pa.Buffer:
         return self.read_range(path, 0, self.size(path) if size is None else size)
 

@@ -114,6 +114,10 @@ class Storage:
         """The last `length` bytes and the size of the object; `file.missing` where there is none."""
         return self._call("read", path, lambda: self._backend.read_tail(path, length))
 
+    def link(self, path: str, target: str) -> bool:
+        """Gives an object a name in a local directory, for who does not change it; False where that cannot be."""
+        return self._backend.link(path, target)
+
     def stamp(self, path: str) -> bool:
         """Gives an object a new time of publication; False where the storage cannot."""
         return self._call("stamp", path, lambda: self._backend.stamp(path))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lamina.components import Clock, Ids
+from lamina.errors import SettingsError
 from lamina.format.entries import Compression
+from lamina.settings import PREFIX
 from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.compaction import Compaction
@@ -12,6 +14,7 @@ from lamina.store.materialization.table_building import TableBuilding
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.model import StoreConf, StoreId
 from lamina.store.tables.database import require
+from lamina.store.tables.options import TableOptions, check
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.checkpoint_state import CheckpointState
 
@@ -33,15 +36,23 @@ def make_store(
         untold: footprints of commits that they share.
     """
     settings = conf.settings
+    options = TableOptions.of(settings)
     if settings.backend == "rocksdb":
+        if settings.compaction_mode != "background":
+            raise SettingsError(
+                "settings.invalid",
+                f"{PREFIX}compaction.mode is {settings.compaction_mode!r}, and {PREFIX}backend is 'rocksdb', whose "
+                "tables are made in the background; leave compaction.mode out, or use backend heap",
+            )
         require()
+        check(options)
     compression = Compression(settings.compression_codec, settings.compression_level)
 
     def materializer_of(files: StoreFiles) -> Materializer:
         if settings.backend == "rocksdb":
             # before a commit writes a snapshot
             every = min(settings.rocksdb_materialize_every, max(1, settings.compaction_max_chain // 2))
-            return TableBuilding(files, every, settings.retention_min_age_ms, clock, ids)
+            return TableBuilding(files, options, every, settings.retention_min_age_ms, clock, ids)
         return Compaction(files, compression, clock, ids)
 
     return VersionedStore(

@@ -133,15 +133,23 @@ class Committed:
 class InPlace:
     """The state of a version as a database of RocksDB in a local directory, which is the receiver's to remove.
 
-    `attempt` is the one that made the version, where that is known.
+    `attempt` is the one that made the version, where that is known; `bytes` and `files` are those of its tables.
     """
 
     directory: str
     version: int
+    bytes: int
+    files: int
     attempt: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"directory": self.directory, "version": self.version, "attempt": self.attempt}
+        return {
+            "directory": self.directory,
+            "version": self.version,
+            "bytes": self.bytes,
+            "files": self.files,
+            "attempt": self.attempt,
+        }
 
 
 @dataclass(frozen=True)

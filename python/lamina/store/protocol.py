@@ -144,8 +144,12 @@ class Store(Protocol):
             progress: called with the rows read so far and the rows to read.
         """
 
-    def plan_compaction(self) -> Merge | None:
-        """The merge that `compact` would do, or None: for callers to whom it matters how long it takes."""
+    def plan_compaction(self, *, at_once: bool = False) -> Merge | None:
+        """The merge that `compact` would do, or None: for callers to whom it matters how long it takes.
+
+        Args:
+            at_once: whether somebody waits for a base without increments above it.
+        """
 
     def adopt(self, made: Replacement) -> None:
         """Lets the next commit refer to a finished segment in place of what it was merged from."""

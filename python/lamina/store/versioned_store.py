@@ -191,14 +191,14 @@ class VersionedStore:
         merge = self.plan_compaction()
         return None if merge is None else merge.run(progress, unbounded())
 
-    def plan_compaction(self) -> Merge | None:
+    def plan_compaction(self, *, at_once: bool = False) -> Merge | None:
         with self._lock:
             confirmed = self._confirmed
         if not self._background or confirmed is None or is_empty(confirmed.attempt):
             return None
         assert confirmed.attempt is not None
         with self._lock:
-            if self._compacted == confirmed.attempt:
+            if self._compacted == confirmed.attempt and not at_once:
                 return None  # its segment waits for the next commit
         opened = self._versions.open(confirmed.attempt, confirmed)
         self._segments.keep(self._files.missing)
@@ -210,7 +210,7 @@ class VersionedStore:
         if self._materializer.needs_rebuild(references):
             merge = Merge(sum(reference.length for reference in references), rebuilt)
         else:
-            planned = self._materializer.plan(opened.manifest, references)
+            planned = self._materializer.plan(opened.manifest, references, at_once=at_once)
             if planned is None:
                 self._looked_at(confirmed)
                 return None

@@ -29,6 +29,8 @@ from tests.kill.points import (
 )
 
 LATE_S = 3.0
+RESTORES = ("lamina-restore", "lamina-tables")
+"""How the threads are called that read for a restore; of tables also those for a materialization."""
 T = TypeVar("T")
 
 
@@ -99,7 +101,7 @@ def install(orders: Orders, broken: str | None) -> None:
             self.remote = inner.remote
 
         def publish(self, path: str, chunks: Iterable[Any]) -> int:
-            before, during, after = COMPACTION if path.endswith(".seg") else PUBLICATION
+            before, during, after = PUBLICATION if path.endswith(".lam") else COMPACTION
             if broken == PUBLICATION_BEFORE_DATA and path.endswith(".lam"):
                 return self._late(path, b"".join(bytes(chunk) for chunk in chunks))
             orders.reach(before)
@@ -136,9 +138,12 @@ def install(orders: Orders, broken: str | None) -> None:
             return self._read(lambda: self._inner.read_tail(path, length))
 
         def _read(self, read: Callable[[], T]) -> T:
-            if threading.current_thread().name.startswith("lamina-restore"):
+            if threading.current_thread().name.startswith(RESTORES):
                 orders.reach(RESTORE)
             return read()
+
+        def link(self, path: str, target: str) -> bool:
+            return self._read(lambda: self._inner.link(path, target))
 
         def list(self, directory: str) -> Sequence[Listed]:
             return self._inner.list(directory)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from lamina.engine.maintenance import Maintainer
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
 from lamina.engine.sessions import Sessions, StoreHandle
+from lamina.errors import LaminaError
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Accepted, Committed
@@ -102,6 +105,113 @@ def test_one_that_comes_after_the_handle_was_closed_goes_at_once(opened: Opened,
     opened.sessions.close(opened.number)
     opened.handle._maintained(report)
     assert databases(temporary) == []
+
+
+class Materialization:
+    """A call in a thread of its own that waits until tables are made."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.answer: dict[str, Any] | None = None
+        self.error: LaminaError | None = None
+        before = len(opened.asked)
+        base = {"version": opened.version.version, "attempt": opened.version.attempt}
+        self._thread = threading.Thread(target=self._run, args=(opened.handle, base))
+        self._thread.start()
+        deadline = time.monotonic() + 60
+        while len(opened.asked) == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.asked = opened.asked[-1]
+
+    def _run(self, handle: StoreHandle, base: dict[str, Any]) -> None:
+        try:
+            self.answer = handle.materialize(base)
+        except LaminaError as error:
+            self.error = error
+
+    @property
+    def waits(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        self._thread.join(60)
+        assert not self.waits
+
+
+def test_who_waits_for_tables_gets_those_of_the_version_that_it_asked_for(opened: Opened, temporary: Path) -> None:
+    # a job that was begun before knows of one version less
+    earlier = opened.materialized()
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 1)[-1]
+    waits = Materialization(opened)
+    opened.handle._maintained(earlier)
+    # one increment is not worth it unless somebody waits
+    assert waits.waits
+    assert waits.asked.argument["at_once"] and waits.asked.argument["awaited"]
+    assert waits.asked.argument["confirmed"]["version"] == 3
+    opened.handle._maintained(opened.maintainer.work({**waits.asked.argument, **waits.asked.known(False)}))
+    waits.end()
+    assert waits.answer is not None
+    named = waits.answer["in_place"]
+    assert (named["version"], named["attempt"]) == (3, opened.version.attempt)
+    with Database(named["directory"], read_only=True) as database:
+        rows = {key: value for batch in database.entries() for key, _, value in triples([batch])}
+    assert rows == opened.query.states[opened.version.attempt]
+    # the earlier one was not named to anybody
+    assert databases(temporary) == [os.path.basename(named["directory"])]
+
+
+def test_who_waits_for_tables_hears_why_there_are_none(opened: Opened) -> None:
+    opened.materialized()
+    waits = Materialization(opened)
+    full = {"kind": "storage.failed", "message": "the disk is full"}
+    # a job that nobody waited for says nothing of the one that somebody does
+    opened.handle._maintained({"ok": False, "awaited": False, "error": full})
+    assert waits.waits
+    opened.handle._maintained({"ok": False, "awaited": True, "error": full})
+    waits.end()
+    assert waits.error is not None
+    assert (waits.error.kind, waits.error.message) == ("storage.failed", "the disk is full")
+
+
+def test_tables_that_were_made_are_heard_of_although_what_came_after_them_failed(opened: Opened) -> None:
+    opened.materialized()
+    waits = Materialization(opened)
+    error = {"kind": "storage.failed", "message": "the files could not be listed"}
+    opened.handle._maintained({"ok": False, "awaited": True, "materialized": 2, "error": error})
+    waits.end()
+    assert waits.error is None
+
+
+def test_who_waits_for_tables_of_a_store_that_is_closed_waits_no_longer(opened: Opened) -> None:
+    opened.materialized()
+    waits = Materialization(opened)
+    opened.sessions.close(opened.number)
+    waits.end()
+    assert waits.error is not None
+    assert waits.error.kind == "store.closed"
+
+
+def test_a_version_that_stands_on_tables_alone_gives_none(opened: Opened) -> None:
+    opened.handle._maintained(opened.materialized())
+    opened.handle.durable(DONE)
+    waits = Materialization(opened)
+    opened.handle._maintained(opened.maintainer.work({**waits.asked.argument, **waits.asked.known(False)}))
+    waits.end()
+    assert waits.answer == {"in_place": None}
+
+
+def test_a_commit_says_that_its_rows_have_got_their_share_of_memory(opened: Opened) -> None:
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 1)[-1]
+    base = {"version": opened.version.version, "attempt": opened.version.attempt, **BEGIN}
+    opened.handle.begin(base)
+    assert opened.asked == []
+    opened.handle.begin({**base, "due": True})
+    assert opened.asked[-1].argument["at_once"] and not opened.asked[-1].argument["awaited"]
+    # a job that takes its place does it, too, until it is done
+    opened.handle.maintain({})
+    assert opened.asked[-1].argument["at_once"]
+    opened.handle._maintained({"ok": True, "materialized": 1})
+    opened.handle.maintain({})
+    assert not opened.asked[-1].argument["at_once"]
 
 
 def test_nothing_is_made_for_a_store_that_keeps_all_rows_in_memory(

@@ -22,6 +22,7 @@ import pyarrow
 import pytest
 
 from lamina.engine.directories import Directories
+from lamina.settings import PREFIX
 from tests.unit.engine.conftest import Starter
 from tests.unit.engine.engine_client import SOURCES, Engine, Refused, Store, checked, entries
 
@@ -171,6 +172,65 @@ def test_a_new_engine_removes_what_a_killed_one_left_and_touches_no_living_one(
         assert path.exists()
     data = living.connect()
     assert data.greeted()
+
+
+def test_working_files_lie_where_the_setting_says_and_go_with_the_engine_however_it_ends(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    base = tmp_path / "disk" / "lamina"
+    process = {PREFIX + "engine.localDirectory": str(base)}
+    ended, killed = start_engine(process=process), start_engine(process=process)
+    first, second = sorted(base.iterdir(), key=lambda path: path.stat().st_ctime_ns)
+    assert first.stat().st_mode & 0o777 == 0o700
+    # the maintenance process works there, too
+    assert any(path.name.startswith("maintenance-") for path in first.iterdir())
+    for path in (first, second):
+        (path / "lamina-tables-1").mkdir()
+        (path / "lamina-tables-1" / "table.sst").write_bytes(b"rows")
+    ended.end()
+    killed.process.kill()
+    killed.process.wait()
+    assert [*base.iterdir()] == [second]
+    foreign = base / "other"
+    foreign.mkdir()
+    next_engine = start_engine(process=process)
+    while second.exists():
+        assert next_engine.call("hello", {})["ok"]
+    next_engine.end()
+    assert [*base.iterdir()] == [foreign]
+
+
+def test_a_working_directory_that_cannot_be_is_named(start_engine: Starter, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    base = tmp_path / "file" / "lamina"
+    engine = start_engine(process={PREFIX + "engine.localDirectory": str(base)})
+    assert engine.answer["error"]["kind"] == "engine.start"
+    assert str(base) in engine.answer["error"]["message"]
+
+
+def test_what_is_written_while_a_directory_is_removed_is_found_by_the_next_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "lamina-own", tmp_path / "lamina-other"
+    for path in (own, other):
+        path.mkdir()
+    held = Directories(str(own))
+    (own / "data.sock").touch()
+    (own / "tables").mkdir()
+    plain = shutil.rmtree
+
+    def rmtree(path: str, ignore_errors: bool) -> None:
+        plain(path, ignore_errors)
+        (own / "late").touch()
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    held.remove()
+    monkeypatch.undo()
+    assert {path.name for path in own.iterdir()} == {"data.sock", "late"}
+    for descriptor in held._locks:
+        os.close(descriptor)
+    Directories(str(other)).sweep()
+    assert not own.exists()
 
 
 def test_an_engine_waits_for_the_sweep_that_looks_at_its_directory(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def job(
         "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
         "collect": collect,
         "compact": True,
+        "at_once": False,
+        "awaited": False,
         "waiting": list(waiting),
         "footprints": list(footprints),
     }

@@ -10,7 +10,7 @@ import pytest
 
 from lamina.components import SystemClock
 from lamina.engine.maintenance_queue import MaintenanceQueue
-from lamina.engine.maintenance_turns import COLLECTION_WAITS_S, LEFT_S, Job, Turns
+from lamina.engine.maintenance_turns import AWAITED_IN_A_ROW, COLLECTION_WAITS_S, LEFT_S, Job, Report, Turns
 from lamina.testing import ManualClock
 from tests.unit.engine.conftest import nothing
 
@@ -66,6 +66,55 @@ def test_a_compaction_that_was_asked_for_after_a_collection_leaves_it_its_turn()
     turns.add("store", asked(collect=True), 0)
     turns.add("store", asked(), 1)
     assert order(turns) == [("store", False), ("store", True)]
+
+
+def awaited(report: Report = ignore, confirmed: int = 1) -> Job:
+    job = asked(confirmed=confirmed)
+    return Job({**job.argument, "awaited": True}, report, nothing)
+
+
+def test_what_somebody_waits_for_goes_first_in_its_order_and_its_place_is_no_others() -> None:
+    turns = Turns()
+    turns.add("others", asked(), 0)
+    turns.add("first", awaited(), 1)
+    turns.add("second", awaited(), 2)
+    # asking again, for a newer version, keeps the turn; a job that nobody waits for waits apart
+    turns.add("first", awaited(confirmed=2), 3)
+    turns.add("first", asked(collect=True), 4)
+    store, job = turns.next(5, lambda *_: True) or ("none", asked())
+    assert (store, job.is_awaited, job.argument["confirmed"]) == ("first", True, 2)
+    assert order(turns, now=5) == [("second", False), ("others", False), ("first", True)]
+
+
+def test_two_handles_of_a_store_wait_each_for_its_own() -> None:
+    def other(report: dict[str, Any]) -> None:
+        """Another handle's."""
+
+    turns = Turns()
+    turns.add("store", awaited(), 0)
+    turns.add("store", awaited(other), 1)
+    turns.leave("store", ignore, 2)
+    store, job = turns.next(3, lambda *_: True) or ("none", asked())
+    assert (store, job.report) == ("store", other)
+    assert len(turns) == 0
+
+
+def test_collections_go_on_although_somebody_always_waits() -> None:
+    turns = Turns()
+    turns.add("collected", asked(collect=True), 0)
+    gone = []
+    for now in range(2 * AWAITED_IN_A_ROW):
+        turns.add(("waits", now % 3), awaited(), now)
+        store, _ = turns.next(now, lambda *_: True) or ("none", None)
+        gone.append(store)
+    assert gone.index("collected") == AWAITED_IN_A_ROW
+
+
+def test_a_job_that_is_waited_for_and_was_begun_in_vain_is_the_next_one() -> None:
+    turns = Turns()
+    turns.add("other", awaited(), 0)
+    turns.put_back("first", awaited(), 1)
+    assert order(turns, now=2) == [("first", False), ("other", False)]
 
 
 def test_a_store_whose_job_may_not_go_holds_up_no_other() -> None:

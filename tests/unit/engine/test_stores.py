@@ -287,7 +287,7 @@ def test_a_commit_tells_once_what_became_of_the_stores_files(engine: Engine, dat
     assert sum(one["deleted_files"] for one in told) == stats["deleted_files"] >= len(gone)
     assert sum(one["deleted_bytes"] for one in told) == stats["deleted_bytes"] >= sum(gone)
     _, maintained = commit_and_hear(other, data, 1, None)
-    assert maintained == {"segments": 0, "deleted_files": 0, "deleted_bytes": 0}
+    assert set(maintained.values()) == {0}
 
 
 def test_maintenance_goes_on_after_its_process_was_killed(engine: Engine, data: Data, tmp_path: Path) -> None:

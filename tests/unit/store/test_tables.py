@@ -22,12 +22,14 @@ from lamina.format.entries import DELETE, PUT
 from lamina.format.manifest import FILE
 from lamina.format.paths import SegmentName, TableListName, TableName, parse_name
 from lamina.format.table_list import TableListManifest
+from lamina.storage import Storage
 from lamina.store import Version
 from lamina.store.check.checker import StoreChecker
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.tables import database
 from lamina.store.tables.database import Database
 from lamina.store.tables.local import LocalTables
+from lamina.store.tables.options import TableOptions
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import TableList
 from lamina.testing import Effect, Fault, Moment
@@ -135,15 +137,15 @@ def merged_on_demand(patch: pytest.MonkeyPatch, ranges: list[tuple[bytes, bytes]
             start, end = ranges.pop()
             self._db.compact_range(start, end)
 
-    plain = Database._options
+    plain = TableOptions.options
 
-    def options(self: Database) -> Any:
-        found = plain(self)
+    def options(self: TableOptions, *, create: bool) -> Any:
+        found = plain(self, create=create)
         found.set_disable_auto_compactions(True)
         return found
 
     patch.setattr(Database, "settle", settle)
-    patch.setattr(Database, "_options", options)
+    patch.setattr(TableOptions, "options", options)
 
 
 def test_tables_are_kept_and_deleted_as_in_the_example_of_incremental_checkpoints(
@@ -621,6 +623,30 @@ def test_what_a_job_made_can_be_read_in_place(tables: Query) -> None:
         rows = {key: value for batch in opened.entries() for key, _, value in triples([batch])}
     assert (found.version, rows) == (4, tables.states[versions[-1].attempt])
     shutil.rmtree(found.directory)
+
+
+def test_tables_of_a_checkpoint_on_this_disk_are_linked_and_verified_all_the_same(tmp_path: Path) -> None:
+    tables = on_tables(Query(Storage(str(tmp_path / "state"))))
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY)
+    version = tables.run_batches(store, versions[-1], 1)[-1]
+    published = {table.name: tmp_path / "state" / "0" / "0" / table.path for table in listed(tables, name).tables}
+
+    load = tables.open().load(version, have=None, read_only=True, in_place=True)
+    assert load.in_place is not None
+    for table, path in published.items():
+        assert os.path.samefile(os.path.join(load.in_place.directory, table), path)
+    assert load.in_place.files == len(published)
+    assert load.in_place.bytes == sum(path.stat().st_size for path in published.values())
+    shutil.rmtree(load.in_place.directory)
+
+    damaged = next(iter(published.values()))
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    # what leads around the table comes as entries
+    assert tables.open().load(version, have=None, read_only=True, in_place=True).in_place is None
+    tables.assert_restores(tables.open(), version)
 
 
 def test_nothing_is_left_on_the_local_disk(tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from lamina.store.direct.store import MIN_VERSIONS, DirectStore
 from lamina.store.model import StoreConf, StoreId
 from lamina.store.versions.query_log import QueryLog
 
-_OF_A_QUERY = ("heap_", "durability_", "engine_")
+_OF_A_QUERY = ("heap_", "durability_", "engine_", "rocksdb_memory_", "rocksdb_metrics", "rocksdb_timers")
 """Settings of the JVM's table, of tasks and of the engine's process, which a store without Spark has none of."""
 
 _DEFAULT_MIN_VERSIONS = 100
@@ -54,7 +54,7 @@ def open_store(
         storage: used in place of the storage that `path` and the settings `storage_…` name; its root is the
             directory `state`. Spark's logs are not looked for then.
         settings: settings of lamina, with the attribute names of `lamina.settings.Settings`; not those of the JVM's
-            table, of tasks and of the engine's process (`heap_…`, `durability_…`, `engine_…`).
+            table, of tasks and of the engine's process (`heap_…`, `durability_…`, `engine_…`, `rocksdb_memory_…`).
     Raises:
         LaminaError: `settings.*`, `storage.*`, `file.*`; `store.unsupported` where the checkpoint is a query's and
             `writable` is set, or its state is not in lamina; `state.not-retained` where the query has no such store.

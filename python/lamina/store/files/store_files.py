@@ -229,8 +229,29 @@ class StoreFiles:
             digest.update(piece)
             size += piece.size
             yield piece
-        if size != reference.size or digest.digest()[:CHECKSUM_BYTES].hex() != reference.sha256:
-            raise container.damaged(storage.location(path), "it does not fit the checksum that is referred to")
+        self._require(reference, size, digest.digest(), storage.location(path))
+
+    def linked(self, reference: Reference, target: str) -> bool:
+        """Gives a whole file a name in a local directory, where it lies on the same disk, and verifies it.
+
+        Raises:
+            LaminaError: `file.damaged`, naming the file.
+        """
+        storage, path = self._place(reference)
+        if not storage.link(path, target):
+            return False
+        digest, size = hashlib.sha256(), 0
+        with open(target, "rb", buffering=0) as file:
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+                size += len(piece)
+        self._require(reference, size, digest.digest(), storage.location(path))
+        return True
+
+    @staticmethod
+    def _require(reference: Reference, size: int, sha256: bytes, where: str) -> None:
+        if size != reference.size or sha256[:CHECKSUM_BYTES].hex() != reference.sha256:
+            raise container.damaged(where, "it does not fit the checksum that is referred to")
 
     def whole(self, reference: Reference, read: Callable[[], _Found]) -> _Found:
         """What `read` gives of a file; where it is damaged and was read from a local copy, what the storage itself

@@ -44,8 +44,11 @@ class Compaction:
     def needs_rebuild(self, references: Sequence[Reference]) -> bool:
         return any(map(is_table_list, tables(references)))
 
-    def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
-        """The merge that is worth it of `references`, which make the version of `manifest`; None where none is."""
+    def plan(self, manifest: CommitManifest, references: Sequence[Reference], *, at_once: bool = False) -> Merge | None:
+        """The merge that is worth it of `references`, which make the version of `manifest`; None where none is.
+
+        Nobody waits for a segment.
+        """
         inputs = pick(references, live_rows(manifest))
         if not inputs:
             return None

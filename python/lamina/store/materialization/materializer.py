@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -29,7 +29,8 @@ Progress = Callable[[int, int], None]
 class Compacted:
     """A finished merge: what to adopt, how many references it stands for, and rows before and after.
 
-    `in_place` makes a directory of it, in a local one, for who reads it in place; None where nobody can.
+    `in_place` makes a directory of it, in a local one, for who reads it in place; None where nobody can. `merged` is
+    what was merged besides, by the names of metrics.
     """
 
     made: Replacement
@@ -37,6 +38,7 @@ class Compacted:
     rows_read: int
     rows_written: int
     in_place: Callable[[str], InPlace] | None = None
+    merged: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,11 @@ class Materializer(Protocol):
     def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
         """Whether materializing some of `references` is worth it; they make a version of so many rows."""
 
-    def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
+    def plan(self, manifest: CommitManifest, references: Sequence[Reference], *, at_once: bool) -> Merge | None:
         """What is worth materializing of `references`, which make the version of `manifest`; None where nothing is.
 
+        Args:
+            at_once: whether somebody waits for it, so that whatever is not in the base is worth it.
         Raises (the run of it):
             LaminaError: `file.*` naming a damaged or missing file, `storage.*`.
         """

@@ -37,6 +37,7 @@ from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
+from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
 
@@ -51,12 +52,16 @@ class TableBuilding:
     """The materializer whose bases are lists of sorted tables.
 
     Args:
+        options: of its databases.
         every: so many increments are materialized at once, or more.
         min_age_ms: after which a collector deletes what no version has referred to.
     """
 
-    def __init__(self, files: StoreFiles, every: int, min_age_ms: int, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, files: StoreFiles, options: TableOptions, every: int, min_age_ms: int, clock: Clock, ids: Ids
+    ) -> None:
         self._files = files
+        self._options = options
         self._every = every
         self._min_age_ms = min_age_ms
         self._clock = clock
@@ -72,10 +77,10 @@ class TableBuilding:
         # what a database is made of may be anything that has entries, but tables that are not this store's alone
         return any(one.kind == FILE and (one.union is not None or one.root is not None) for one in references)
 
-    def plan(self, manifest: CommitManifest, references: Sequence[Reference]) -> Merge | None:
-        if not self.is_due(references, 0):
-            return None
+    def plan(self, manifest: CommitManifest, references: Sequence[Reference], *, at_once: bool = False) -> Merge | None:
         above, base = mergeable(references), tables(references)
+        if not (above if at_once else self.is_due(references, 0)):
+            return None
 
         def run(progress: Progress | None, share: Share) -> Compacted:
             entries = ((one.is_sorted, self._files.entries(one, manifest.column_families)) for one in above)
@@ -167,7 +172,7 @@ class TableBuilding:
                     self._local = LocalTables(self._files)
                 local = self._local
                 try:
-                    list_, rows = self._on_top(local, replaced, base, merged, work.worked)
+                    list_, rows, counted = self._on_top(local, replaced, base, merged, work.worked)
                 except BaseException:
                     # what is wrong may be wrong with them
                     self._local = None
@@ -178,9 +183,11 @@ class TableBuilding:
         pa.default_memory_pool().release_unused()
 
         def in_place(parent: str) -> InPlace:
-            return InPlace(local.hand_out(list_.manifest, parent), list_.manifest.version)
+            made = list_.manifest
+            size = sum(table.size for table in made.tables)
+            return InPlace(local.hand_out(made, parent), made.version, size, len(made.tables))
 
-        return Compacted(list_, len(replaced), total, rows, in_place)
+        return Compacted(list_, len(replaced), total, rows, in_place, counted)
 
     def _on_top(
         self,
@@ -189,13 +196,14 @@ class TableBuilding:
         base: Sequence[Reference],
         run: Iterator[pa.RecordBatch],
         worked: Callable[[], None],
-    ) -> tuple[TableList, int]:
+    ) -> tuple[TableList, int, dict[str, int]]:
         older = table_list(self._files, base) if base else None
         local.fetch(base[1:], lambda _: worked())
         with local.database(older) as directory:
-            with Database(directory) as database:
+            with Database(directory, self._options) as database:
                 rows = database.ingest(run)
                 database.settle(worked)
+                counted = database.merged()
             # after its end, since a merge may have begun once more; and nothing is published that cannot be opened
             with Database(directory, read_only=True) as database:
                 live = database.live()
@@ -205,7 +213,7 @@ class TableBuilding:
                 if table.name not in known:
                     local.add(directory, table.name, table.path)
         local.keep(table.path for table in made.manifest.tables)
-        return made, rows
+        return made, rows, counted
 
     def _published(
         self,

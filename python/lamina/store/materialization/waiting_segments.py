@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from lamina.format.manifest import Reference
 from lamina.store.files.store_files import Opened
@@ -38,7 +39,7 @@ class WaitingSegments:
         with self._lock:
             self._segments = list(segments)
 
-    def keep(self, missing: Callable[[Sequence[str]], set[str]]) -> None:
+    def keep(self, missing: Callable[[Sequence[str]], AbstractSet[str]]) -> None:
         """Forgets the segments whose files are not there any more.
 
         Args:

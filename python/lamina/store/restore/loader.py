@@ -60,7 +60,7 @@ class Loader:
             reader = TableReader(self._files, base, lambda: taken.take(0))
             try:
                 taken.take(FETCH_BYTES)
-                found = InPlace(reader.directory(), base[0].end)
+                found = InPlace(reader.directory(), base[0].end, sum(one.length for one in base[1:]), len(base) - 1)
             except LaminaError as error:
                 if not error.kind.startswith("file."):
                     raise

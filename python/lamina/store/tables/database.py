@@ -7,6 +7,7 @@ order of sorted entries. Nothing is written but by ingesting sorted files: there
 from __future__ import annotations
 
 import os
+import re
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -18,12 +19,10 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
+from lamina.store.tables.options import TableOptions
 
 FAMILY = struct.Struct(">H")
 """What comes before a key."""
-
-TABLE_BYTES = 64 << 20
-"""About what a table holds at most."""
 
 BATCH_BYTES = 1 << 20
 """About what a batch of entries holds."""
@@ -31,11 +30,11 @@ BATCH_BYTES = 1 << 20
 OPEN_BYTES = 16 << 20
 """What an open database has in memory at most: its cache, and blocks that are read or written."""
 
-_CACHE_BYTES = 8 << 20
+DEFAULT = TableOptions()
+
 _LOOK_S = 0.005
-_FILTER_BITS = 10
-_FORMAT = 5
-_BLOCK_BYTES = 4 << 10
+_IDLE_LOOKS = 400
+"""Two seconds: a merge that is pending begins within milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +49,23 @@ class Database:
     """A database in `directory`, which is made where there is none.
 
     Raises:
+        SettingsError: `settings.invalid` about a function that makes options.
         LaminaError: `engine.dependency` where there is no rocksdict, `file.damaged` and `storage.failed` naming the
             directory; so do all methods.
     """
 
-    def __init__(self, directory: str, *, read_only: bool = False) -> None:
+    def __init__(self, directory: str, options: TableOptions = DEFAULT, *, read_only: bool = False) -> None:
         self._rocksdict = _rocksdict()
         self._directory = directory
-        self._new = not os.path.exists(os.path.join(directory, "CURRENT"))
+        self._table_bytes = options.table_bytes
+        self._options = options.options(create=not os.path.exists(os.path.join(directory, "CURRENT")))
         access = self._rocksdict.AccessType
-        options = self._options()
         with _Told(directory):
             self._db = self._rocksdict.Rdict(
                 directory,
-                options,
+                self._options,
                 # else those with which the database was written last would count
-                column_families={"default": options},
+                column_families={"default": self._options},
                 access_type=access.read_only() if read_only else access.read_write(),
             )
 
@@ -100,7 +100,7 @@ class Database:
                     else:
                         writer[key] = value
                 rows += batch.num_rows
-                if writer is not None and writer.file_size() >= TABLE_BYTES:
+                if writer is not None and writer.file_size() >= self._table_bytes:
                     writer.finish()
                     writer = None
             if writer is not None:
@@ -114,7 +114,7 @@ class Database:
     def _new_writer(self, paths: list[str]) -> Any:
         # within the directory, so that ingesting moves it
         paths.append(os.path.join(self._directory, f"ingested-{len(paths)}.tmp"))
-        writer = self._rocksdict.SstFileWriter(self._options())
+        writer = self._rocksdict.SstFileWriter(self._options)
         writer.open(paths[-1])
         return writer
 
@@ -131,13 +131,17 @@ class Database:
                 yield key, None if op == DELETE else value
 
     def settle(self, worked: Callable[[], None]) -> None:
-        """Returns when RocksDB merges no tables any more; `worked` is called again and again until then."""
-        waiting = threading.Event()
+        """Returns when RocksDB merges no tables any more; `worked` is called again and again until then.
+
+        It may say for ever that a merge is pending, and begin none: then nothing is waited for.
+        """
+        waiting, idle_looks = threading.Event(), 0
         with _Told(self._directory):
-            while any(
-                self._db.property_int_value(f"rocksdb.{name}")
-                for name in ("compaction-pending", "num-running-compactions")
-            ):
+            while idle_looks < _IDLE_LOOKS:
+                running = self._db.property_int_value("rocksdb.num-running-compactions")
+                if not running and not self._db.property_int_value("rocksdb.compaction-pending"):
+                    return
+                idle_looks = 0 if running else idle_looks + 1
                 if self._db.property_int_value("rocksdb.background-errors"):
                     raise LaminaError.from_kind(
                         "storage.failed",
@@ -145,6 +149,22 @@ class Database:
                     )
                 worked()
                 waiting.wait(_LOOK_S)
+
+    def merged(self) -> dict[str, int]:
+        """What was merged since the database was opened, by the names of metrics; empty where nothing is counted."""
+        text = self._options.get_statistics()
+        if not text:
+            return {}
+
+        def figure(name: str, what: str) -> int:
+            found = re.search(rf"^{re.escape(name)} .*\b{what} : ([0-9]+)", text, re.MULTILINE)
+            return int(found[1]) if found else 0
+
+        return {
+            "totalBytesReadByCompaction": figure("rocksdb.compact.read.bytes", "COUNT"),
+            "totalBytesWrittenByCompaction": figure("rocksdb.compact.write.bytes", "COUNT"),
+            "totalCompactionLatencyMs": figure("rocksdb.compaction.times.micros", "SUM") // 1000,
+        }
 
     def live(self) -> list[LiveTable]:
         """The tables, by name."""
@@ -160,7 +180,9 @@ class Database:
             position = self._db.iter()
             position.seek_to_first()
             while position.valid():
-                keys, values, size = [], [], 0
+                keys: list[bytes] = []
+                values: list[bytes] = []
+                size = 0
                 while position.valid() and len(keys) < BATCH_ROWS and size < BATCH_BYTES:
                     key, value = position.key(), position.value()
                     keys.append(key)
@@ -170,32 +192,6 @@ class Database:
                 yield _entries(keys, values)
             # an iterator that meets a damaged block says that it is at the end
             position.status()
-
-    def _options(self) -> Any:
-        rocksdict = self._rocksdict
-        options = rocksdict.Options(raw_mode=True)
-        options.create_if_missing(self._new)
-        options.set_compression_type(rocksdict.DBCompressionType.lz4())
-        options.set_level_compaction_dynamic_level_bytes(True)
-        options.set_target_file_size_base(TABLE_BYTES)
-        options.set_max_background_jobs(2)
-        options.set_keep_log_file_num(1)
-        options.set_stats_dump_period_sec(0)
-        # nothing is ever in a memtable
-        options.set_write_buffer_size(64 << 10)
-        tables = rocksdict.BlockBasedOptions()
-        tables.set_block_cache(rocksdict.Cache(_CACHE_BYTES))
-        # Spark's RocksDB reads it, and each release of this one
-        tables.set_format_version(_FORMAT)
-        tables.set_bloom_filter(_FILTER_BITS, False)
-        # the index and the filters of a large table are larger than a small cache
-        tables.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
-        tables.set_partition_filters(True)
-        tables.set_metadata_block_size(_BLOCK_BYTES)
-        tables.set_cache_index_and_filter_blocks(True)
-        tables.set_pin_top_level_index_and_filter(True)
-        options.set_block_based_table_factory(tables)
-        return options
 
 
 def _entries(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:

@@ -66,6 +66,11 @@ class LocalTables:
         return reference.length
 
     def _read(self, reference: Reference, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            # of an attempt before this one, which found it damaged
+            os.unlink(path)
+        if self._files.linked(reference, path):
+            return
         with open(path, "wb") as target:
             for piece in self._files.read_file(reference):
                 target.write(piece)

@@ -66,8 +66,9 @@ final class Commits(
     live.synchronized {
       sent.next match {
         case None => live.keep(store.version + 1)
-        case Some(next) => live.advance(next)
+        case Some(next) => live.advance(next, sent.bytes)
       }
+      engine.isDue = live.isDue
       live.pending = sent.pending.orNull
       store.outcome = Some(outcome(store, sent.attempt))
       live.endSend(store.open, OpenAction.Commit)
@@ -100,7 +101,7 @@ final class Commits(
     base.filter(_ => nothing && !begun.exists(_.lost)) match {
       case Some(kept) =>
         counters.add(Metrics.SkippedCommits, 1)
-        Sent(kept, None, None)
+        Sent(kept, None, None, 0L)
       case None => send(store, draft, begun, base)
     }
   }
@@ -138,6 +139,7 @@ final class Commits(
   ): Sent = {
     val live = store.live
     val next = Position(store.version + 1, answer.attempt, live.working)
+    val bytes = summary.fold(0L)(changed => changed.bytes + Commits.RowBytes * changed.rows)
     if (draft.forceSnapshot) counters.add(Metrics.ForcedSnapshots, 1)
     summary.foreach { changed =>
       counters.add(Metrics.ChangedRows, changed.rows)
@@ -148,8 +150,8 @@ final class Commits(
     if (waits || answer.isDone) {
       // The transaction stays open until the file is durable: a failure leaves it to be aborted.
       onDurable(answer.await(), (System.nanoTime() - answer.sentNanos) / 1000000L)
-      Sent(answer.attempt, Some(next), None)
-    } else Sent(answer.attempt, Some(next), Some(new DurableCommit(live, answer, onDurable)))
+      Sent(answer.attempt, Some(next), None, bytes)
+    } else Sent(answer.attempt, Some(next), Some(new DurableCommit(live, answer, onDurable)), bytes)
   }
 
   private def describe(
@@ -196,6 +198,7 @@ final class Commits(
     EngineStore.long(maintained \ "segments").foreach(counters.add(Metrics.Segments, _))
     EngineStore.long(maintained \ "deleted_files").foreach(counters.add(Metrics.CollectedFiles, _))
     EngineStore.long(maintained \ "deleted_bytes").foreach(counters.add(Metrics.CollectedBytes, _))
+    for ((name, metric) <- Metrics.Merged; amount <- EngineStore.long(maintained \ name)) counters.add(metric, amount)
   }
 }
 
@@ -207,8 +210,12 @@ object Commits {
    * @param attempt what the next version is called
    * @param next what the table holds then; none where nothing changed
    * @param pending the commit, where it is not durable yet
+   * @param bytes that its rows take, about
    */
-  private final case class Sent(attempt: String, next: Option[Position], pending: Option[DurableCommit])
+  private final case class Sent(attempt: String, next: Option[Position], pending: Option[DurableCommit], bytes: Long)
+
+  /** What a row takes besides its key and value, in pages and indexes. */
+  private val RowBytes = 48L
 
   private val DurabilityKey = StoreSettings.Prefix + "durability.level"
 }

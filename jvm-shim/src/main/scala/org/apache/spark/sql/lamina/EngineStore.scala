@@ -147,18 +147,40 @@ class EngineStore(
 
   /** How tables of the store are layered, where they are. */
   val layers: Option[Layers] =
-    if (settings.get(StoreSettings.Prefix + "backend").contains("rocksdb"))
-      Some(Layers(Try(settings(StoreSettings.Prefix + "rocksdb.materializeEvery").trim.toLong).getOrElse(10L)))
+    if (StoreSettings.isLayered(settings))
+      Some(
+        Layers(
+          Try(settings(StoreSettings.Prefix + "rocksdb.materializeEvery").trim.toLong).getOrElse(10L),
+          holdsTimers = settings.get(StoreSettings.Prefix + "rocksdb.timers").exists(_.trim == "heap"),
+          metrics = settings.get(StoreSettings.Prefix + "rocksdb.metrics").toSeq.flatMap(_.split(',')).map(_.trim).toSet
+        )
+      )
     else None
 
   private val offered = new AtomicReference[InPlace]
+  @volatile private var isClosed = false
 
   /** Takes newer tables, which the engine says of. */
-  private[lamina] def offer(place: InPlace): Unit =
+  private[lamina] def offer(place: InPlace): Unit = {
     Option(offered.getAndSet(place)).filter(_ != place).foreach(_.remove())
+    // what comes late is nobody's
+    if (isClosed) takeOffered().foreach(_.remove())
+  }
 
   /** Newer tables, which are the caller's from now on. */
   private[lamina] def takeOffered(): Option[InPlace] = Option(offered.getAndSet(null))
+
+  /** Whether rows above the tables below have got their share of memory: the engine is to put them there. */
+  @volatile private[lamina] var isDue = false
+
+  /** Has all that a version holds above its tables put into them, and waits for that. Newer tables are offered then. */
+  def materialize(version: Long, attempt: Option[String]): Unit = {
+    val opened = handle(readOnly = false)
+    EngineStore.interruptibly {
+      val answer = opened.call("materialize", ("version" -> version) ~ ("attempt" -> attempt))
+      InPlace.fromJson(answer \ "in_place").foreach(offer)
+    }
+  }
 
   /** Whether the store was maintained since an attempt was last begun. */
   @volatile private var wasMaintained = false
@@ -205,7 +227,7 @@ class EngineStore(
       have: Boolean
   ): JObject =
     ("version" -> version) ~ ("attempt" -> attempt) ~ ("task_attempt" -> EngineStore.taskAttempt) ~
-      ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have)
+      ("load_empty" -> loadEmpty) ~ ("force_snapshot" -> forceSnapshot) ~ ("have" -> have) ~ ("due" -> isDue)
 
   /** What a commit says that begins its attempt itself. */
   def beginning(version: Long, attempt: String): JObject =
@@ -297,6 +319,7 @@ class EngineStore(
     try {
       if (current != null) closeQuietly(current)
       current = null
+      isClosed = true
       takeOffered().foreach(_.remove())
     } finally opening.unlock()
   }

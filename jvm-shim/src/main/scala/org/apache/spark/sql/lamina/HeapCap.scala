@@ -54,7 +54,6 @@ object Machine {
  * engine alone would fill is refused.
  */
 object HeapCap {
-  private val Key = StoreSettings.Prefix + "heap.maxBytes"
   private val OverheadKey = "spark.executor.memoryOverhead"
   private val HeapKeys = "spark.executor.memory (spark.driver.memory in local mode)"
   private val RaiseLimit = s"raise $OverheadKey or the container's limit"
@@ -73,16 +72,21 @@ object HeapCap {
   /**
    * The cap in bytes.
    *
-   * @param setting value of `heap.maxBytes`, if set
+   * @param setting value of the setting `name`, if set
    * @throws LaminaError `memory.cap` if the cap does not fit beside the Java heap or in the overhead that was asked for,
    *   or if these leave none; `settings.invalid` if it is no size
    */
-  def resolve(setting: Option[String], conf: SparkConf, machine: Machine): Long =
+  def resolve(
+      setting: Option[String],
+      conf: SparkConf,
+      machine: Machine,
+      name: String = "heap.maxBytes"
+  ): Long =
     setting.map(_.trim).filterNot(_.equalsIgnoreCase("auto")) match {
-      case Some(text) => explicit(text, askedOverhead(conf), machine)
+      case Some(text) => explicit(StoreSettings.Prefix + name, text, askedOverhead(conf), machine)
       case None =>
         val overhead = askedOverhead(conf).orElse(if (machine.container) None else defaultOverhead(conf))
-        derived(overhead, machine)
+        derived(StoreSettings.Prefix + name, overhead, machine)
     }
 
   /**
@@ -111,9 +115,9 @@ object HeapCap {
     conf.getOption(OverheadKey).filterNot(_ => Local.matches(conf.get("spark.master", "")))
       .flatMap(text => Try(JavaUtils.byteStringAsMb(text) << 20).toOption)
 
-  private def explicit(text: String, overhead: Option[Long], machine: Machine): Long = {
+  private def explicit(key: String, text: String, overhead: Option[Long], machine: Machine): Long = {
     val bytes = Try(JavaUtils.byteStringAsBytes(text)).getOrElse(
-      throw new LaminaError(LaminaError.SettingsInvalid, s"$Key is '$text'; expected auto or a size such as 2g")
+      throw new LaminaError(LaminaError.SettingsInvalid, s"$key is '$text'; expected auto or a size such as 2g")
     )
     val left = machine.limit - machine.jvmHeap
     if (bytes > left) {
@@ -121,21 +125,21 @@ object HeapCap {
         if (machine.container) ("the container's limit", s"$RaiseLimit, ") else ("the machine's memory", "")
       throw new LaminaError(
         LaminaError.MemoryCap,
-        s"$Key is ${mib(bytes)}, but $limit of ${mib(machine.limit)} leaves ${mib(left)} beside the Java heap of " +
-          s"${mib(machine.jvmHeap)}; ${raise}lower $HeapKeys, or lower $Key"
+        s"$key is ${mib(bytes)}, but $limit of ${mib(machine.limit)} leaves ${mib(left)} beside the Java heap of " +
+          s"${mib(machine.jvmHeap)}; ${raise}lower $HeapKeys, or lower $key"
       )
     }
     overhead.filter(bytes > _).foreach { asked =>
       throw new LaminaError(
         LaminaError.MemoryCap,
-        s"$Key is ${mib(bytes)}, but $OverheadKey, which it is a part of, is ${mib(asked)}; raise $OverheadKey, or " +
-          s"lower $Key"
+        s"$key is ${mib(bytes)}, but $OverheadKey, which it is a part of, is ${mib(asked)}; raise $OverheadKey, or " +
+          s"lower $key"
       )
     }
     bytes
   }
 
-  private def derived(overhead: Option[Long], machine: Machine): Long = {
+  private def derived(key: String, overhead: Option[Long], machine: Machine): Long = {
     val left = machine.limit - machine.jvmHeap
     val budget = overhead.fold(left)(math.min(_, left))
     val cap = math.max(budget - Reserved, budget / 2)
@@ -145,7 +149,7 @@ object HeapCap {
         s"no memory is left for state: of ${mib(machine.limit)} the Java heap takes ${mib(machine.jvmHeap)}" +
           overhead.fold("")(bytes => s" and $OverheadKey is ${mib(bytes)}") +
           s", and the engine takes ${mib(LeastReserved)} or more; lower $HeapKeys, " +
-          (if (machine.container || overhead.isDefined) s"$RaiseLimit, " else "") + s"or set $Key"
+          (if (machine.container || overhead.isDefined) s"$RaiseLimit, " else "") + s"or set $key"
       )
     }
     cap

@@ -104,7 +104,7 @@ final class LaminaStateStore(
     provider.verifyFamily(operation, name)
     val family = present.get(name) match {
       case Some(known) =>
-        new OpenFamily(codecs.of(known), live.table.addFamily(known.id, known.ordered, known.multiValue))
+        new OpenFamily(codecs.of(known), live.addFamily(known))
       case None => codecs.registered(name) match {
           case Some(codec) if name == StateStore.DEFAULT_COL_FAMILY_NAME || !open.isWriting =>
             new OpenFamily(codec, null)
@@ -237,7 +237,7 @@ final class LaminaStateStore(
     }
 
   private def isOfBase(from: OpenFamily, row: Long): Boolean =
-    if (from.table.isLayered) !Rows.isOwn(row)
+    if (from.table.rowsMayGo) !Rows.isOwn(row)
     else from.table.getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) == row
 
   // ---- scans

@@ -1,9 +1,11 @@
 package org.apache.spark.sql.lamina
 
 import scala.collection.mutable
+import scala.util.Try
 import scala.util.control.NoStackTrace
 
 import org.apache.spark.TaskContext
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table._
 
@@ -38,12 +40,24 @@ final case class LoadHeader(
  * That a table stands on tables which are read in place.
  *
  * @param every how many versions are put into them at once
+ * @param holdsTimers whether all rows of timers are held in memory
+ * @param metrics what is counted as rows are read from them, by the names of metrics
  */
-final case class Layers(every: Long) {
+final case class Layers(every: Long, holdsTimers: Boolean = false, metrics: Set[String] = Set.empty) {
+
+  /** Whether all rows of a column family are held in memory. */
+  private[lamina] def holds(family: ColumnFamily): Boolean =
+    holdsTimers && Layers.Timers.exists(family.name.startsWith(_))
 
   /** Whether rows that are written from now on are best told from those before: which will be below soon. */
   private[lamina] def isDue(below: Below, version: Long): Boolean =
     version - (if (below == null) 0L else below.version) >= every - 1
+}
+
+object Layers {
+
+  /** How the names of the column families of `transformWithState`'s timers begin. */
+  private val Timers = Seq("$procTimers", "$eventTimers")
 }
 
 /** Where versions come from. */
@@ -90,6 +104,15 @@ final class LiveTable(
   private var lastDigest: String = _
   private val siblings = mutable.LinkedHashMap.empty[String, Sibling]
   private val opens = mutable.LinkedHashSet.empty[Open]
+
+  /** What RocksDB counts of reads, or null. */
+  private val reads = layers.map(_.metrics).filter(_.nonEmpty).map(new ReadCounts(_)).orNull
+
+  /** Tells what was read from tables since the last call. */
+  private[lamina] def countReads(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (reads != null) reads.drain(add)
+
+  /** Bytes that versions above the state below have written, by version. */
+  private val written = mutable.TreeMap.empty[Long, Long]
 
   /** The attempts whose rows it held since its last load, oldest first. */
   private var passed = Vector.empty[String]
@@ -172,7 +195,8 @@ final class LiveTable(
   def enter(open: Open): Unit = {
     open.table = this
     opens += open
-    if (!isLayered) table.readersActive(open.stamp)
+    // rows of a layered family are copied under the lock; scans of others keep addresses
+    if (layers.forall(_.holdsTimers)) table.readersActive(open.stamp)
   }
 
   /** Whether rows may go at any time: who hands them out copies them. */
@@ -221,11 +245,9 @@ final class LiveTable(
   // ---- transaction
 
   def begin(open: Open): Unit = {
-    if (isLayered && pool.isNearlyFull) {
-      table.forgetClean(LiveTable.ForgottenAtOnce)
-      scheduling.reclaim(this)
-    }
     table.begin()
+    refused = false
+    refusals = pool.refusals
     writer = open
     working = position.families
     addFamilies(working)
@@ -242,10 +264,10 @@ final class LiveTable(
    * passed over.
    */
   def create(family: ColumnFamily): Unit = {
-    while (!table.takes(working.next, family.ordered, family.multiValue))
+    while (!table.takes(working.next, family.ordered, family.multiValue, isHeld(family)))
       working = working.copy(next = working.next + 1)
     ColumnFamily.requireId(working.next, s"column family '${family.name}'")
-    table.addFamily(working.next, family.ordered, family.multiValue)
+    table.addFamily(working.next, family.ordered, family.multiValue, isHeld(family))
     working = working.add(id => family.copy(id = id))
   }
 
@@ -257,6 +279,7 @@ final class LiveTable(
   }
 
   def abort(): Unit = {
+    refused = pool.refusals > refusals
     table.abort()
     writer = null
     working = position.families
@@ -276,8 +299,9 @@ final class LiveTable(
     position = position.copy(version = version)
   }
 
-  /** Ends a transaction whose change set was sent. */
-  def advance(next: Position): Unit = {
+  /** Ends a transaction whose change set, of so many bytes of rows, was sent. */
+  def advance(next: Position, bytes: Long = 0L): Unit = {
+    if (isLayered) written(LiveTable.versionOf(next.content)) = bytes
     table.commit()
     writer = null
     lead(position, next)
@@ -291,7 +315,9 @@ final class LiveTable(
       val older = passed.indexOf(if (from == null) to.content else from.content)
       passed = (if (from == null && older < 0) Vector.empty else passed.take(older + 1)) :+ to.content
       if (passed.size > LiveTable.MaxPassed) passed = passed.drop(1)
-      layers.foreach(layers => if (layers.isDue(table.below, to.version)) table.cut(to.version))
+      val version = LiveTable.versionOf(to.content)
+      written.filterInPlace((number, _) => number <= version)
+      layers.foreach(layers => if (layers.isDue(table.below, version) || isDue) table.cut(version))
     }
     before = from
     lastDigest = null
@@ -300,21 +326,48 @@ final class LiveTable(
     epoch += 1
   }
 
+  /** Bytes of rows, as far as is known, that were written above the state below. */
+  def writtenBytes: Long = written.values.sum
+
+  /** Whether these are the table's share of half the memory, so that they had better be put into tables soon. */
+  def isDue: Boolean = isLayered && writtenBytes > pool.tableBytes / 2 / math.max(1, StatePool.tables.get)
+
   /**
-   * Has the table stand on newer tables of its own past, if these are; else they are removed. Whether it does. Between transactions,
-   * while it does not move.
+   * Has a table that stands on another state forget some rows that are the same there, and gives some memory back that is free
+   * then; whether there may be more. Not in a transaction; also while it moves, by whoever moves it.
+   */
+  def forgetSome(): Boolean = !closed && isLayered && writer == null && {
+    val bytes = table.forgetClean(LiveTable.ForgottenAtOnce)
+    val more =
+      try table.maintain(LiveTable.ReclaimedAtOnce)
+      catch { case error: LaminaError if error.kind == LaminaError.MemoryCap => false }
+    bytes > 0 || more
+  }
+
+  /** The same for a table that nothing uses, whoever it belongs to; no other one is touched. */
+  def forgetSomeAtRest(): Boolean =
+    !isBusy && LiveTable.AtRest(registry.state(this)) && forgetSome()
+
+  /** Whether memory was refused in its last transaction, which did not come to its end. */
+  def wasRefused: Boolean = refused
+
+  private var refused = false
+  private var refusals = 0L
+
+  /**
+   * Has the table stand on newer tables of its own past, if these are; else they are removed. Whether it does. Between transactions;
+   * while it moves, by whoever moves it.
    */
   def standOn(place: InPlace): Boolean = {
     val at = place.attempt.fold(-1)(attempt => passed.indexOf(Attempts.content(Some(attempt))))
-    val isNewer = !isBusy && at >= 0 && (table.below == null || table.below.version < place.version)
+    val isNewer = writer == null && pending == null && at >= 0 && (table.below == null || table.below.version < place.version)
     if (!isNewer) place.remove()
     else {
-      val below = TablesBelow.open(place)
+      val below = TablesBelow.open(place, reads)
       // the version before would not be above it
       if (before != null && passed.indexOf(before.content) < at) table.forgetUndo()
-      table.standOn(below)
-      // a list may come sooner than the number of versions says
-      table.cut(position.version)
+      table.standOn(below, isTable = passed(at) == position.content)
+      written.filterInPlace((version, _) => version > place.version)
       scheduling.reclaim(this)
     }
     isNewer
@@ -332,6 +385,7 @@ final class LiveTable(
   /** Empties the table, for a version that is built from nothing. */
   def clear(to: Position): Unit = {
     table.close()
+    written.clear()
     lead(null, to)
   }
 
@@ -395,21 +449,26 @@ final class LiveTable(
     var applied = false
     var miscount = Option.empty[String]
     val entries = new RestoredEntries(table)
+    val heldBefore = if (isLayered && have.isDefined) table.memory.total else 0L
     val onHeader = (received: LoadHeader) => {
       if (received.fromHave && !takesAll(received.families)) throw new LiveTable.OtherShape
       header = received
       entries.start(onTop = header.fromHave)
       if (header.fromHave) table.begin() else clear(Position.Start)
-      if (!header.fromHave) header.inPlace.foreach(place => table.standOn(TablesBelow.open(place)))
+      if (!header.fromHave) header.inPlace.foreach(place => table.standOn(TablesBelow.open(place, reads)))
       addFamilies(header.families)
       if (!header.fromHave && header.inPlace.isEmpty) header.rows.foreach { case (family, rows) => if (rows > 0) table.reserve(family, rows) }
     }
     try {
       source.load(version, attempt, have)(onHeader)(entries)
-      if (!header.fromHave) table.endFill()
+      if (!header.fromHave) {
+        if (header.inPlace.isDefined)
+          header.families.byName.values.filter(isHeld).foreach(family => table.hold(family.id, entries))
+        table.endFill()
+      }
       // what is below is not counted
       if (header.inPlace.isDefined) header.rows.foreach { case (family, rows) =>
-        Option(table.familyOrNull(family)).foreach(_.setCounts(rows, header.bytes.getOrElse(family, 0L)))
+        Option(table.familyOrNull(family)).filter(_.forgets).foreach(_.setCounts(rows, header.bytes.getOrElse(family, 0L)))
       }
       miscount = header.rows.collectFirst {
         case (family, rows) if rowsOf(family) != rows =>
@@ -428,6 +487,9 @@ final class LiveTable(
         if (header.fromHave && miscount.isEmpty) table.abort() else clear(Position.Start)
       }
     val next = Position(version, Attempts.content(header.attempt.orElse(attempt)), header.families)
+    val number = LiveTable.versionOf(next.content)
+    if (isLayered && (table.below == null || table.below.version < number))
+      written(number) = math.max(1L, table.memory.total - (if (header.fromHave) heldBefore else 0L))
     if (header.fromHave) {
       table.commit()
       lead(position, next)
@@ -459,10 +521,16 @@ final class LiveTable(
   }
 
   private def takesAll(families: ColumnFamilies): Boolean =
-    families.byName.values.forall(family => table.takes(family.id, family.ordered, family.multiValue))
+    families.byName.values.forall(family => table.takes(family.id, family.ordered, family.multiValue, isHeld(family)))
 
   private def addFamilies(families: ColumnFamilies): Unit =
-    families.byName.values.foreach(family => table.addFamily(family.id, family.ordered, family.multiValue))
+    families.byName.values.foreach(addFamily(_))
+
+  /** The table of a column family. */
+  def addFamily(family: ColumnFamily): FamilyTable =
+    table.addFamily(family.id, family.ordered, family.multiValue, isHeld(family))
+
+  private def isHeld(family: ColumnFamily): Boolean = layers.exists(_.holds(family))
 
   /** Keeps what is needed to know the attempt again that the table holds. */
   private def remember(): Unit = {
@@ -479,6 +547,7 @@ final class LiveTable(
     opens.clear()
     clear(Position.Start)
     siblings.clear()
+    if (reads != null) reads.close()
     notifyAll()
   }
 
@@ -493,8 +562,15 @@ object LiveTable {
 
   private val MaxPassed = 1000
 
-  /** Bytes of rows that make room for a transaction where memory is short. */
-  private val ForgottenAtOnce = 64L << 20
+  /** Bytes of rows, and pages, in one step: some milliseconds. */
+  private val ForgottenAtOnce = 8L << 20
+  private val ReclaimedAtOnce = 64
+
+  private val AtRest = Set[Ownership](Ownership.Idle, Ownership.Parked)
+
+  /** The version that made a content; another one may stand for it, too, where nothing was changed. */
+  private def versionOf(content: String): Long =
+    if (content == Attempts.Empty) 0L else Try(content.split('.')(1).toLong).getOrElse(0L)
 
   /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
   private final class OtherShape extends RuntimeException with NoStackTrace

@@ -2,8 +2,10 @@ package org.apache.spark.sql.lamina
 
 import scala.collection.mutable.ArrayBuffer
 
+import org.rocksdb.TickerType
+
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.lamina.table.TableMemory
+import org.apache.spark.sql.lamina.table.{Below, TableMemory}
 
 /** The custom metrics of a store, as they show in the query's progress. */
 object Metrics {
@@ -19,6 +21,10 @@ object Metrics {
   val BufferBytes = held("laminaBufferBytes", "bytes of the buffers to the engine")
   val CopiedBytes = held("laminaCopiedBytes", "bytes of local disk that copies of remote files take")
 
+  // Named as those of Spark's RocksDB provider, but for the prefix.
+  val SstFileBytes = held("laminaSstFileSize", "bytes on the local disk of the tables that the store stands on")
+  val SstFiles = held("laminaSstFiles", "files of these")
+
   // What a store did since its last report.
 
   val Reloads = count("laminaReloads", "versions loaded as a whole")
@@ -26,6 +32,8 @@ object Metrics {
   val Relabels = count("laminaRelabels", "opens of a sibling attempt with equal changes")
   val StepBacks = count("laminaStepBacks", "opens that undid the last commit")
   val Raises = count("laminaTableLists", "lists of tables that came below")
+  val MemoryWaits = count("laminaMemoryWaits", "opens that waited for rows to be put into tables, for want of memory")
+  val MemoryWaitMs = time("laminaMemoryWaitMs", "time for which opens waited for that")
   val HandOvers = count("laminaHandOvers", "tables taken over from another provider")
   val SkippedCommits = count("laminaSkippedCommits", "commits that had nothing to write")
   // The name is that of Spark's heap provider.
@@ -40,10 +48,36 @@ object Metrics {
   val CollectedBytes = size("laminaCollectedBytes", "bytes of the files deleted")
   val LoadMs = time("laminaLoadMs", "time to bring tables to the version asked for")
 
+  // Those that the setting `rocksdb.metrics` names, by what they are called there and after the prefix.
+
+  /** What RocksDB counts as rows are read from tables. */
+  val ReadFromTables: Map[TickerType, StateStoreCustomMetric] = Map(
+    TickerType.NUMBER_KEYS_READ -> count(native("getCount"), "rows looked for in tables"),
+    TickerType.BLOCK_CACHE_HIT -> count(native("readBlockCacheHitCount"), "blocks that were in the cache of blocks"),
+    TickerType.BLOCK_CACHE_MISS -> count(native("readBlockCacheMissCount"), "blocks that were not"),
+    TickerType.BYTES_READ -> size(native("totalBytesRead"), "bytes of rows read from tables one by one"),
+    TickerType.ITER_BYTES_READ -> size(native("totalBytesReadThroughIterator"), "bytes of rows scanned in tables"),
+    TickerType.BLOOM_FILTER_USEFUL -> count(native("bloomFilterUsefulCount"), "reads of tables that filters spared")
+  )
+
+  /** What the engine says of merges, by its names. */
+  val Merged: Map[String, StateStoreCustomMetric] = Map(
+    "totalBytesReadByCompaction" -> size(native("totalBytesReadByCompaction"), "bytes that merges of tables read"),
+    "totalBytesWrittenByCompaction" -> size(native("totalBytesWrittenByCompaction"), "bytes that merges wrote"),
+    "totalCompactionLatencyMs" -> time(native("totalCompactionLatencyMs"), "time of merges of tables")
+  )
+
   val All: Seq[StateStoreCustomMetric] = all.toSeq
 
   /** Those that [[Counters]] adds up. */
   val Counted: Seq[StateStoreCustomMetric] = counted.toSeq
+
+  /** How a metric is called that the setting `rocksdb.metrics` calls `name`. */
+  def native(name: String): String = "lamina" + name.capitalize
+
+  /** What a state below takes on the local disk. */
+  def tables(below: Below): Map[StateStoreCustomMetric, Long] =
+    if (below == null) Map.empty else Map(SstFileBytes -> below.diskBytes, SstFiles -> below.files)
 
   def memory(memory: TableMemory): Map[StateStoreCustomMetric, Long] = Map(
     PageBytes -> memory.pageBytes,

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina
 
-import java.util.concurrent.{LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.{CountDownLatch, LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.atomic.AtomicLong
 import java.util.concurrent.locks.LockSupport
 
 import org.apache.spark.internal.Logging
@@ -16,15 +17,12 @@ object Reclaimer extends Logging {
   /** Between steps, so that who waits for the table gets it. */
   private val PauseNanos = 50000L
 
-  private val executor = {
-    val pool = new ThreadPoolExecutor(
-      1,
-      1,
-      10L,
-      TimeUnit.SECONDS,
-      new LinkedBlockingQueue[Runnable],
-      DaemonThreads("lamina-reclaim")
-    )
+  private val executor = oneThread("lamina-reclaim")
+  private val room = oneThread("lamina-room")
+
+  private def oneThread(name: String): ThreadPoolExecutor = {
+    val pool =
+      new ThreadPoolExecutor(1, 1, 10L, TimeUnit.SECONDS, new LinkedBlockingQueue[Runnable], DaemonThreads(name))
     pool.allowCoreThreadTimeOut(true)
     pool
   }
@@ -36,6 +34,37 @@ object Reclaimer extends Logging {
       case error: Exception => logWarning("Pages of a table could not be reclaimed; its rows are not affected", error)
     }
   }
+
+  /**
+   * Has tables at rest forget rows that are on the disk, too; whether memory came of it. Another thread does it, since the caller may
+   * hold the lock of a table, and it is not waited for long: others who hold one may wait like the caller.
+   */
+  def makeRoom(registry: TableRegistry): Boolean = registry.layeredAtRest.nonEmpty && {
+    val gained = new AtomicLong()
+    val done = new CountDownLatch(1)
+    room.execute { () =>
+      try registry.layeredAtRest.foreach(table => gained.addAndGet(forgetAll(table)))
+      catch {
+        case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
+      } finally done.countDown()
+    }
+    done.await(RoomMs, TimeUnit.MILLISECONDS)
+    gained.get > 0
+  }
+
+  /** The bytes that a table at rest has given back. */
+  private def forgetAll(live: LiveTable): Long = {
+    var gained = 0L
+    var more = true
+    while (more) live.synchronized {
+      val before = live.table.memory.total
+      more = live.forgetSomeAtRest()
+      gained += before - live.table.memory.total
+    }
+    gained
+  }
+
+  private val RoomMs = 2000L
 
   /** Runs work after what has been submitted. */
   private[lamina] def execute(work: Runnable): Unit = executor.execute(work)

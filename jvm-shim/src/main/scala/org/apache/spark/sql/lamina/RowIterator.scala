@@ -8,7 +8,7 @@ import org.apache.spark.sql.lamina.table.{FamilyTable, RowCursor, Rows}
 final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
 
   /** Whether rows of a scan may be read where they are, for longer than the step that gave them. */
-  def scansInPlace: Boolean = codec.readsInPlace && !table.isLayered
+  def scansInPlace: Boolean = codec.readsInPlace && !table.rowsMayGo
 
   /** A fresh row of a row's key. */
   def key(row: Long): UnsafeRow = codec.decodeKey(Rows.keyAddress(row), Rows.keyLength(row))

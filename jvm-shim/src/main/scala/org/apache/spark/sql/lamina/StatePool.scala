@@ -3,35 +3,92 @@ package org.apache.spark.sql.lamina
 import java.util.concurrent.atomic.AtomicInteger
 
 import org.apache.spark.SparkConf
-import org.apache.spark.sql.lamina.table.PagePool
+import org.apache.spark.sql.lamina.table.{PagePool, SystemMemory}
 import org.apache.spark.sql.lamina.wire.{Engine, ProcessSettings}
 
 /**
  * The off-heap memory of this JVM's tables. There is one cap for all queries: the first store that opens fixes it, a
  * later one may leave it out, and another value is an error that names both.
+ *
+ * Tables that stand on tables of RocksDB have a cap of their own where the user says so, and a part of the one of all tables
+ * else. In both cases blocks of RocksDB's have a share of it.
  */
 object StatePool {
-  private val Names = Seq("heap.maxBytes")
-  private var pool: PagePool = _
-  private var fixed: Map[String, Option[String]] = Map.empty
+  private val Cap = "heap.maxBytes"
+  private val Fixed = "rocksdb.memory.fixedPerExecutorBytes"
+  private val Ratio = "rocksdb.memory.writeBufferRatio"
+  private val HighPriority = "rocksdb.memory.highPriorityRatio"
+
+  /** Without some room each read would read indexes and filters again. */
+  private val LeastBlocks = 4L << 20
+
+  private val heap = new Pool(
+    Seq(Cap),
+    (settings, conf) => new PagePool(HeapCap.resolve(settings.get(Cap), conf, Machine.current()))
+  )
+  private val layered = new Pool(Seq(Fixed, Ratio, HighPriority), ofLayered)
 
   /** How many tables share what belongs to no table. */
   val tables = new AtomicInteger()
 
   def get(settings: StoreSettings, conf: SparkConf): PagePool = synchronized {
-    val wanted = Names.map(name => name -> settings.get(name)).toMap
-    val outdated = pool == null || (Engine.mayChange && wanted != fixed)
-    if (!outdated) for (name <- Names; now <- wanted(name) if !fixed(name).contains(now)) {
-      val key = StoreSettings.Prefix + name
-      throw ProcessSettings.conflict(key, fixed(name), "the first store of this JVM opened", now)
+    if (!settings.isLayered) heap.get(settings, conf)
+    else {
+      // a part of the heap's, whatever that is set to
+      if (sharesHeap && !hasOwn(settings) && (heap.get(settings, conf) ne layered.current)) layered.forget()
+      layered.get(settings, conf)
     }
-    if (outdated) {
-      val created = new PagePool(HeapCap.resolve(settings.get("heap.maxBytes"), conf, Machine.current()))
-      created.onPressure(() => TableRegistry.ofExecutor.evictOne())
-      fixed = wanted
-      if (pool != null) pool.trim()
-      pool = created
-    }
+  }
+
+  /** Whether tables on RocksDB have a part of the cap of all tables. */
+  private var sharesHeap = false
+
+  private def ofLayered(settings: StoreSettings, conf: SparkConf): PagePool = {
+    sharesHeap = !hasOwn(settings)
+    val (ofRows, highPriority) = (settings.ratio(Ratio, 0.5), settings.ratio(HighPriority, 0.1))
+    val (pool, blocks) =
+      if (!sharesHeap) {
+        val budget = HeapCap.resolve(settings.get(Fixed), conf, Machine.current(), Fixed)
+        val rows = (budget * ofRows).toLong
+        (new PagePool(rows, SystemMemory.Native, Fixed), budget - rows)
+      } else {
+        val pool = heap.get(settings, conf)
+        (pool, pool.setAside((pool.maxBytes * (1 - ofRows)).toLong))
+      }
+    BlockCache.set(math.max(blocks, LeastBlocks), highPriority)
     pool
+  }
+
+  /** Whether tables on RocksDB have a cap of their own. */
+  private def hasOwn(settings: StoreSettings): Boolean =
+    settings.get(Fixed).map(_.trim).exists(text => !text.equalsIgnoreCase("auto"))
+
+  /** One pool, with the settings that fix it. */
+  private final class Pool(names: Seq[String], create: (StoreSettings, SparkConf) => PagePool) {
+    private var pool: PagePool = _
+    private var fixed: Map[String, Option[String]] = Map.empty
+
+    def current: PagePool = pool
+
+    /** The next store fixes it anew. */
+    def forget(): Unit = pool = null
+
+    def get(settings: StoreSettings, conf: SparkConf): PagePool = {
+      val wanted = names.map(name => name -> settings.get(name)).toMap
+      val outdated = pool == null || (Engine.mayChange && wanted != fixed)
+      if (!outdated) for (name <- names; now <- wanted(name) if !fixed(name).contains(now)) {
+        val key = StoreSettings.Prefix + name
+        throw ProcessSettings.conflict(key, fixed(name), "the first store of this JVM opened", now)
+      }
+      if (outdated) {
+        val created = create(settings, conf)
+        val registry = TableRegistry.ofExecutor
+        created.onPressure(() => Reclaimer.makeRoom(registry) || registry.evictOne())
+        fixed = wanted
+        if (pool != null) pool.trim()
+        pool = created
+      }
+      pool
+    }
   }
 }

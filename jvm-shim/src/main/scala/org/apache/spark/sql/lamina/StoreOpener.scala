@@ -107,7 +107,7 @@ final class StoreOpener(
           None
         }
       }
-      val store = cleared.getOrElse(moved(table, version, base)(started()))
+      val store = cleared.getOrElse(moved(table, version, base, writes = true)(started()))
       hold(store)
       store
     }
@@ -179,7 +179,7 @@ final class StoreOpener(
           if (!store.open.allows(OpenAction.Upgrade)) store.open.transition(OpenAction.Upgrade)
           table.startMove(base)
         }
-        moved(table, store.version, base) {
+        moved(table, store.version, base, writes = true) {
           use(table)
           store.open.transition(OpenAction.Upgrade)
           if (store.live ne table) store.rebase(table, codecs)
@@ -410,12 +410,17 @@ final class StoreOpener(
    * Brings a table that has started to move to a version, without its lock, then does what `entered` says, under it. A
    * private table on which this fails is closed.
    */
-  private def moved[A](table: LiveTable, version: Long, base: Option[String], source: StateSource = engine)(
-      entered: => A
-  ): A = closingOnError(table) {
+  private def moved[A](
+      table: LiveTable,
+      version: Long,
+      base: Option[String],
+      source: StateSource = engine,
+      writes: Boolean = false
+  )(entered: => A): A = closingOnError(table) {
     var is = false
     try {
       move(table, version, base, source)
+      if (writes && (table eq live)) makeRoom(table, version, base)
       is = true
     } finally if (!is) table.synchronized { table.endMove(); table.rest() }
     table.synchronized {
@@ -436,6 +441,32 @@ final class StoreOpener(
       case _ => ()
     }
   }
+
+  /**
+   * Before a transaction on a table that stands on tables of RocksDB, where memory for rows is short: rows that are the same there
+   * go, also those of tables at rest. If it is short all the same, or each batch is to be materialized, what this version holds
+   * above its tables is put into them, and the open waits for that. So rows that must stay are those of the last transactions only.
+   */
+  private def makeRoom(table: LiveTable, version: Long, base: Option[String]): Unit =
+    if (table.isLayered) {
+      def forget(): Unit = {
+        while (pool.isNearlyFull && table.synchronized(table.forgetSome())) ()
+        registry.layeredAtRest.foreach { other =>
+          while (pool.isNearlyFull && other.synchronized(other.forgetSomeAtRest())) ()
+        }
+      }
+      forget()
+      val waits = pool.isNearlyFull || table.synchronized(table.wasRefused) || engine.layers.exists(_.every == 1)
+      if (waits && base.isDefined && table.synchronized(table.writtenBytes) > 0) {
+        val started = System.nanoTime()
+        try engine.materialize(version, base)
+        catch { case error: LaminaError => logWarning(s"$id goes on without room for more rows: ${error.getMessage}") }
+        table.synchronized(engine.takeOffered().foreach(standOn(table, _)))
+        forget()
+        counters.add(Metrics.MemoryWaits, 1)
+        counters.add(Metrics.MemoryWaitMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
+      }
+    }
 
   private def start(
       table: LiveTable,

@@ -39,6 +39,16 @@ final class StoreSettings(storeConf: StateStoreConf) {
     )
   }
 
+  /** A part of one, between 0.05 and 0.95. */
+  def ratio(name: String, default: Double): Double = get(name).fold(default) { text =>
+    Try(text.trim.toDouble).filter(ratio => ratio >= 0.05 && ratio <= 0.95).getOrElse(
+      throw new LaminaError(LaminaError.SettingsInvalid, s"$Prefix$name is '$text'; expected a number from 0.05 to 0.95")
+    )
+  }
+
+  /** Whether tables stand on tables of RocksDB. */
+  def isLayered: Boolean = StoreSettings.isLayered(raw)
+
   /** Settings of the engine's process, which all queries of this JVM share. */
   def process(conf: SparkConf): ProcessSettings = ProcessSettings(
     python = python(conf),
@@ -72,7 +82,13 @@ object StoreSettings {
 
   /** Settings that the first store of a JVM fixes. */
   def isProcessWide(name: String): Boolean =
-    name.startsWith("engine.") || name.startsWith("storage.cache.") || name == "heap.maxBytes"
+    ProcessWide.exists(name.startsWith(_)) || name == "heap.maxBytes"
+
+  private val ProcessWide = Seq("engine.", "storage.cache.", "rocksdb.memory.")
+
+  /** Whether tables of a store with these settings, by full key, stand on tables of RocksDB. */
+  def isLayered(settings: Map[String, String]): Boolean =
+    settings.get(Prefix + "backend").exists(_.trim == "rocksdb")
 
   /** Spark's configuration, also where no Spark context runs. */
   def sparkConf: SparkConf = Option(SparkEnv.get).map(_.conf).getOrElse(new SparkConf(loadDefaults = false))

@@ -209,6 +209,12 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
     synchronized(tables.collect { case (table, entry) if entry.owner eq owner => table }.toSeq)
       .foreach(table => table.synchronized(table.rest()))
 
+  /** Tables that nothing uses and that stand on another state, least recently used first. */
+  def layeredAtRest: Seq[LiveTable] = synchronized {
+    tables.collect { case (table, entry) if table.isLayered && ((entry.state eq Idle) || (entry.state eq Parked)) => table }
+      .toSeq
+  }
+
   // ---- what ends a table's stay
 
   /** Closes the parked tables whose time is over. */

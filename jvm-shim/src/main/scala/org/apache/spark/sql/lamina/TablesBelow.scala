@@ -3,8 +3,21 @@ package org.apache.spark.sql.lamina
 import java.io.File
 
 import org.json4s.{JObject, JValue}
-import org.rocksdb.{BlockBasedTableConfig, BloomFilter, LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator}
+import org.rocksdb.{
+  BlockBasedTableConfig,
+  BloomFilter,
+  Cache,
+  LRUCache,
+  Options,
+  ReadOptions,
+  RocksDB,
+  RocksDBException,
+  RocksIterator,
+  Statistics,
+  StatsLevel
+}
 
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.{Below, BelowEntries}
 import org.apache.spark.unsafe.Platform
@@ -13,8 +26,15 @@ import org.apache.spark.unsafe.Platform
  * The state of a version as a database of RocksDB in a local directory, which is this JVM's to remove.
  *
  * @param attempt that made the version, where that is known
+ * @param bytes of its tables, which are so many `files`
  */
-private[lamina] final case class InPlace(directory: String, version: Long, attempt: Option[String]) {
+private[lamina] final case class InPlace(
+    directory: String,
+    version: Long,
+    attempt: Option[String],
+    bytes: Long = 0L,
+    files: Long = 0L
+) {
 
   /** Without a process, since threads that are interrupted do it, too. */
   def remove(): Unit = {
@@ -32,7 +52,13 @@ private[lamina] object InPlace {
       for {
         directory <- EngineStore.string(value \ "directory")
         version <- EngineStore.long(value \ "version")
-      } yield InPlace(directory, version, EngineStore.string(value \ "attempt"))
+      } yield InPlace(
+        directory,
+        version,
+        EngineStore.string(value \ "attempt"),
+        EngineStore.long(value \ "bytes").getOrElse(0L),
+        EngineStore.long(value \ "files").getOrElse(0L)
+      )
     case _ => None
   }
 }
@@ -47,6 +73,10 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
   override def isBroken: Boolean = failed
 
   override def version: Long = place.version
+
+  override def diskBytes: Long = place.bytes
+
+  override def files: Long = place.files
 
   override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
     noted(db.get(reading, keyOf(family, keyBase, keyOffset, keyLength)))
@@ -106,24 +136,72 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
   }
 }
 
-private[lamina] object TablesBelow {
-  private val FamilyBytes = 2
-  private val CacheBytes = 64L << 20
+/** What RocksDB counts as rows are read from the tables of one store, by the names of metrics. Under the table's lock. */
+private[lamina] final class ReadCounts(names: Set[String]) extends AutoCloseable {
+  private val tickers = Metrics.ReadFromTables.filter { case (_, metric) => names.map(Metrics.native)(metric.name) }
+  private var statistics: Statistics = _
 
-  /** Blocks that all databases of this JVM keep in memory. */
-  private lazy val cache = {
-    RocksDB.loadLibrary()
-    new LRUCache(CacheBytes)
+  /** Counts what a database with these options reads. */
+  def of(options: Options): Unit = if (tickers.nonEmpty) {
+    if (statistics == null) {
+      statistics = new Statistics()
+      statistics.setStatsLevel(StatsLevel.EXCEPT_DETAILED_TIMERS)
+    }
+    options.setStatistics(statistics)
+    ()
   }
 
-  /** @throws LaminaError `file.damaged`, `storage.failed` naming the directory, which is gone then */
-  def open(place: InPlace): TablesBelow = {
+  def drain(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (statistics != null) {
+    tickers.foreach { case (ticker, metric) => add(metric, statistics.getAndResetTickerCount(ticker)) }
+  }
+
+  override def close(): Unit = if (statistics != null) {
+    statistics.close()
+    statistics = null
+  }
+}
+
+/** Blocks that all databases of this JVM keep in memory: of tables, of their indexes and of their filters. */
+private[lamina] object BlockCache {
+  private val DefaultBytes = 64L << 20
+
+  /** By bits of the hash: of so many parts each has a lock. Small caches have few, for a part has room for some blocks. */
+  private val ShardBits = 4
+
+  private var cache: Cache = _
+
+  def get: Cache = synchronized {
+    if (cache == null) set(DefaultBytes, 0.1)
+    cache
+  }
+
+  /**
+   * Databases that are opened from now on use a cache of so many bytes; those that are open go on with theirs.
+   *
+   * @param highPriority the part that is kept for indexes and filters
+   */
+  def set(bytes: Long, highPriority: Double): Unit = synchronized {
+    RocksDB.loadLibrary()
+    // that of before is not closed: somebody may have just got it
+    cache = new LRUCache(bytes, ShardBits, false, highPriority)
+  }
+}
+
+private[lamina] object TablesBelow {
+  private val FamilyBytes = 2
+
+  /**
+   * @param reads what is counted of reads, or null
+   * @throws LaminaError `file.damaged`, `storage.failed` naming the directory, which is gone then
+   */
+  def open(place: InPlace, reads: ReadCounts = null): TablesBelow = {
     var options: Options = null
     try {
-      val tables = new BlockBasedTableConfig().setBlockCache(cache).setCacheIndexAndFilterBlocks(true)
-        .setPinTopLevelIndexAndFilter(true).setFilterPolicy(filter)
+      val tables = new BlockBasedTableConfig().setBlockCache(BlockCache.get).setCacheIndexAndFilterBlocks(true)
+        .setCacheIndexAndFilterBlocksWithHighPriority(true).setPinTopLevelIndexAndFilter(true).setFilterPolicy(filter)
       // an open database has its files, whatever becomes of its directory
       options = new Options().setTableFormatConfig(tables).setMaxOpenFiles(-1)
+      if (reads != null) reads.of(options)
       new TablesBelow(place, options, told(place)(RocksDB.openReadOnly(options, place.directory)))
     } catch {
       case error: Throwable =>

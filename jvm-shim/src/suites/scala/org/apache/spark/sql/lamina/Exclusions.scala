@@ -32,12 +32,17 @@ object Exclusions {
   /** A test by its whole name, without the modes that suites append, in each of the suites. */
   private case class Exclusion(test: String, reason: String, suites: Seq[Suite])
 
-  private val storesV2: Seq[Suite] =
-    Seq(classOf[LaminaStateStoreV2Suite], classOf[LaminaStateStoreFullV2Suite], classOf[LaminaStateStoreRollingV2Suite])
+  private val storesV2: Seq[Suite] = Seq(
+    classOf[LaminaStateStoreV2Suite],
+    classOf[LaminaStateStoreFullV2Suite],
+    classOf[LaminaStateStoreRollingV2Suite],
+    classOf[LaminaStateStoreTablesV2Suite]
+  )
   private val stores: Seq[Suite] = storesV2 ++ Seq(
     classOf[LaminaStateStoreSuite],
     classOf[LaminaStateStoreFullSuite],
     classOf[LaminaStateStoreRollingSuite],
+    classOf[LaminaStateStoreTablesSuite],
     classOf[LaminaStateStoreRowChecksumSuite]
   )
   private val innerJoinsInOneStoreV2: Seq[Suite] =
@@ -182,7 +187,8 @@ object Repeats {
     classOf[LaminaStateDataSourceReadSuite],
     // their V2Suite, in format v1; LaminaStateStoreSuite has what differs in v1
     classOf[LaminaStateStoreFullSuite],
-    classOf[LaminaStateStoreRollingSuite]
+    classOf[LaminaStateStoreRollingSuite],
+    classOf[LaminaStateStoreTablesSuite]
   )
 
   /**

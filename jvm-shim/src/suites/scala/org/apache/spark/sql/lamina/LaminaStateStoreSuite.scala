@@ -15,9 +15,16 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorSuite
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 
-/** The contract that Spark's own providers are held to: both checkpoint formats, row checksums, all compaction modes. */
-abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = false, compaction: String = "background")
-    extends StateStoreSuiteBase[LaminaStateStoreProvider]
+/**
+ * The contract that Spark's own providers are held to: both checkpoint formats, row checksums, all compaction modes, both
+ * backends.
+ */
+abstract class LaminaStateStoreSuiteBase(
+    format: Int,
+    rowChecksums: Boolean = false,
+    compaction: String = "background",
+    backend: String = "heap"
+) extends StateStoreSuiteBase[LaminaStateStoreProvider]
     with WithoutExcluded {
   import StateStoreTestsHelper._
 
@@ -73,6 +80,7 @@ abstract class LaminaStateStoreSuiteBase(format: Int, rowChecksums: Boolean = fa
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
     conf.setConf(SQLConf.STATE_STORE_ROW_CHECKSUM_ENABLED, rowChecksums)
     conf.setConfString(StoreSettings.Prefix + "compaction.mode", compaction)
+    LaminaTests.backend(backend).foreach { case (key, value) => conf.setConfString(key, value) }
     conf
   }
 
@@ -358,3 +366,5 @@ class LaminaStateStoreFullSuite extends LaminaStateStoreSuiteBase(format = 1, co
 class LaminaStateStoreFullV2Suite extends LaminaStateStoreSuiteBase(format = 2, compaction = "full")
 class LaminaStateStoreRollingSuite extends LaminaStateStoreSuiteBase(format = 1, compaction = "rolling")
 class LaminaStateStoreRollingV2Suite extends LaminaStateStoreSuiteBase(format = 2, compaction = "rolling")
+class LaminaStateStoreTablesSuite extends LaminaStateStoreSuiteBase(format = 1, backend = "rocksdb")
+class LaminaStateStoreTablesV2Suite extends LaminaStateStoreSuiteBase(format = 2, backend = "rocksdb")

@@ -7,13 +7,15 @@ import org.apache.spark.sql.test.SharedSparkSession
 
 /**
  * Runs a suite of Spark's on lamina: the session has lamina's provider and extension, a provider that a test sets by
- * name is replaced, and the tests of [[Exclusions]] are ignored. Mixed in last.
+ * name is replaced, and the tests of [[Exclusions]] are ignored. Mixed in last. The backend is what the environment has as
+ * LAMINA_BACKEND.
  */
 trait LaminaTests extends SharedSparkSession with WithoutExcluded { self: QueryTest =>
 
   override protected def sparkConf: SparkConf = super.sparkConf
     .set(SQLConf.STATE_STORE_PROVIDER_CLASS.key, LaminaTests.Provider)
     .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[LaminaExtensions].getName)
+    .setAll(LaminaTests.backend(sys.env.getOrElse("LAMINA_BACKEND", "heap")))
     // Whoever stops the stores holds a lock that a maintenance thread may need to end, and waits this long for it.
     .set(SQLConf.STATE_STORE_MAINTENANCE_SHUTDOWN_TIMEOUT.key, "5")
 
@@ -29,6 +31,11 @@ trait LaminaTestsV2 extends LaminaTests { self: QueryTest =>
 
 object LaminaTests {
   val Provider: String = classOf[LaminaStateStoreProvider].getName
+
+  /** Settings of a backend, with which tests see it after a few batches. */
+  def backend(name: String): Map[String, String] =
+    Map("backend" -> name).concat(if (name == "rocksdb") Some("rocksdb.materializeEvery" -> "2") else None)
+      .map { case (key, value) => StoreSettings.Prefix + key -> value }
 
   /** A setting of a test with Spark's providers replaced. */
   def onLamina(setting: (String, String)): (String, String) =

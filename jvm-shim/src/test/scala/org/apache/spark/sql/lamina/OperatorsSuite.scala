@@ -146,7 +146,9 @@ class OperatorsSuite extends AnyFunSuite with BeforeAndAfterAll {
       left.join(right, $"key" === $"rightKey" && near, kind)
     }
 
-  compared("transformWithState with values, lists, maps and timers") {
+  private val timers = Seq("rocksdb", "heap").map(where => Map(s"${StoreSettings.Prefix}rocksdb.timers" -> where))
+
+  compared("transformWithState with values, lists, maps and timers", variants = timers) {
     _.groupByKey(_.key)
       .transformWithState(new EventsOfKey, TimeMode.EventTime(), OutputMode.Update())
       .toDF()

@@ -10,6 +10,10 @@ private[lamina] trait Below extends AutoCloseable {
   /** The version whose state it is. */
   def version: Long
 
+  /** What it takes on the local disk, in so many `files`. */
+  def diskBytes: Long = 0L
+  def files: Long = 0L
+
   /** The value of a key, or null where it is absent. */
   def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte]
 
@@ -72,12 +76,14 @@ private object BelowEntries {
  * Since when rows of a table differ from what is below it: three labels take turns, and 0 says that a row does not differ.
  *
  * A label stands for a range of versions. When another state comes below, the rows of all ranges that end at its version or before do
- * not differ from it any more. Rows are not visited for that: the label says so, until it is used for a new range. Then such
- * rows seem to differ, which costs memory and no more.
+ * not differ from it any more, and the label is ''clean''. Rows are not visited for that. Before the label stands for another range
+ * all rows are looked at once, so that none has it any more; then it is ''free''. A row that a step back brings in again may
+ * have a label that has come to stand for another range: then it seems to differ, which costs memory and no more.
  */
 private[table] final class Labels {
   private val ends = Array.fill(4)(Long.MaxValue)
-  private var isClean = 1
+  private var isClean = 0
+  private var isFree = 0
   private var last = 1
 
   /** That of rows which the open transaction writes. */
@@ -86,14 +92,15 @@ private[table] final class Labels {
   /** Whether rows with a label are as they are below. */
   def clean(label: Int): Boolean = (isClean >>> label & 1) != 0
 
+  /** The labels, as bits, that rows have although they do not differ any more. */
+  def cleaned: Int = isClean & ~isFree & ~1
+
   /** From now on rows are of versions above `version`; whether there is a label for them. */
   def cut(version: Long): Boolean = {
-    val next = (1 to 3).find(label => label != last && clean(label))
+    val next = free
     next.foreach { label =>
       ends(last) = version
-      last = label
-      ends(label) = Long.MaxValue
-      isClean &= ~(1 << label)
+      take(label)
     }
     next.isDefined
   }
@@ -102,11 +109,32 @@ private[table] final class Labels {
   def raise(version: Long): Unit =
     (1 to 3).foreach(label => if (label != last && ends(label) <= version) isClean |= 1 << label)
 
+  /** The state that the table has is below now. */
+  def raiseToTable(): Unit = {
+    raise(Long.MaxValue - 1)
+    free.foreach { label =>
+      isClean |= 1 << last
+      take(label)
+    }
+  }
+
+  /** No row has these labels any more, but those that differ. */
+  def release(labels: Int): Unit = isFree |= labels & cleaned
+
   /** No row has a label but those that will be written. */
   def clear(): Unit = {
-    isClean = 1 | (7 << 1) & ~(1 << 1)
-    last = 1
-    ends(1) = Long.MaxValue
+    isClean = 15
+    isFree = 14
+    take(1)
+  }
+
+  private def free: Option[Int] = (1 to 3).find(label => (isFree >>> label & 1) != 0)
+
+  private def take(label: Int): Unit = {
+    last = label
+    ends(label) = Long.MaxValue
+    isClean &= ~(1 << label)
+    isFree &= ~(1 << label)
   }
 
   clear()

@@ -14,6 +14,7 @@ import org.apache.spark.unsafe.Platform
  * A family that is ''layered'' holds what differs from the state below, and rows that were read from there. A key that it does
  * not know is read before anything is done to it, so that counts and undo are exact. A removed key keeps a tombstone in its slot,
  * which is a row like others: no slot is marked as removed, and no state before is 0 but of keys that are not below.
+ * A family of a layered table may be ''held'': all of its rows are here, as in a table that stands on nothing.
  *
  * Not thread-safe. Called by [[StoreTable]] and by the provider under the store's lock.
  */
@@ -23,7 +24,8 @@ final class FamilyTable private[table] (
     val multiValue: Boolean,
     pool: PagePool,
     resting: Resting,
-    layer: Layer = null
+    layer: Layer = null,
+    room: Layer = null
 ) {
   import HashIndex.{isRemoved, rowOf}
 
@@ -45,8 +47,11 @@ final class FamilyTable private[table] (
   /** Fills an empty column family. */
   private[lamina] val filling = new FamilyFill(id, index, lists, keys, counts, pool, layer)
 
-  /** Whether rows of a cursor are good until its next one only, so that who hands them out copies them. */
-  def isLayered: Boolean = layered
+  /** Whether rows are good only until the next call, so that who hands them out copies them. */
+  def rowsMayGo: Boolean = room != null
+
+  /** Whether rows that are the same below may be forgotten. */
+  private[lamina] def forgets: Boolean = layered
 
   def rows: Long = counts.rows
 
@@ -104,7 +109,7 @@ final class FamilyTable private[table] (
     if (value == null) false
     else {
       layer.found += 1
-      if (layer.isShort()) forgetClean()
+      makeRoom(keyLength + value.length)
       index.ensure(hash)
       val row = lists.create(keyBase, keyOffset, keyLength, value.length, 0)
       Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
@@ -113,6 +118,9 @@ final class FamilyTable private[table] (
       true
     }
   }
+
+  /** Where memory is short, forgets some rows that are on the disk, too. Not while an address of a row is in hand. */
+  private def makeRoom(bytes: Int): Unit = if (room != null) room.makeRoom(bytes)
 
   private def live(row: Long): Long = if (layered && Rows.isTombstone(row)) 0L else row
 
@@ -124,6 +132,7 @@ final class FamilyTable private[table] (
       valueOffset: Long,
       valueLength: Int
   ): Unit = {
+    makeRoom(keyLength + valueLength)
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     undo.ensure()
     index.ensure(hash)
@@ -141,6 +150,7 @@ final class FamilyTable private[table] (
       valueOffset: Long,
       valueLength: Int
   ): Unit = {
+    makeRoom(keyLength + valueLength)
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     undo.ensure()
     index.ensure(hash)
@@ -165,6 +175,7 @@ final class FamilyTable private[table] (
 
   /** Removes a key; false where it was absent. */
   def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
+    makeRoom(keyLength)
     undo.ensure()
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
     val word = toChange(hash, keyBase, keyOffset, keyLength)
@@ -189,8 +200,11 @@ final class FamilyTable private[table] (
   private def isAbsent(word: Long): Boolean = isRemoved(word) || layered && Rows.isTombstone(rowOf(word))
 
   /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
-  def scan(startsAtBase: Boolean): RowCursor =
-    if (layered) new LayeredCursor(this, keys, layer, null, null, startsAtBase)
+  def scan(startsAtBase: Boolean): RowCursor = scan(startsAtBase, if (layered) layer.scanned else null)
+
+  /** The same; `transient` gets rows of a layered family that are not in the table. */
+  private[table] def scan(startsAtBase: Boolean, transient: TransientRow): RowCursor =
+    if (layered) new LayeredCursor(this, keys, layer, transient, null, null, startsAtBase)
     else new ScanCursor(this, index, startsAtBase)
 
   /** Each row whose key's hash is in a part of the hashes; reads no more of the index than holds that part. */
@@ -217,7 +231,7 @@ final class FamilyTable private[table] (
   /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
   def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
     if (!ordered) throw new IllegalArgumentException(s"column family $id keeps no order")
-    if (layered) new LayeredCursor(this, keys, layer, from, until, startsAtBase)
+    if (layered) new LayeredCursor(this, keys, layer, layer.scanned, from, until, startsAtBase)
     else new RangeCursor(this, keys, from, until, startsAtBase)
   }
 
@@ -227,7 +241,10 @@ final class FamilyTable private[table] (
     val cursor = scan(startsAtBase = false)
     var row = cursor.next()
     while (row != 0L) {
-      remove(null, Rows.keyAddress(row), Rows.keyLength(row))
+      // the row itself may be forgotten meanwhile
+      val key = new Array[Byte](Rows.keyLength(row))
+      Platform.copyMemory(null, Rows.keyAddress(row), key, Platform.BYTE_ARRAY_OFFSET.toLong, key.length)
+      remove(key, Platform.BYTE_ARRAY_OFFSET.toLong, key.length)
       row = cursor.next()
     }
   }
@@ -366,9 +383,9 @@ final class FamilyTable private[table] (
 
   /**
    * In one part of the index, lets rows that are the same below count as read from there, and forgets tombstones of keys that are
-   * not there any more: scans need not look at them. Between transactions.
+   * not there any more: scans need not look at them. Whether it was the last part since `startSweep`. Between transactions.
    */
-  private[table] def sweep(): Unit = {
+  private[table] def sweep(): Boolean = {
     val buffer = new HashIndex.WordBuffer
     broom = index.copySegment(broom, buffer)
     var i = 0
@@ -388,9 +405,12 @@ final class FamilyTable private[table] (
       }
       i += 1
     }
+    broom == 0L
   }
 
-  /** How many calls of `forgetClean` look at all rows. */
+  private[table] def startSweep(): Unit = broom = 0L
+
+  /** How many calls of `forgetClean` look at all rows, as long as the index does not grow. */
   private[table] def indexParts: Int = index.parts
 
   /** Where the next look for rows that may go begins: a prefix of hashes. */
@@ -622,12 +642,55 @@ private[table] final class Layer(pool: PagePool) {
   @volatile var below: Below = _
   val labels = new Labels
 
+  /** The row of the state below that a cursor is at which is used under the lock. */
+  val scanned = new TransientRow
+
   /** Keys that were looked for below to be changed or read by the writer, and those that were there. */
   var reads = 0L
   var found = 0L
 
-  /** Whether rows that are the same below had better be forgotten before more of them come. */
-  def isShort(): Boolean = (found & 255L) == 0L && pool.isNearlyFull
+  /** All families of the table that forget. */
+  var families: () => Iterable[FamilyTable] = () => Nil
+
+  private var coming = 0L
+  private var vain = 0
+
+  /**
+   * Where memory is short, forgets some rows that are the same below before more come: looked at for each so many bytes that do, and
+   * less often while it gives nothing.
+   */
+  def makeRoom(bytes: Int): Unit = {
+    coming += Layer.RowBytes + bytes
+    if (coming >= (Layer.BytesALook << vain)) {
+      coming = 0L
+      if (!pool.isNearlyFull) vain = 0
+      else {
+        var forgotten = 0L
+        families().foreach { family =>
+          var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
+          while (parts > 0) {
+            forgotten += family.forgetClean()
+            parts -= 1
+          }
+        }
+        vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
+      }
+    }
+  }
+}
+
+private[table] object Layer {
+
+  /** What a row takes beside its key and value, about. */
+  val RowBytes = 48L
+
+  /** Much less than an eighth of the least memory. */
+  val BytesALook: Long = 32L << 10
+
+  /** All rows are looked at in so many looks. */
+  val PartOfIndex = 16
+
+  val MostVain = 5
 }
 
 /** A row that is in no table, and is good until the next one. */

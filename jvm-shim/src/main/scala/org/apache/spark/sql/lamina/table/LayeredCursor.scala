@@ -7,12 +7,13 @@ import org.apache.spark.unsafe.Platform
  *
  * It goes by keys, those that differ from the state below and those that are there, and looks each one up when it comes to it: so
  * rows that are read, written, forgotten, or come below meanwhile are neither passed over nor seen twice. A row that is not in the
- * table is put into memory of the cursor's own, and is good until the next one.
+ * table is put into `transient`, which cursors share that are used under the lock: it is good until one of them goes on.
  */
 private[table] final class LayeredCursor(
     family: FamilyTable,
     keys: OrderedKeys,
     layer: Layer,
+    transient: TransientRow,
     from: Array[Byte],
     until: Array[Byte],
     override var base: Boolean
@@ -29,8 +30,6 @@ private[table] final class LayeredCursor(
   private val entries = new BelowEntries
   private var position = 0
   private var ended = !base && family.rows == 0
-
-  private val transient = new TransientRow
 
   override def next(): Long = {
     var row = 0L

@@ -60,8 +60,13 @@ private[table] object PagePool {
  * What is given back is used again or freed at once: who gives pages back sees to it that nobody reads them. Thread-safe.
  *
  * @param maxBytes cap for everything reserved here; passing it is the error `memory.cap`
+ * @param setting the key of the setting that says so
  */
-final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Native) {
+final class PagePool(
+    val maxBytes: Long,
+    memory: SystemMemory = SystemMemory.Native,
+    setting: String = "heap.maxBytes"
+) {
   import PagePool._
 
   /** By address: the lowest are used first, so that the others become empty. `open` are those with a free page. */
@@ -70,6 +75,9 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
   /** Pages that are divided: into cells for what is no row, and into small pages of rows. */
   private val cells, smallPages = new Cells
   private var reserved = 0L
+  private var used = 0L
+  private var aside = 0L
+  private var refusedOften = 0L
   private var refused: OutOfMemoryError = _
   private var pressure: () => Boolean = () => false
 
@@ -82,8 +90,24 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
   /** Bytes of pages that are in use, or were and are still in memory: those of rows, indexes and logs. */
   def reservedBytes: Long = synchronized(reserved)
 
-  /** Whether seven eighths of the cap are taken. */
-  def isNearlyFull: Boolean = reservedBytes >= maxBytes - maxBytes / 8
+  /** Bytes of pages that are in use. */
+  def usedBytes: Long = synchronized(used)
+
+  /** What tables may have. */
+  def tableBytes: Long = synchronized(maxBytes - aside)
+
+  /** Whether seven eighths of what tables may have are in use. */
+  def isNearlyFull: Boolean = synchronized(used >= (maxBytes - aside) / 8 * 7)
+
+  /** Keeps memory for something else: as much as is wanted, or as there is; gives the bytes. */
+  private[lamina] def setAside(wanted: Long): Long = synchronized {
+    trim()
+    aside = math.max(0L, math.min(wanted, maxBytes - reserved))
+    aside
+  }
+
+  /** How often the cap was met. */
+  def refusals: Long = synchronized(refusedOften)
 
   /** Memory for other things than rows: index segments, undo logs, ordered keys. */
   private[table] def allocate(bytes: Long): Long =
@@ -182,7 +206,7 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
       }
     }
     refused = null
-    val fits = reserved + (if (best == null) count else more) * UnitBytes <= maxBytes
+    val fits = reserved + (if (best == null) count else more) * UnitBytes <= maxBytes - aside
     if (fits && best == null) best = newChunk(count)
     if (!fits || best == null) 0L
     else {
@@ -190,6 +214,7 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
       val run = best.take(first, count)
       if (best.isFull) open.remove(best.address)
       reserved += (best.touched - before) * UnitBytes
+      used += count * UnitBytes
       run
     }
   }
@@ -206,6 +231,7 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
   private def give(run: Long, bytes: Long): Unit = {
     val chunk = chunks.floorEntry(run).getValue
     chunk.give(run, (bytes / UnitBytes).toInt)
+    used -= bytes
     open.put(chunk.address, chunk)
     if (chunk.isEmpty) {
       val spare = open.values.stream.anyMatch(other => other.isEmpty && (other ne chunk))
@@ -221,13 +247,14 @@ final class PagePool(val maxBytes: Long, memory: SystemMemory = SystemMemory.Nat
   }
 
   private def capError(bytes: Long): LaminaError = synchronized {
+    refusedOften += 1
     val reason =
-      if (refused == null) s"but $reserved of the $maxBytes bytes of heap.maxBytes are reserved"
+      if (refused == null) s"but $reserved of the ${maxBytes - aside} bytes that rows may have by $setting are reserved"
       else s"which the system refuses beyond the $reserved bytes that are reserved"
     new LaminaError(
       LaminaError.MemoryCap,
       s"state needs $bytes bytes more off-heap memory, $reason; " +
-        "raise spark.sql.streaming.stateStore.lamina.heap.maxBytes together with spark.executor.memoryOverhead, " +
+        s"raise spark.sql.streaming.stateStore.lamina.$setting together with spark.executor.memoryOverhead, " +
         "or spread the state over more executors",
       refused
     )

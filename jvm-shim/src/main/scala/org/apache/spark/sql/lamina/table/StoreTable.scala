@@ -2,6 +2,8 @@ package org.apache.spark.sql.lamina.table
 
 import scala.collection.mutable
 
+import org.apache.spark.unsafe.Platform
+
 /**
  * The state of one store in memory: one [[FamilyTable]] per column family, one transaction at a time, one version back.
  *
@@ -11,21 +13,31 @@ import scala.collection.mutable
 final class StoreTable(pool: PagePool, layered: Boolean = false) {
   private val layer = if (layered) new Layer(pool) else null
   private val families = mutable.TreeMap.empty[Int, FamilyTable]
+  if (layered) layer.families = () => forgetting
   private val resting = new Resting(pool)
   private var open = false
   private var stepBackPossible = false
   private var reclaimBudget = 0
   private val moves = mutable.HashMap.empty[Int, MovedRows]
 
-  /** Adds a column family; nothing happens where it is there already. */
-  def addFamily(id: Int, ordered: Boolean, multiValue: Boolean): FamilyTable = {
-    require(takes(id, ordered, multiValue), s"column family $id is there in another shape")
-    families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, resting, layer))
+  /**
+   * Adds a column family; nothing happens where it is there already.
+   *
+   * @param held of a layered table: whether all of its rows are held in memory
+   */
+  def addFamily(id: Int, ordered: Boolean, multiValue: Boolean, held: Boolean = false): FamilyTable = {
+    require(takes(id, ordered, multiValue, held), s"column family $id is there in another shape")
+    val below = if (held) null else layer
+    families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, resting, below, layer))
   }
 
+  private def forgetting: Iterable[FamilyTable] = families.values.filter(_.forgets)
+
   /** Whether a column family of this shape can have the id: an aborted transaction may have left one of another. */
-  def takes(id: Int, ordered: Boolean, multiValue: Boolean): Boolean =
-    families.get(id).forall(there => there.ordered == ordered && there.multiValue == multiValue)
+  def takes(id: Int, ordered: Boolean, multiValue: Boolean, held: Boolean = false): Boolean =
+    families.get(id).forall { there =>
+      there.ordered == ordered && there.multiValue == multiValue && (!layered || there.forgets != held)
+    }
 
   def family(id: Int): FamilyTable = families.getOrElse(id, throw new NoSuchElementException(s"no column family $id"))
 
@@ -119,7 +131,8 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
   def snapshot(sink: EntrySink): Long = {
     var rows = 0L
     families.values.foreach { family =>
-      val cursor = family.scan(startsAtBase = false)
+      // of its own: others may read meanwhile
+      val cursor = family.scan(startsAtBase = false, new TransientRow)
       var row = cursor.next()
       while (row != 0L) {
         put(family, row, sink)
@@ -132,9 +145,9 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
 
   /** Sends every live entry whose key's hash is in one of `parts` parts, as a put; the cost is that of the part. */
   def rewrite(part: Int, parts: Int, sink: EntrySink): Unit = families.values.foreach { family =>
-    if (!layered) family.foreachIn(part, parts)(row => put(family, row, sink))
+    if (!family.forgets) family.foreachIn(part, parts)(row => put(family, row, sink))
     else {
-      val cursor = family.scan(startsAtBase = false)
+      val cursor = family.scan(startsAtBase = false, new TransientRow)
       var row = cursor.next()
       while (row != 0L) {
         val hash = KeyHash.hash(null, Rows.keyAddress(row), Rows.keyLength(row))
@@ -166,24 +179,36 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
   /**
    * Has the table stand on the state of a version, which is that of the rows outside of a transaction or an older one; rows that
    * are the same there may go from now on. Before a fill, and between transactions. What was below before is closed.
+   *
+   * @param isTable whether it is the state that the table has
    */
-  def standOn(below: Below): Unit = {
+  def standOn(below: Below, isTable: Boolean = false): Unit = {
     require(layered && !open, "only a layered table stands on something, between transactions")
     val before = layer.below
     layer.below = below
-    layer.labels.raise(below.version)
-    unswept = families.values.map(_.indexParts).maxOption.getOrElse(0)
+    if (isTable) layer.labels.raiseToTable() else layer.labels.raise(below.version)
+    startSweep()
     if (before != null) before.close()
   }
 
-  /** Parts of indexes in which keys that do not differ from the state below any more have not been looked for. */
-  private var unswept = 0
+  /** Column families in which rows that do not differ from the state below any more have not been looked for. */
+  private var sweeping: List[FamilyTable] = Nil
+  private var sweepsFor = 0
 
-  /** Looks in one part of each index; whether there are more. */
-  private def sweep(): Boolean = unswept > 0 && {
-    families.values.foreach(_.sweep())
-    unswept -= 1
-    unswept > 0
+  private def startSweep(): Unit = {
+    sweepsFor = layer.labels.cleaned
+    sweeping = if (sweepsFor == 0) Nil else forgetting.toList
+    sweeping.foreach(_.startSweep())
+    if (sweeping.isEmpty) layer.labels.release(sweepsFor)
+  }
+
+  /** Looks in one part of an index; whether there are more. */
+  private def sweep(): Boolean = sweeping.nonEmpty && {
+    if (sweeping.head.sweep()) {
+      sweeping = sweeping.tail
+      if (sweeping.isEmpty) layer.labels.release(sweepsFor)
+    }
+    sweeping.nonEmpty
   }
 
   /** Nothing can be stepped back to any more: the state below is newer. Between transactions. */
@@ -194,8 +219,14 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
     stepBackPossible = false
   }
 
-  /** Rows that are written from now on are of versions above this one: once it is below, the others may go. */
-  def cut(version: Long): Boolean = layered && layer.labels.cut(version)
+  /** Rows that are written from now on are of versions above this one: once it is below, the others may go. Between transactions. */
+  def cut(version: Long): Boolean = layered && {
+    layer.labels.cut(version) || sweeping.nonEmpty && {
+      settleMoves()
+      while (sweep()) ()
+      layer.labels.cut(version)
+    }
+  }
 
   /**
    * Forgets rows that are the same below until so many bytes are free, or all were looked at; the bytes that went. Between
@@ -205,7 +236,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
     var bytes = 0L
     if (layered && !open && layer.below != null) {
       settleMoves()
-      families.values.foreach { family =>
+      forgetting.foreach { family =>
         var parts = family.indexParts
         while (bytes < wanted && parts > 0) {
           bytes += family.forgetClean()
@@ -219,6 +250,21 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
 
   /** Prepares an empty column family for a number of rows. */
   def reserve(family: Int, rows: Long): Unit = this.family(family).reserve(rows)
+
+  /** Fills a column family that is held with what is below, after all entries that came on top of that. */
+  def hold(family: Int, sink: EntrySink): Unit = {
+    val entries = new BelowEntries
+    var last: Array[Byte] = null
+    while (layered && layer.below != null && !entries.isLast) {
+      entries.clear()
+      layer.below.read(family, last, above = last != null, null, entries)
+      for (i <- 0 until entries.count) {
+        val (key, value) = (entries.keys(i), entries.values(i))
+        sink.entry(family, Ops.Put, key, StoreTable.Bytes, key.length, value, StoreTable.Bytes, value.length)
+        last = key
+      }
+    }
+  }
 
   /** The end of a restore, whose entries the column families' `filling` got. */
   def endFill(): Unit = families.values.foreach(_.filling.end())
@@ -304,13 +350,15 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
       val below = layer.below
       layer.below = null
       layer.labels.clear()
-      unswept = 0
+      sweeping = Nil
       if (below != null) below.close()
     }
   }
 }
 
 private object StoreTable {
+  val Bytes: Long = Platform.BYTE_ARRAY_OFFSET.toLong
+
   val PagesAfterAbort = 16
 
   /** Rows whose space is given up in one go: some milliseconds. */

@@ -27,6 +27,7 @@ private[wire] trait EngineControl {
   def openStore(json: String): String
   def begin(handle: Long, json: String): String
   def resolve(handle: Long, json: String): String
+  def materialize(handle: Long, json: String): String
   def maintain(handle: Long, json: String): String
   def closeStore(handle: Long): String
   def cancel(requestId: Long): String

@@ -28,6 +28,9 @@ object LayeredProperties extends Properties("layered table") {
     1 -> Gen.choose(1000, 3000).map("v" * _)
   )
   private val bound = Gen.option(key)
+
+  /** Families whose rows are all in memory. */
+  private val inMemory = Gen.frequency(3 -> Gen.const(Set.empty[Int]), 2 -> Gen.someOf(Families).map(_.toSet))
   private val anyStep: Gen[Step] = Gen.frequency(
     24 -> (for (f <- family; k <- key; v <- value)
       yield step(s"put $f $k ${v.take(3)}×${v.length}")(_.put(f, k, v))),
@@ -48,7 +51,7 @@ object LayeredProperties extends Properties("layered table") {
     4 -> Gen.const(step("check")(_.check()))
   )
 
-  property("a random history gives what a map gives") = forAll(Gen.listOfN(200, anyStep)) { steps =>
+  property("a random history gives what a map gives") = forAll(Gen.listOfN(200, anyStep), inMemory) { (steps, held) =>
     leavesNothing(
       { model =>
         steps.foreach(_(model))
@@ -56,7 +59,8 @@ object LayeredProperties extends Properties("layered table") {
         model.abort()
         model.check()
       },
-      layered = true
+      layered = true,
+      held
     )
   }
 
@@ -122,7 +126,8 @@ object LayeredProperties extends Properties("layered table") {
     )
 
   property("a table of a state below and the changes after it is that of all changes") =
-    forAll(Gen.listOfN(150, anyStep), Gen.listOfN(40, Gen.zip(Gen.oneOf(0, 1, 2), family, key, value))) { (steps, last) =>
+    forAll(Gen.listOfN(150, anyStep), Gen.listOfN(40, Gen.zip(Gen.oneOf(0, 1, 2), family, key, value)), inMemory) {
+      (steps, last, held) =>
       leavesNothing(
         { model =>
           steps.foreach(_(model))
@@ -148,7 +153,8 @@ object LayeredProperties extends Properties("layered table") {
           steps.foreach(_(model))
           model.check()
         },
-        layered = true
+        layered = true,
+        held
       )
     }
 
@@ -181,6 +187,28 @@ object LayeredProperties extends Properties("layered table") {
       layered = true
     )
   }: _*)
+
+  property("what is below can be forgotten, however often something comes below, and whether or not it was expected") = {
+    def left(expected: Boolean): Long = {
+      val model = new TableModel(layered = true)
+      val least = for (round <- 0 until 9) yield {
+        for (i <- 0 until 20000) model.put(Plain, f"${round * 15000 + i}%08d", "x" * 56)
+        model.commit()
+        if (expected) model.cut()
+        model.raise(newest = true)
+        model.forget()
+        model.begin()
+        model.abort()
+        while (model.table.maintain(100)) ()
+        model.table.memory.total
+      }
+      model.check()
+      model.close()
+      least.max
+    }
+    val most = Seq(true, false).map(left).max
+    Prop(most < (1L << 20)) :| s"$most bytes are left"
+  }
 
   property("what is forgotten takes no memory, and is read again") = Prop.delay {
     val model = new TableModel(layered = true)

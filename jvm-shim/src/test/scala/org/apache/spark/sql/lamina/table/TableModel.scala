@@ -10,7 +10,11 @@ import org.scalacheck.Prop
 import org.apache.spark.unsafe.Platform
 
 /** A store table beside a Scala map that does the same; `check` compares all there is to compare. */
-private[table] final class TableModel(maxBytes: Long = 1L << 30, layered: Boolean = false) {
+private[table] final class TableModel(
+    maxBytes: Long = 1L << 30,
+    layered: Boolean = false,
+    inMemory: Set[Int] = Set.empty
+) {
   import TableModel._
 
   val pool = new PagePool(maxBytes)
@@ -18,9 +22,9 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30, layered: Boolea
   addFamilies()
 
   private def addFamilies(): Unit = {
-    table.addFamily(Plain, ordered = false, multiValue = false)
-    table.addFamily(Sorted, ordered = true, multiValue = false)
-    table.addFamily(Lists, ordered = false, multiValue = true)
+    table.addFamily(Plain, ordered = false, multiValue = false, inMemory(Plain))
+    table.addFamily(Sorted, ordered = true, multiValue = false, inMemory(Sorted))
+    table.addFamily(Lists, ordered = false, multiValue = true, inMemory(Lists))
   }
 
   var base: State = Map.empty
@@ -131,7 +135,7 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30, layered: Boolea
     abort()
     val (number, there) = if (newest || older.isEmpty) (version, base) else (version - 1, older.get)
     if (table.below == null || table.below.version <= number) {
-      table.standOn(new MemoryBelow(number, there))
+      table.standOn(new MemoryBelow(number, there), isTable = number == version)
       if (number == version) {
         table.forgetUndo()
         older = None
@@ -161,8 +165,9 @@ private[table] final class TableModel(maxBytes: Long = 1L << 30, layered: Boolea
       val (k, v) = (bytes(key), bytes(value))
       entries.entry(family, op, k, Base, k.length, v, Base, v.length)
     }
+    inMemory.foreach(table.hold(_, entries))
     table.endFill()
-    for (family <- Families) {
+    for (family <- Families if !inMemory(family)) {
       val rows = base.collect { case ((`family`, key), value) => key.length + value.length.toLong }
       table.family(family).setCounts(rows.size.toLong, rows.sum)
     }
@@ -306,8 +311,8 @@ private[table] object TableModel {
   val Base: Long = Platform.BYTE_ARRAY_OFFSET.toLong
 
   /** Whether a table that was used, and is closed then, leaves no memory in use. */
-  def leavesNothing(use: TableModel => Unit, layered: Boolean = false): Prop = {
-    val model = new TableModel(layered = layered)
+  def leavesNothing(use: TableModel => Unit, layered: Boolean = false, inMemory: Set[Int] = Set.empty): Prop = {
+    val model = new TableModel(layered = layered, inMemory = inMemory)
     try use(model)
     finally model.close()
     model.pool.trim()

@@ -1,0 +1,193 @@
+"""State on tables of RocksDB beside Spark's RocksDB store, with the same memory: `python -m benchmarks.rocksdb`.
+
+Each question is measured by itself and keeps its last answer, with commit, date and parameters, in
+`benchmarks/results/rocksdb.json`; a short run writes its answers beside that.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import batches, variants
+from benchmarks.bars import Bar, Figures, between, least, most, percentile
+from benchmarks.processes import ROLES
+from benchmarks.questions import Parameters, Question, Questions
+from benchmarks.rounds import run_child
+from benchmarks.statistics import Spread, spread
+from benchmarks.variants import LAMINA, ON_TABLES, PREFIX, SNAPSHOTS, TITLES, TUNED
+from lamina.settings import PREFIX as LAMINA_PREFIX
+
+CHILD = "benchmarks.aggregation_child"
+FEW = "Count, max and sum per key."
+STORES = [LAMINA, ON_TABLES, SNAPSHOTS, TUNED]
+BUILT_IN = (SNAPSHOTS, TUNED)
+PAUSE_BAR = 1.5
+JVM_CONSTANT_MB = 600
+"""Of a JVM with Spark, beside its heap and what is set."""
+ENGINE_CONSTANT_MB = 700
+ALL_RETAINED = "1000000"
+"""Batches that are kept: then a directory has all that was ever uploaded."""
+
+
+def memory(variant: str, megabytes: int) -> dict[str, str]:
+    """Settings that give a store's RocksDB, with all that is in memory for it, so much of the executor."""
+    if variant == ON_TABLES:
+        return {LAMINA_PREFIX + "rocksdb.memory.fixedPerExecutorBytes": f"{megabytes}m"}
+    if variant in BUILT_IN:
+        bounded = {"boundedMemoryUsage": "true", "maxMemoryUsageMB": str(megabytes)}
+        return {f"{PREFIX}rocksdb.{name}": value for name, value in bounded.items()}
+    return {}
+
+
+def one(parameters: Parameters, _: int, variant: str) -> dict[str, Any]:
+    """One run of one store."""
+    conf = {**memory(variant, parameters["memory_mb"]), **parameters.get("conf", {})}
+    with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
+        checkpoint = str(Path(name) / "checkpoint")
+        request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": conf}
+        return run_child(CHILD, request, 1800)
+
+
+def measure(parameters: Parameters, rounds: int) -> Figures:
+    """All rounds of all stores, each in a JVM of its own."""
+    variants.prepare(parameters["variants"])
+    runs = batches.alternating(parameters["variants"], rounds, partial(one, parameters))
+    found = batches.figures(runs, ON_TABLES)
+    found["state_rows"] = statistics.median(run["state_rows"] for run in runs[ON_TABLES])
+    found["bytes"] = {
+        variant: spread([run["bytes_a_batch"] + run["segment_bytes_a_batch"] for run in answers])
+        for variant, answers in runs.items()
+    }
+    found["pause"] = {
+        variant: spread(
+            [percentile(run["add_batch_ms"], 99) / statistics.median(run["add_batch_ms"]) for run in answers]
+        )
+        for variant, answers in runs.items()
+    }
+    found["resident_mb"] = {
+        variant: {role: max(run["resident_bytes"].get(role, 0) for run in answers) / 1e6 for role in ROLES}
+        for variant, answers in runs.items()
+    }
+    return found
+
+
+def faster(bar: float, parameters: Parameters, figures: Figures) -> list[Bar]:
+    """How many times as fast as each built-in store."""
+    return [
+        least(f"addBatch: faster than {TITLES[other]}", bar, figures["add_batch_ms_faster_than"][other], " times")
+        for other in BUILT_IN
+        if other in parameters["variants"]
+    ]
+
+
+def of_uploads(parameters: Parameters, figures: Figures) -> list[Bar]:
+    """What is uploaded, and how even the batches are meanwhile."""
+    ours = figures["bytes"][ON_TABLES]["median"]
+    bars = [most("p99 of addBatch to its median", PAUSE_BAR, figures["pause"][ON_TABLES])]
+    for other in BUILT_IN:
+        share: Spread = spread([ours / figures["bytes"][other]["median"]])
+        bars.append(most(f"bytes uploaded, of those of {TITLES[other]}", 1, share))
+    return bars
+
+
+def of_ceilings(parameters: Parameters, figures: Figures) -> list[Bar]:
+    """What the processes take at most, held against the heap, the memory that is set, and a constant."""
+    resident = figures["resident_mb"][ON_TABLES]
+    heap_mb = float(parameters["driver_memory"].removesuffix("g")) * 1024
+    jvm = spread([resident["jvm"]])
+    others = spread([resident["engine"] + resident["maintenance"]])
+    return [
+        most("JVM: resident", heap_mb + parameters["memory_mb"] + JVM_CONSTANT_MB, jvm, " MB", digits=0),
+        most("engine and maintenance: resident", ENGINE_CONSTANT_MB, others, " MB", digits=0),
+    ]
+
+
+def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
+    """A row for each store."""
+    heads, rows = batches.table(figures, "RocksDB mode to it")
+    for variant, row in zip(batches.present(figures), rows, strict=True):
+        row += [f"{figures['bytes'][variant]['median'] / 1000:,.0f}", between(figures["pause"][variant])]
+        row += [f"{figures['resident_mb'][variant][role]:,.0f}" for role in ROLES]
+    return [*heads, "kB kept a batch", "p99 to median", "resident MB: JVM", "engine", "maintenance"], rows
+
+
+def setup(parameters: Parameters, figures: Figures) -> str:
+    """What ran, and how the stores were set."""
+    words = f"{FEW} {figures['state_rows']:,.0f} keys in the state, {parameters['rows']:,} rows a batch, "
+    words += f"{parameters['memory_mb']} MB for RocksDB and all that is in memory for it, heap "
+    words += f"{parameters['driver_memory']}; {parameters['timed']} timed batches after "
+    words += f"{parameters['preload'] + parameters['warmup']}. "
+    words += "; ".join(f"{TITLES[one]}: {batches.set_up(one)}" for one in parameters["variants"] if one in BUILT_IN)
+    return f"{words}. {batches.same_results(figures)}"
+
+
+def cell(name: str, keys: int, rows: int, megabytes: int, fits: bool, **more: Any) -> Question:
+    """How long batches take, with a state that fits into memory or one of which a tenth does."""
+    bar = 2.0 if fits else 1.5
+    return Question(
+        name=name,
+        asks=f"{keys / 1e6:g}M keys, {rows:,} rows a batch, " + ("all in memory" if fits else "a tenth in memory"),
+        goal=f"≥ {bar:g} times faster than the built-in",
+        full={
+            "variants": STORES, "keys": keys, "rows": rows, "memory_mb": megabytes,
+            "preload": max(2, keys // 1_000_000), "warmup": 10, "timed": 20, "driver_memory": "4g", "closing": 20_000,
+            **more,
+        },
+        quick={"keys": 20_000, "rows": 4_000, "preload": 1, "warmup": 2, "timed": 4, "driver_memory": "2g",
+               "memory_mb": 16 if not fits else 256, "closing": 2_000},
+        rounds=3, measure=measure, bars=partial(faster, bar), table=table, setup=setup,
+    )  # fmt: skip
+
+
+WORDS = """Lamina keeps rows in memory outside of the Java heap, its RocksDB mode on the local disk and as many in
+memory as it may have. The built-in store runs with a bound of its own on memory, which is the same. Each store runs in
+a fresh JVM, in turns. Where all batches are retained, what is kept is what was uploaded. Rounds are few: given are
+medians and the range of all rounds.
+"""
+
+ROCKSDB = Questions(
+    "rocksdb",
+    "State on tables of RocksDB",
+    "asks what a state on the local disk costs, and holds each answer against its bar",
+    WORDS,
+    (
+        cell("1M-in-memory", 1_000_000, 100_000, 1024, fits=True),
+        cell("4M-in-memory", 4_000_000, 10_000, 2048, fits=True),
+        cell("20M-in-memory", 20_000_000, 100_000, 6144, fits=True, timed=10),
+        cell("1M-a-tenth", 1_000_000, 100_000, 16, fits=False),
+        cell("4M-a-tenth", 4_000_000, 10_000, 64, fits=False),
+        cell("20M-a-tenth", 20_000_000, 100_000, 320, fits=False, timed=10),
+        Question(
+            name="uploads",
+            asks="what 200 batches upload, and how even they are while tables are made",
+            goal=f"no more bytes than the built-in; p99 ≤ {PAUSE_BAR} of the median",
+            full={
+                "variants": STORES, "keys": 1_000_000, "rows": 10_000, "memory_mb": 512, "preload": 2, "warmup": 10,
+                "timed": 200, "driver_memory": "4g", "closing": 20_000,
+                "conf": {"spark.sql.streaming.minBatchesToRetain": ALL_RETAINED},
+            },
+            quick={"keys": 20_000, "rows": 1_000, "preload": 1, "warmup": 2, "timed": 25, "driver_memory": "2g",
+                   "closing": 2_000},
+            rounds=2, measure=measure, bars=of_uploads, table=table, setup=setup,
+        ),
+        Question(
+            name="ceilings",
+            asks="what the processes take at most, with 256 MB set and a state of 4 GB, over 300 batches",
+            goal="the heap, what is set, and a constant",
+            full={
+                "variants": [ON_TABLES, TUNED], "value_bytes": 1024, "keys": 4_000_000, "rows": 10_000,
+                "memory_mb": 256, "preload": 80, "warmup": 20, "timed": 200, "driver_memory": "2g", "closing": 20_000,
+            },
+            quick={"keys": 40_000, "rows": 1_000, "preload": 4, "warmup": 2, "timed": 10, "closing": 2_000},
+            rounds=1, measure=measure, bars=of_ceilings, table=table, setup=setup,
+        ),
+    ),
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    ROCKSDB.main(__doc__)

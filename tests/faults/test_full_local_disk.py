@@ -1,0 +1,55 @@
+"""A local disk without room for tables of RocksDB: what fails says so, commits go on, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.test_machine import namespace
+
+
+@pytest.fixture(scope="module")
+def result(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    own = namespace()
+    if own is None:
+        pytest.skip("needs a small file system, which this user may not mount, not even in a user namespace")
+    child = subprocess.run(
+        [*own, sys.executable, "-m", "tests.faults.full_local_disk_child", str(tmp_path_factory.mktemp("disk"))],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (repository / "python", repository)))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    for line in child.stdout.splitlines():
+        if line.startswith("RESULT "):
+            found: dict[str, Any] = json.loads(line[7:])
+            return found
+    raise AssertionError(child.stdout[-2000:] + child.stderr[-4000:])
+
+
+@pytest.mark.parametrize("step", ["materialization", "restore"])
+def test_what_has_no_room_says_so_and_what_to_do(result: dict[str, Any], step: str) -> None:
+    error = result["steps"][step]
+    assert error is not None
+    assert error["kind"] == "storage.failed"
+    # a merge of RocksDB's says only that it failed
+    assert any(words in error["message"] for words in ("No space left on device", "is the local disk full"))
+    assert "local disk" in error["message"] or "room for the tables" in error["message"]
+
+
+@pytest.mark.parametrize("step", ["commit after it", "materialization with room", "restore with room"])
+def test_all_else_goes_on(result: dict[str, Any], step: str) -> None:
+    assert result["steps"][step] is None
+
+
+def test_no_row_is_lost_and_no_part_of_a_job_is_left(result: dict[str, Any]) -> None:
+    assert result["right"]
+    assert not [name for name in result["left"] if name.startswith("lamina-database-")]

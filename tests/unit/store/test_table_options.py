@@ -1,0 +1,202 @@
+"""Options of databases: which of them counts, what stays managed, and functions of users that are refused."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lamina.errors import SettingsError
+from lamina.format.entries import PUT, SCHEMA
+from lamina.settings import MERGE_METRICS, PREFIX, Settings
+from lamina.store.tables import database
+from lamina.store.tables import options as table_options
+from lamina.store.tables.database import Database
+from lamina.store.tables.options import PREDEFINED, TableOptions, check
+
+FUNCTIONS = """
+import rocksdict
+
+def deeper(options):
+    options.set_max_bytes_for_level_multiplier(5.0)
+    options.set_target_file_size_base(3 << 20)
+    return options
+
+def greedy(options):
+    options.set_write_buffer_size(1 << 30)
+    options.set_enable_blob_files(True)
+    options.set_disable_auto_compactions(True)
+    tables = rocksdict.BlockBasedOptions()
+    tables.set_block_size(1 << 20)
+    options.set_block_based_table_factory(tables)
+    return options
+
+def fresh(options):
+    return rocksdict.Options()
+
+def nothing(options):
+    options.set_num_levels(6)
+
+def fails(options):
+    raise RuntimeError("no such disk")
+
+def forgets(options):
+    options.set_compaction_style(rocksdict.DBCompactionStyle.fifo())
+    return options
+
+def logs(options):
+    options.set_wal_dir("{elsewhere}")
+    return options
+
+def elsewhere(options):
+    options.set_db_paths([rocksdict.DBPath("{elsewhere}", 1 << 40)])
+    return options
+
+deeper_still = 5
+"""
+
+
+@pytest.fixture
+def tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = re.sub(r"\W", "_", tmp_path.name) + "_tuning"
+    (tmp_path / f"{name}.py").write_text(FUNCTIONS.replace("{elsewhere}", str(tmp_path / "elsewhere")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    check.cache_clear()
+    table_options._imported.cache_clear()
+
+
+def batch_of(rows: dict[bytes, bytes]) -> pa.RecordBatch:
+    """Puts, as a run."""
+    count = len(rows)
+    columns = [pa.repeat(pa.scalar(0, pa.uint16()), count), pa.repeat(pa.scalar(PUT, pa.uint8()), count)]
+    columns += [pa.array(sorted(rows), pa.binary()), pa.array([rows[key] for key in sorted(rows)], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def test_a_merge_that_is_pending_for_ever_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_IDLE_LOOKS", 20)
+    asked = []
+    with Database(str(tmp_path / "pending")) as opened:
+        monkeypatch.setattr(
+            opened, "_db", Pending(opened._db, lambda name: asked.append(name) or int(name.endswith("pending")))
+        )
+        opened.settle(lambda: None)
+    assert len(asked) >= 40
+
+
+class Pending:
+    """A database of which a property is what a test says."""
+
+    def __init__(self, inner: Any, said: Callable[[str], int]) -> None:
+        self._inner = inner
+        self.property_int_value = said
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def of(**settings: str) -> TableOptions:
+    return TableOptions.of(Settings.parse({PREFIX + "rocksdb." + name: value for name, value in settings.items()}))
+
+
+def effective(tmp_path: Path, options: TableOptions) -> dict[str, str]:
+    """What a database that is open with these options has, by RocksDB's names."""
+    directory = tmp_path / "database"
+    with Database(str(directory), options):
+        (file,) = directory.glob("OPTIONS-*")
+        return dict(re.findall(r"^\s*(\w+)=(.*)$", file.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", PREDEFINED)
+def test_predefined_options_are_those_of_the_database(tmp_path: Path, name: str) -> None:
+    found = effective(tmp_path, of(predefinedOptions=name))
+    wanted = PREDEFINED[name]
+    assert int(found["block_size"]) == wanted.block_bytes
+    assert int(found["target_file_size_base"]) == wanted.table_bytes
+    assert int(found["max_background_jobs"]) == wanted.jobs
+
+
+def test_a_single_option_counts_more_than_predefined_ones_and_a_function_more_than_both(
+    tmp_path: Path, tuning: str
+) -> None:
+    single = {"predefinedOptions": "spinning-disk", "targetFileSizeBase": "2m", "compression": "zstd"}
+    found = effective(tmp_path / "single", of(**single))
+    assert (found["target_file_size_base"], found["compression"], found["block_size"]) == (
+        str(2 << 20),
+        "kZSTD",
+        str(32 << 10),
+    )
+    found = effective(tmp_path / "function", of(**single, optionsFactory=f"{tuning}:deeper"))
+    assert (found["target_file_size_base"], found["compression"]) == (str(3 << 20), "kZSTD")
+    assert float(found["max_bytes_for_level_multiplier"]) == 5.0
+
+
+def test_what_bounds_memory_stays_as_it_was_and_the_function_is_told(
+    tmp_path: Path, tuning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = of(optionsFactory=f"{tuning}:greedy")
+    with caplog.at_level(logging.WARNING):
+        check(options)
+    told = [record.getMessage() for record in caplog.records]
+    assert {text.split(" sets ")[1].split(", without")[0] for text in told} == {
+        "write_buffer_size to 1073741824",
+        "enable_blob_files to true",
+        "disable_auto_compactions to true",
+        "the format of tables",
+    }
+    found, plain = effective(tmp_path / "greedy", options), effective(tmp_path / "plain", of())
+    for name in ("write_buffer_size", "enable_blob_files", "disable_auto_compactions", "block_size"):
+        assert found[name] == plain[name]
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("fresh", "gives a Options back"),
+        ("nothing", "gives a NoneType back"),
+        ("fails", "fails: RuntimeError: no such disk"),
+        ("forgets", "sets kCompactionStyleFIFO: only kCompactionStyleLevel"),
+        ("logs", "sets wal_dir, which databases would share"),
+        ("elsewhere", "has RocksDB put its tables elsewhere"),
+        ("deeper_still", "is no function"),
+        ("missing", "cannot be imported by the Python of engine.python (AttributeError"),
+    ],
+)
+def test_a_function_that_is_of_no_use_is_refused_by_a_sentence(tuning: str, function: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=r"rocksdb\.optionsFactory is") as caught:
+        check(of(optionsFactory=f"{tuning}:{function}"))
+    assert caught.value.kind == "settings.invalid"
+    assert why in caught.value.message
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(SettingsError, match="no_such_package") as caught:
+        check(of(optionsFactory="no_such_package.tuning:deeper"))
+    assert "ModuleNotFoundError" in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["tuning", "tuning:", ":deeper", "tuning:deeper()", "tuning deeper"])
+def test_what_names_no_function_is_no_value_of_the_setting(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"package\.module:function"):
+        of(optionsFactory=text)
+
+
+def test_merges_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
+    counted = of(metrics="totalCompactionLatencyMs")
+    with Database(str(tmp_path / "counted"), counted) as opened:
+        for _ in range(5):
+            opened.ingest(iter([batch_of({b"%06d" % number: b"x" * 100 for number in range(20_000)})]))
+            opened.settle(lambda: None)
+        found = opened.merged()
+        assert len(opened.live()) < 5, "something was merged"
+    assert found["totalBytesReadByCompaction"] > 0
+    assert found["totalBytesWrittenByCompaction"] > 0
+    assert set(found) == {*MERGE_METRICS}
+    with Database(str(tmp_path / "plain"), of()) as opened:
+        assert opened.merged() == {}
