@@ -111,6 +111,9 @@ final class LiveTable(
   /** Tells what was read from tables since the last call. */
   private[lamina] def countReads(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (reads != null) reads.drain(add)
 
+  /** Whether rows of versions that the next state below is likely to have are told from newer ones. */
+  private var isCut = false
+
   /** Bytes that versions above the state below have written, by version. */
   private val written = mutable.TreeMap.empty[Long, Long]
 
@@ -198,6 +201,9 @@ final class LiveTable(
     // rows of a layered family are copied under the lock; scans of others keep addresses
     if (layers.forall(_.holdsTimers)) table.readersActive(open.stamp)
   }
+
+  /** Whether the table is of a pool and of a backend: another run of a query may have another one. */
+  def isFor(pool: PagePool, layers: Option[Layers]): Boolean = isOf(pool) && this.layers == layers
 
   /** Whether rows may go at any time: who hands them out copies them. */
   val isLayered: Boolean = layers.isDefined
@@ -317,7 +323,10 @@ final class LiveTable(
       if (passed.size > LiveTable.MaxPassed) passed = passed.drop(1)
       val version = LiveTable.versionOf(to.content)
       written.filterInPlace((number, _) => number <= version)
-      layers.foreach(layers => if (layers.isDue(table.below, version) || isDue) table.cut(version))
+      // once, until another state comes below
+      layers.foreach { layers =>
+        if (!isCut && (layers.isDue(table.below, version) || isDue)) isCut = table.cut(version)
+      }
     }
     before = from
     lastDigest = null
@@ -329,8 +338,14 @@ final class LiveTable(
   /** Bytes of rows, as far as is known, that were written above the state below. */
   def writtenBytes: Long = written.values.sum
 
-  /** Whether these are the table's share of half the memory, so that they had better be put into tables soon. */
-  def isDue: Boolean = isLayered && writtenBytes > pool.tableBytes / 2 / math.max(1, StatePool.tables.get)
+  /** The table's share of half the memory. */
+  private def shareBytes: Long = pool.tableBytes / 2 / math.max(1, StatePool.tables.get)
+
+  /** Whether these are the table's share, so that they had better be put into tables soon. */
+  def isDue: Boolean = isLayered && writtenBytes > shareBytes
+
+  /** Whether these are so many that waiting until they are in tables is of use. */
+  def isWorthAWait: Boolean = writtenBytes > shareBytes / LiveTable.PartOfShare
 
   /**
    * Has a table that stands on another state forget some rows that are the same there, and gives some memory back that is free
@@ -345,8 +360,12 @@ final class LiveTable(
   }
 
   /** The same for a table that nothing uses, whoever it belongs to; no other one is touched. */
-  def forgetSomeAtRest(): Boolean =
-    !isBusy && LiveTable.AtRest(registry.state(this)) && forgetSome()
+  def forgetSomeAtRest(): Boolean = !isBusy && isAtRest && forgetSome()
+
+  /** Whether nothing uses it, as far as the registry knows. With or without the lock. */
+  def isAtRest: Boolean = LiveTable.AtRest(registry.state(this))
+
+  def isOf(pool: PagePool): Boolean = this.pool eq pool
 
   /** Whether memory was refused in its last transaction, which did not come to its end. */
   def wasRefused: Boolean = refused
@@ -367,6 +386,7 @@ final class LiveTable(
       // the version before would not be above it
       if (before != null && passed.indexOf(before.content) < at) table.forgetUndo()
       table.standOn(below, isTable = passed(at) == position.content)
+      isCut = false
       written.filterInPlace((version, _) => version > place.version)
       scheduling.reclaim(this)
     }
@@ -385,6 +405,7 @@ final class LiveTable(
   /** Empties the table, for a version that is built from nothing. */
   def clear(to: Position): Unit = {
     table.close()
+    isCut = false
     written.clear()
     lead(null, to)
   }
@@ -437,7 +458,12 @@ final class LiveTable(
 
   private def load(version: Long, attempt: Option[String], source: StateSource): Move.Value =
     try load(version, attempt, source, Some(position).filter(_.content != Attempts.Empty))
-    catch { case _: LiveTable.OtherShape => load(version, attempt, source, None) }
+    catch {
+      case _: LiveTable.OtherShape => load(version, attempt, source, None)
+      // the whole version may need less: what is in tables is read from there
+      case error: LaminaError if isLayered && error.kind == LaminaError.MemoryCap && position.content != Attempts.Empty =>
+        load(version, attempt, source, None)
+    }
 
   private def load(
       version: Long,
@@ -565,6 +591,8 @@ object LiveTable {
   /** Bytes of rows, and pages, in one step: some milliseconds. */
   private val ForgottenAtOnce = 8L << 20
   private val ReclaimedAtOnce = 64
+
+  private val PartOfShare = 8
 
   private val AtRest = Set[Ownership](Ownership.Idle, Ownership.Parked)
 

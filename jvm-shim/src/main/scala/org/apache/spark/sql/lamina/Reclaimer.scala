@@ -5,6 +5,7 @@ import java.util.concurrent.atomic.AtomicLong
 import java.util.concurrent.locks.LockSupport
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.lamina.table.PagePool
 import org.apache.spark.sql.lamina.wire.DaemonThreads
 
 /**
@@ -39,30 +40,33 @@ object Reclaimer extends Logging {
    * Has tables at rest forget rows that are on the disk, too; whether memory came of it. Another thread does it, since the caller may
    * hold the lock of a table, and it is not waited for long: others who hold one may wait like the caller.
    */
-  def makeRoom(registry: TableRegistry): Boolean = registry.layeredAtRest.nonEmpty && {
-    val gained = new AtomicLong()
-    val done = new CountDownLatch(1)
-    room.execute { () =>
-      try registry.layeredAtRest.foreach(table => gained.addAndGet(forgetAll(table)))
-      catch {
-        case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
-      } finally done.countDown()
+  def makeRoom(registry: TableRegistry, pool: PagePool): Boolean = {
+    val tables = registry.layeredAtRest(pool)
+    tables.nonEmpty && {
+      val gained = new AtomicLong()
+      val done = new CountDownLatch(tables.size)
+      // one by one: who waits for one table holds up no other caller
+      tables.foreach { table =>
+        room.execute { () =>
+          try forgetAll(table, gained)
+          catch {
+            case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
+          } finally done.countDown()
+        }
+      }
+      done.await(RoomMs, TimeUnit.MILLISECONDS)
+      gained.get > 0
     }
-    done.await(RoomMs, TimeUnit.MILLISECONDS)
-    gained.get > 0
   }
 
-  /** The bytes that a table at rest has given back. */
-  private def forgetAll(live: LiveTable): Long = {
-    var gained = 0L
-    var more = true
-    while (more) live.synchronized {
-      val before = live.table.memory.total
-      more = live.forgetSomeAtRest()
-      gained += before - live.table.memory.total
-    }
-    gained
-  }
+  /** Adds the bytes that a table at rest gives back, as it does. */
+  private def forgetAll(live: LiveTable, gained: AtomicLong): Unit =
+    while (live.isAtRest && live.synchronized {
+        val before = live.table.memory.total
+        val more = live.forgetSomeAtRest()
+        gained.addAndGet(before - live.table.memory.total)
+        more
+      }) ()
 
   private val RoomMs = 2000L
 

@@ -53,7 +53,7 @@ object StatePool {
         (new PagePool(rows, SystemMemory.Native, Fixed), budget - rows)
       } else {
         val pool = heap.get(settings, conf)
-        (pool, pool.setAside((pool.maxBytes * (1 - ofRows)).toLong))
+        (pool, pool.setAside(1 - ofRows))
       }
     BlockCache.set(math.max(blocks, LeastBlocks), highPriority)
     pool
@@ -83,7 +83,7 @@ object StatePool {
       if (outdated) {
         val created = create(settings, conf)
         val registry = TableRegistry.ofExecutor
-        created.onPressure(() => Reclaimer.makeRoom(registry) || registry.evictOne())
+        created.onPressure(() => Reclaimer.makeRoom(registry, created) || registry.evictOne(_.isOf(created)))
         fixed = wanted
         if (pool != null) pool.trim()
         pool = created

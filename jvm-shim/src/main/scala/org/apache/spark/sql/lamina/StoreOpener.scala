@@ -43,6 +43,9 @@ final class StoreOpener(
   private var key: StoreKey = _
   @volatile private var closed = false
 
+  /** How many opens are to come before one waits for tables again, since that gave no memory the last time. */
+  private var vainWaits = 0
+
   private def id: StateStoreId = provider.stateStoreId
 
   // ---- opens
@@ -107,7 +110,7 @@ final class StoreOpener(
           None
         }
       }
-      val store = cleared.getOrElse(moved(table, version, base, writes = true)(started()))
+      val store = cleared.getOrElse(moved(table, version, base, writes = streaming)(started()))
       hold(store)
       store
     }
@@ -179,7 +182,7 @@ final class StoreOpener(
           if (!store.open.allows(OpenAction.Upgrade)) store.open.transition(OpenAction.Upgrade)
           table.startMove(base)
         }
-        moved(table, store.version, base, writes = true) {
+        moved(table, store.version, base, writes = streaming) {
           use(table)
           store.open.transition(OpenAction.Upgrade)
           if (store.live ne table) store.rebase(table, codecs)
@@ -344,7 +347,7 @@ final class StoreOpener(
   }
 
   private def handOver(attempt: Option[String], content: String): Option[LiveTable] = {
-    val taken = registry.take(storeKey(streaming = true), content, this)
+    val taken = registry.take(storeKey(streaming = true), content, this, _.isFor(pool, engine.layers))
     taken.foreach { table =>
       counters.add(Metrics.HandOvers, 1)
       // The engine looks that the attempt's file is there before its rows are used without having been read.
@@ -451,18 +454,24 @@ final class StoreOpener(
     if (table.isLayered) {
       def forget(): Unit = {
         while (pool.isNearlyFull && table.synchronized(table.forgetSome())) ()
-        registry.layeredAtRest.foreach { other =>
+        registry.layeredAtRest(pool).foreach { other =>
           while (pool.isNearlyFull && other.synchronized(other.forgetSomeAtRest())) ()
         }
       }
       forget()
-      val waits = pool.isNearlyFull || table.synchronized(table.wasRefused) || engine.layers.exists(_.every == 1)
-      if (waits && base.isDefined && table.synchronized(table.writtenBytes) > 0) {
-        val started = System.nanoTime()
+      while (pool.isNearlyFull && registry.evictOne(_.isOf(pool))) ()
+      val (written, worth, refused) =
+        table.synchronized((table.writtenBytes > 0, table.isWorthAWait && vainWaits == 0, table.wasRefused))
+      if (vainWaits > 0) vainWaits -= 1
+      val waits = refused || (pool.isNearlyFull && worth) || engine.layers.exists(_.every == 1)
+      if (waits && written && base.isDefined) {
+        val (started, used) = (System.nanoTime(), pool.usedBytes)
         try engine.materialize(version, base)
         catch { case error: LaminaError => logWarning(s"$id goes on without room for more rows: ${error.getMessage}") }
         table.synchronized(engine.takeOffered().foreach(standOn(table, _)))
         forget()
+        // what others hold is not theirs to give back: no wait for a while
+        if (pool.isNearlyFull && pool.usedBytes >= used) vainWaits = StoreOpener.VainWaits
         counters.add(Metrics.MemoryWaits, 1)
         counters.add(Metrics.MemoryWaitMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
       }
@@ -492,7 +501,11 @@ final class StoreOpener(
 
   /** Newer tables are no need: where they cannot be opened, the table goes on with those that it has. */
   private def standOn(table: LiveTable, place: InPlace): Unit =
-    try if (table.standOn(place)) counters.add(Metrics.Raises, 1)
+    try
+      if (table.standOn(place)) {
+        counters.add(Metrics.Raises, 1)
+        engine.isDue = table.isDue
+      }
     catch { case error: LaminaError => logWarning(s"$id does not stand on newer tables: ${error.getMessage}") }
 
   /** Gives the rows up when the task ends; fails where it has failed already. */
@@ -562,6 +575,8 @@ final class StoreOpener(
 }
 
 object StoreOpener {
+  private val VainWaits = 8
+
 
   /** Kinds of errors about an attempt's files, as opposed to errors of asking for them. */
   private val SaysOfAttempt = Seq("file.", "state.", "attempt-id.")

@@ -5,6 +5,7 @@ import java.util.concurrent.TimeUnit
 import scala.collection.mutable
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.lamina.table.PagePool
 import org.apache.spark.sql.lamina.wire.DaemonThreads
 
 /**
@@ -133,9 +134,14 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   /**
    * A table that holds `content`, now of `taker` and in use; none where there is none to be had. Its last owner opens
    * its version anew if it is used again.
+   *
+   * @param fits whether the taker may have use for a table
    */
-  def take(key: StoreKey, content: String, taker: TableOwner): Option[LiveTable] = {
-    val candidates = synchronized(tables.collect { case (table, entry) if entry.key.contains(key) => table }.toSeq)
+  def take(key: StoreKey, content: String, taker: TableOwner, fits: LiveTable => Boolean = _ => true)
+      : Option[LiveTable] = {
+    val candidates = synchronized {
+      tables.collect { case (table, entry) if entry.key.contains(key) && fits(table) => table }.toSeq
+    }
     candidates.reverseIterator.find { table =>
       table.synchronized {
         table.canGive(content) && {
@@ -209,10 +215,12 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
     synchronized(tables.collect { case (table, entry) if entry.owner eq owner => table }.toSeq)
       .foreach(table => table.synchronized(table.rest()))
 
-  /** Tables that nothing uses and that stand on another state, least recently used first. */
-  def layeredAtRest: Seq[LiveTable] = synchronized {
-    tables.collect { case (table, entry) if table.isLayered && ((entry.state eq Idle) || (entry.state eq Parked)) => table }
-      .toSeq
+  /** Tables of a pool that nothing uses and that stand on another state, least recently used first. */
+  def layeredAtRest(pool: PagePool): Seq[LiveTable] = synchronized {
+    tables.collect {
+      case (table, entry)
+          if table.isLayered && table.isOf(pool) && ((entry.state eq Idle) || (entry.state eq Parked)) => table
+    }.toSeq
   }
 
   // ---- what ends a table's stay
@@ -231,14 +239,16 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
    * Memory is short: closes one table, the least recently used of those that are parked, else one of a query that has
    * stopped. Whether there was one. Tables in use are left alone, and none of them is waited for. Who holds a table's lock,
    * as row calls do, does not wait for the driver either, and goes by what that said last.
+   *
+   * @param fits whether closing a table is of use
    */
-  def evictOne(): Boolean = {
-    val evicted = evict(_.state eq Parked).orElse {
+  def evictOne(fits: LiveTable => Boolean = _ => true): Boolean = {
+    val evicted = evict(_.state eq Parked, fits).orElse {
       val isRowCall = synchronized(tables.keysIterator.exists(Thread.holdsLock(_)))
       if (isRowCall) askLater()
       val stopped: TableOwner => Boolean = if (isRowCall) isKnownStopped else ask
       idleOwners.iterator.filter(stopped)
-        .flatMap(owner => evict(entry => (entry.state eq Idle) && (entry.owner eq owner))).nextOption()
+        .flatMap(owner => evict(entry => (entry.state eq Idle) && (entry.owner eq owner), fits)).nextOption()
     }
     evicted.foreach(_.awaitReaders())
     evicted.isDefined
@@ -278,9 +288,9 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   }
 
   /** Closes the least recently used table that fits, if there is one. */
-  private def evict(condition: Entry => Boolean): Option[LiveTable] = {
+  private def evict(condition: Entry => Boolean, fits: LiveTable => Boolean = _ => true): Option[LiveTable] = {
     val evicted = synchronized {
-      tables.find { case (_, entry) => condition(entry) }.filter { case (table, entry) => apply(table, entry, Evict) }
+      tables.find { case (table, entry) => condition(entry) && fits(table) }.filter { case (table, entry) => apply(table, entry, Evict) }
         .map { case (table, entry) => (table, lastOf(entry.owner)) }
     }
     evicted.map { case (table, last) =>

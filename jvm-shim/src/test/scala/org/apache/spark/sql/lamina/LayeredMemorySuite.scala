@@ -13,7 +13,7 @@ class LayeredMemorySuite extends ProviderFixture {
 
   private def newPool(): PagePool = {
     val pool = new PagePool(MaxBytes)
-    pool.onPressure(() => Reclaimer.makeRoom(TableRegistry.ofExecutor))
+    pool.onPressure(() => Reclaimer.makeRoom(TableRegistry.ofExecutor, pool))
     pool
   }
 

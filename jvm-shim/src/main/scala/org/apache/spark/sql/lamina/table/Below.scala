@@ -109,13 +109,15 @@ private[table] final class Labels {
   def raise(version: Long): Unit =
     (1 to 3).foreach(label => if (label != last && ends(label) <= version) isClean |= 1 << label)
 
-  /** The state that the table has is below now. */
-  def raiseToTable(): Unit = {
+  /** The state that the table has is below now; whether there was a label for what will be written. */
+  def raiseToTable(): Boolean = {
     raise(Long.MaxValue - 1)
-    free.foreach { label =>
+    val next = free
+    next.foreach { label =>
       isClean |= 1 << last
       take(label)
     }
+    next.isDefined
   }
 
   /** No row has these labels any more, but those that differ. */

@@ -433,7 +433,7 @@ final class FamilyTable private[table] (
           index.findKeyOf(row)
           index.erase()
           if (Rows.label(row) != 0) keys.remove(null, Rows.keyAddress(row), Rows.keyLength(row))
-          bytes += Rows.size(row)
+          bytes += Rows.size(row) + (if (Rows.isView(row)) Rows.size(Rows.buffer(row)) else 0L)
           lists.free(row)
         }
       }

@@ -99,10 +99,10 @@ final class PagePool(
   /** Whether seven eighths of what tables may have are in use. */
   def isNearlyFull: Boolean = synchronized(used >= (maxBytes - aside) / 8 * 7)
 
-  /** Keeps memory for something else: as much as is wanted, or as there is; gives the bytes. */
-  private[lamina] def setAside(wanted: Long): Long = synchronized {
+  /** Keeps a part of what is not in memory for something else; gives the bytes. */
+  private[lamina] def setAside(part: Double): Long = synchronized {
     trim()
-    aside = math.max(0L, math.min(wanted, maxBytes - reserved))
+    aside = ((maxBytes - reserved) * part).toLong
     aside
   }
 
@@ -182,6 +182,11 @@ final class PagePool(
     }
     // Not under this pool's lock: what frees memory takes locks of its own.
     while (run == 0L && !isBackground.get && synchronized(pressure)()) {
+      trim()
+      run = tryRun(bytes)
+    }
+    if (run == 0L) {
+      // others may have made room meanwhile
       trim()
       run = tryRun(bytes)
     }

@@ -186,8 +186,15 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
     require(layered && !open, "only a layered table stands on something, between transactions")
     val before = layer.below
     layer.below = below
-    if (isTable) layer.labels.raiseToTable() else layer.labels.raise(below.version)
+    layer.labels.raise(below.version)
     startSweep()
+    if (isTable) {
+      if (!layer.labels.raiseToTable()) {
+        finishSweep()
+        layer.labels.raiseToTable()
+      }
+      startSweep()
+    }
     if (before != null) before.close()
   }
 
@@ -222,10 +229,14 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
   /** Rows that are written from now on are of versions above this one: once it is below, the others may go. Between transactions. */
   def cut(version: Long): Boolean = layered && {
     layer.labels.cut(version) || sweeping.nonEmpty && {
-      settleMoves()
-      while (sweep()) ()
+      finishSweep()
       layer.labels.cut(version)
     }
+  }
+
+  private def finishSweep(): Unit = {
+    settleMoves()
+    while (sweep()) ()
   }
 
   /**

@@ -188,13 +188,16 @@ object LayeredProperties extends Properties("layered table") {
     )
   }: _*)
 
-  property("what is below can be forgotten, however often something comes below, and whether or not it was expected") = {
-    def left(expected: Boolean): Long = {
+  property("what is below can be forgotten, however often something comes below, whatever was told apart") = {
+    // versions that are told apart before the newest one comes below
+    def left(cuts: Int): Long = {
       val model = new TableModel(layered = true)
       val least = for (round <- 0 until 9) yield {
-        for (i <- 0 until 20000) model.put(Plain, f"${round * 15000 + i}%08d", "x" * 56)
-        model.commit()
-        if (expected) model.cut()
+        for (part <- 0 to cuts) {
+          for (i <- part until 20000 by cuts + 1) model.put(Plain, f"${round * 15000 + i}%08d", "x" * 56)
+          model.commit()
+          if (part < cuts) model.cut()
+        }
         model.raise(newest = true)
         model.forget()
         model.begin()
@@ -206,7 +209,7 @@ object LayeredProperties extends Properties("layered table") {
       model.close()
       least.max
     }
-    val most = Seq(true, false).map(left).max
+    val most = (0 to 3).map(left).max
     Prop(most < (1L << 20)) :| s"$most bytes are left"
   }
 
