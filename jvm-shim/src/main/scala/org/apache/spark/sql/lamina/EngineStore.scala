@@ -24,7 +24,7 @@ import org.apache.spark.{SPARK_VERSION, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina.errors.LaminaError
-import org.apache.spark.sql.lamina.table.EntrySink
+import org.apache.spark.sql.lamina.table.{Below, EntrySink}
 import org.apache.spark.sql.lamina.wire.{CommitAnswer, DaemonThreads, Engine, ProcessSettings}
 
 /**
@@ -166,6 +166,9 @@ class EngineStore(
     // what comes late is nobody's
     if (isClosed) takeOffered().foreach(_.remove())
   }
+
+  /** Opens tables that are read in place. */
+  private[lamina] def openBelow(place: InPlace, reads: ReadCounts): Below = TablesBelow.open(place, reads)
 
   /** Newer tables, which are the caller's from now on. */
   private[lamina] def takeOffered(): Option[InPlace] = Option(offered.getAndSet(null))

@@ -90,7 +90,8 @@ final class LiveTable(
     pool: PagePool,
     registry: TableRegistry = TableRegistry.ofExecutor,
     private[lamina] val scheduling: Scheduling = Scheduling.Threads,
-    layers: Option[Layers] = None
+    layers: Option[Layers] = None,
+    openBelow: (InPlace, ReadCounts) => Below = TablesBelow.open(_, _)
 ) {
   import LiveTable.Sibling
 
@@ -382,7 +383,7 @@ final class LiveTable(
     val isNewer = writer == null && pending == null && at >= 0 && (table.below == null || table.below.version < place.version)
     if (!isNewer) place.remove()
     else {
-      val below = TablesBelow.open(place, reads)
+      val below = openBelow(place, reads)
       // the version before would not be above it
       if (before != null && passed.indexOf(before.content) < at) table.forgetUndo()
       table.standOn(below, isTable = passed(at) == position.content)
@@ -481,7 +482,7 @@ final class LiveTable(
       header = received
       entries.start(onTop = header.fromHave)
       if (header.fromHave) table.begin() else clear(Position.Start)
-      if (!header.fromHave) header.inPlace.foreach(place => table.standOn(TablesBelow.open(place, reads)))
+      if (!header.fromHave) header.inPlace.foreach(place => table.standOn(openBelow(place, reads)))
       addFamilies(header.families)
       if (!header.fromHave && header.inPlace.isEmpty) header.rows.foreach { case (family, rows) => if (rows > 0) table.reserve(family, rows) }
     }

@@ -338,7 +338,7 @@ final class StoreOpener(
       }
     }
     if (live == null || !owns(live)) {
-      val created = new LiveTable(pool, registry, scheduling, engine.layers)
+      val created = new LiveTable(pool, registry, scheduling, engine.layers, engine.openBelow)
       registry.add(created, this)
       adopt(created)
     }
@@ -395,7 +395,7 @@ final class StoreOpener(
   }
 
   private def privateTable(): LiveTable = {
-    val table = new LiveTable(pool, registry, scheduling, engine.layers)
+    val table = new LiveTable(pool, registry, scheduling, engine.layers, engine.openBelow)
     registry.addPrivate(table, this)
     table
   }

@@ -46,8 +46,15 @@ class ConcurrentModelSuite extends ProviderFixture {
   /** What goes on around one store: three threads that run tasks, and those that do everything else. */
   private def start(threads: ModelThreads, tasks: Int): StoreModel = {
     val id = newId()
-    val model =
-      new StoreModel(threads, (model, stayMs) => init(new ModelProvider(model), id, handOverMs = stayMs), family)
+    // a query may have another backend after each restart
+    def backend(): Map[String, String] =
+      if (threads.oneIn(3)) Map.empty
+      else Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> threads.oneOf(Seq("1", "2", "10")))
+    val model = new StoreModel(
+      threads,
+      (model, stayMs) => init(new ModelProvider(model), id, handOverMs = stayMs, settings = backend()),
+      family
+    )
     model.addProvider()
     val running = Seq.fill(3)(new AtomicReference[ModelTask])
     model.atWork.set(running.size)
@@ -101,7 +108,15 @@ class ConcurrentModelSuite extends ProviderFixture {
       if (!threads.oneIn(3)) model.close(last)
     }
     background("maintenance", tasks, everyMs = 1000) {
-      if (threads.oneIn(2)) model.evictOne() else model.registry.expire()
+      threads.choose(3) match {
+        case 0 => model.evictOne()
+        case 1 => model.registry.expire()
+        case _ =>
+          model.registry.layeredAtRest(model.pool).foreach { table =>
+            threads.step("a table at rest forgets rows")
+            table.synchronized { table.forgetSomeAtRest(); () }
+          }
+      }
     }
     background("another query", tasks / 3, everyMs = 2000) {
       takeAllMemory(threads, model)

@@ -1,5 +1,8 @@
 package org.apache.spark.sql.lamina.model
 
+import java.util.Arrays
+import java.util.concurrent.atomic.AtomicInteger
+
 import scala.collection.mutable
 
 import org.apache.hadoop.conf.Configuration
@@ -8,7 +11,7 @@ import org.json4s.{JNothing, JObject, JValue}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina._
 import org.apache.spark.sql.lamina.errors.LaminaError
-import org.apache.spark.sql.lamina.table.{EntrySink, Ops}
+import org.apache.spark.sql.lamina.table.{Below, BelowEntries, EntrySink, Ops}
 import org.apache.spark.sql.lamina.wire.{CommitAnswer, ProcessSettings}
 import org.apache.spark.unsafe.Platform
 
@@ -52,11 +55,19 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
     }
   }
 
+  /** What an attempt was made of, itself first. */
+  def line(wanted: String): Seq[String] = synchronized {
+    Iterator.iterate(Option(wanted))(_.flatMap(files(_).base)).takeWhile(_.isDefined).flatten.toSeq
+  }
+
   /** The attempts from `have` to `wanted`, oldest first, where `have` is what `wanted` was made of. */
   def since(have: String, wanted: String): Option[Seq[String]] = synchronized {
-    val line = Iterator.iterate(Option(wanted))(_.flatMap(files(_).base)).takeWhile(_.isDefined).flatten.toSeq
-    Option(line.indexOf(have)).filter(_ > 0).map(line.take(_).reverse)
+    val before = line(wanted)
+    Option(before.indexOf(have)).filter(_ > 0).map(before.take(_).reverse)
   }
+
+  /** States that are open below tables. */
+  val below = new AtomicInteger
 
   /** Accepts a commit, under an id of its own. It is durable at once, or another thread gives its outcome. */
   def accept(version: Long, published: Published): CommitAnswer = {
@@ -121,6 +132,44 @@ private[lamina] object ModelStorage {
   final case class Entry(family: Int, op: Byte, key: Seq[Byte], value: Seq[Byte])
 }
 
+/** A version that is read in place; what it gives after its end would be other rows. */
+private[lamina] final class ModelBelow(override val version: Long, rows: Map[ModelStorage.Key, Seq[Byte]], open: AtomicInteger)
+    extends Below {
+  private val sorted = rows.toSeq.sortWith { case (((one, key), _), ((other, otherKey), _)) =>
+    if (one != other) one < other else Arrays.compareUnsigned(key.toArray, otherKey.toArray) < 0
+  }
+  @volatile private var isClosed = false
+  open.incrementAndGet()
+
+  private def check(): Unit = if (isClosed) throw new Violation(Rules.ReadsItsVersion, s"version $version is closed")
+
+  override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] = {
+    check()
+    rows.get(family -> Seq.tabulate(keyLength)(at => Platform.getByte(keyBase, keyOffset + at))).map(_.toArray).orNull
+  }
+
+  override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit = {
+    check()
+    val wanted = sorted.iterator.collect { case ((`family`, key), value) => key.toArray -> value.toArray }.filter {
+      case (key, _) =>
+        val order = if (from == null) 1 else Arrays.compareUnsigned(key, from)
+        (order > 0 || (order == 0 && !above)) && (until == null || Arrays.compareUnsigned(key, until) < 0)
+    }
+    while (wanted.hasNext && into.hasRoom) {
+      val (key, value) = wanted.next()
+      into.add(key, value)
+    }
+    into.isLast = !wanted.hasNext
+  }
+
+  override def close(): Unit = {
+    check()
+    isClosed = true
+    open.decrementAndGet()
+    ()
+  }
+}
+
 /** A store's side of the engine, which keeps commits in memory. Any call may be where another thread goes on. */
 private[lamina] final class ModelEngine(
     storage: ModelStorage,
@@ -182,9 +231,18 @@ private[lamina] final class ModelEngine(
     val wanted = storage.file(attempt)
     val steps = have.filterNot(_ => threads.oneIn(3)).flatMap(at => storage.since(at.content, attempt.get))
     val counts = wanted.families.all.map(family => family.id -> wanted.rows.keys.count(_._1 == family.id).toLong).toMap
-    onHeader(LoadHeader(attempt, fromHave = steps.isDefined, wanted.families, counts))
+    val bytes = wanted.families.all.map { family =>
+      family.id -> wanted.rows.collect { case ((family.id, key), value) => key.size + value.size.toLong }.sum
+    }.toMap
+    // a version that it was made of, or the version itself, in place, and what came after it, newest first
+    val below =
+      if (steps.isDefined || layers.isEmpty || threads.oneIn(3)) None
+      else attempt.map(wanted => threads.oneOf(storage.line(wanted)))
+    onHeader(LoadHeader(attempt, fromHave = steps.isDefined, wanted.families, counts, bytes, below.map(place)))
     val entries = steps match {
       case Some(attempts) => attempts.flatMap(step => storage.file(Some(step)).changes)
+      case None if below.isDefined =>
+        storage.line(attempt.get).takeWhile(!below.contains(_)).flatMap(step => storage.file(Some(step)).changes)
       case None => wanted.rows.toSeq.map { case ((family, key), value) => Entry(family, Ops.Put, key, value) }
     }
     val breaksOff = if (threads.oneIn(6)) threads.choose(entries.size + 1) else -1
@@ -195,6 +253,21 @@ private[lamina] final class ModelEngine(
       val offset = Platform.BYTE_ARRAY_OFFSET.toLong
       sink.entry(entry.family, entry.op, key, offset, key.length, value, offset, value.length)
     }
+  }
+
+  private def place(attempt: String): InPlace =
+    InPlace(s"no directory of $attempt", attempt.split('.')(1).toLong, Some(attempt))
+
+  override private[lamina] def openBelow(place: InPlace, reads: ReadCounts): Below = {
+    if (threads.oneIn(8)) throw Fault("the tables cannot be opened")
+    new ModelBelow(place.version, storage.file(place.attempt).rows, storage.below)
+  }
+
+  override def materialize(version: Long, attempt: Option[String]): Unit = {
+    call("materialize")
+    if (threads.oneIn(6)) throw Fault("no tables were made")
+    attempt.filter(storage.isDurable).foreach(base => offer(place(base)))
+    call("materialize has an answer")
   }
 
   override def beginsWithCommit(attempt: Option[String], loadEmpty: Boolean, forceSnapshot: Boolean): Boolean =
@@ -234,7 +307,14 @@ private[lamina] final class ModelEngine(
     }
     if ((sentHeader \ "begin") != JNothing && threads.oneIn(4))
       Left(Begun(opened, storage.newAttempt(version), base, snapshot = true, None, lost = false))
-    else Right(storage.accept(version, Published(base, families, sent("increment"), rows)))
+    else {
+      // only of what is confirmed, as a base is, tables are made
+      if (layers.isDefined && threads.oneIn(3)) base.foreach { confirmed =>
+        val before = storage.line(confirmed)
+        offer(place(before(threads.choose(math.min(2, before.size)))))
+      }
+      Right(storage.accept(version, Published(base, families, sent("increment"), rows)))
+    }
   }
 
   override def maintain(): Unit = ()

@@ -259,6 +259,7 @@ private[lamina] final class StoreModel(
     }
     val tablesLeft = StatePool.tables.get - tablesBefore
     if (tablesLeft != 0) throw left(s"$tablesLeft tables are counted")
+    if (storage.below.get != 0) throw left(s"${storage.below.get} states below tables are open")
     pool.trim()
     if (pool.reservedBytes != 0) throw left(s"${pool.reservedBytes} bytes are reserved")
     memory.close()
