@@ -110,7 +110,13 @@ final class LiveTable(
   private val reads = layers.map(_.metrics).filter(_.nonEmpty).map(new ReadCounts(_)).orNull
 
   /** Tells what was read from tables since the last call. */
-  private[lamina] def countReads(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (reads != null) reads.drain(add)
+  private[lamina] def countReads(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (reads != null) {
+    reads.drain(add)
+    if (reads.has(Metrics.GetCount)) add(Metrics.GetCount, table.readsBelow._1 - readBefore)
+    readBefore = table.readsBelow._1
+  }
+
+  private var readBefore = 0L
 
   /** Whether rows of versions that the next state below is likely to have are told from newer ones. */
   private var isCut = false

@@ -50,9 +50,11 @@ object Metrics {
 
   // Those that the setting `rocksdb.metrics` names, by what they are called there and after the prefix.
 
+  /** RocksDB does not count it of a database that is open for reading only. */
+  val GetCount = count(native("getCount"), "rows looked for in tables")
+
   /** What RocksDB counts as rows are read from tables. */
   val ReadFromTables: Map[TickerType, StateStoreCustomMetric] = Map(
-    TickerType.NUMBER_KEYS_READ -> count(native("getCount"), "rows looked for in tables"),
     TickerType.BLOCK_CACHE_HIT -> count(native("readBlockCacheHitCount"), "blocks that were in the cache of blocks"),
     TickerType.BLOCK_CACHE_MISS -> count(native("readBlockCacheMissCount"), "blocks that were not"),
     TickerType.BYTES_READ -> size(native("totalBytesRead"), "bytes of rows read from tables one by one"),

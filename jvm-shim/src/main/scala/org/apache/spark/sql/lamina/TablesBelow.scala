@@ -138,7 +138,10 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
 
 /** What RocksDB counts as rows are read from the tables of one store, by the names of metrics. Under the table's lock. */
 private[lamina] final class ReadCounts(names: Set[String]) extends AutoCloseable {
-  private val tickers = Metrics.ReadFromTables.filter { case (_, metric) => names.map(Metrics.native)(metric.name) }
+  private val tickers = Metrics.ReadFromTables.filter { case (_, metric) => has(metric) }
+
+  def has(metric: StateStoreCustomMetric): Boolean = names.exists(Metrics.native(_) == metric.name)
+
   private var statistics: Statistics = _
 
   /** Counts what a database with these options reads. */
