@@ -386,7 +386,8 @@ final class LiveTable(
    */
   def standOn(place: InPlace): Boolean = {
     val at = place.attempt.fold(-1)(attempt => passed.indexOf(Attempts.content(Some(attempt))))
-    val isNewer = writer == null && pending == null && at >= 0 && (table.below == null || table.below.version < place.version)
+    val isNewer =
+      writer == null && pending == null && at >= 0 && (table.below == null || table.below.version < place.version)
     if (!isNewer) place.remove()
     else {
       val below = openBelow(place, reads)
@@ -468,7 +469,8 @@ final class LiveTable(
     catch {
       case _: LiveTable.OtherShape => load(version, attempt, source, None)
       // the whole version may need less: what is in tables is read from there
-      case error: LaminaError if isLayered && error.kind == LaminaError.MemoryCap && position.content != Attempts.Empty =>
+      case error: LaminaError
+          if isLayered && error.kind == LaminaError.MemoryCap && position.content != Attempts.Empty =>
         load(version, attempt, source, None)
     }
 
@@ -490,7 +492,9 @@ final class LiveTable(
       if (header.fromHave) table.begin() else clear(Position.Start)
       if (!header.fromHave) header.inPlace.foreach(place => table.standOn(openBelow(place, reads)))
       addFamilies(header.families)
-      if (!header.fromHave && header.inPlace.isEmpty) header.rows.foreach { case (family, rows) => if (rows > 0) table.reserve(family, rows) }
+      if (!header.fromHave && header.inPlace.isEmpty) header.rows.foreach { case (family, rows) =>
+        if (rows > 0) table.reserve(family, rows)
+      }
     }
     try {
       source.load(version, attempt, have)(onHeader)(entries)
@@ -501,7 +505,10 @@ final class LiveTable(
       }
       // what is below is not counted
       if (header.inPlace.isDefined) header.rows.foreach { case (family, rows) =>
-        Option(table.familyOrNull(family)).filter(_.forgets).foreach(_.setCounts(rows, header.bytes.getOrElse(family, 0L)))
+        Option(table.familyOrNull(family)).filter(_.forgets).foreach(_.setCounts(
+          rows,
+          header.bytes.getOrElse(family, 0L)
+        ))
       }
       miscount = header.rows.collectFirst {
         case (family, rows) if rowsOf(family) != rows =>

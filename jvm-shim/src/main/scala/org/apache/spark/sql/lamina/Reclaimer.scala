@@ -61,12 +61,14 @@ object Reclaimer extends Logging {
 
   /** Adds the bytes that a table at rest gives back, as it does. */
   private def forgetAll(live: LiveTable, gained: AtomicLong): Unit =
-    while (live.isAtRest && live.synchronized {
+    while (
+      live.isAtRest && live.synchronized {
         val before = live.table.memory.total
         val more = live.forgetSomeAtRest()
         gained.addAndGet(before - live.table.memory.total)
         more
-      }) ()
+      }
+    ) ()
 
   private val RoomMs = 2000L
 

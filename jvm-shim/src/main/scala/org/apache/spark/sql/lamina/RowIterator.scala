@@ -86,9 +86,8 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   private def isAhead: Boolean = position < count || elements.hasNext
 
   private def advance(): Boolean = {
-    if (
-      isAhead && from.scansInPlace && store.open.readsInPlace && (store.open.state eq checked) && !store.open.left
-    ) step()
+    if (isAhead && from.scansInPlace && store.open.readsInPlace && (store.open.state eq checked) && !store.open.left)
+      step()
     if (valueRow == null && (isAhead || cursor != null)) live.synchronized(checkAndStep())
     valueRow != null
   }
@@ -137,7 +136,6 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
         else elements = from.values(row)
       }
     }
-
 
   private def exhausted(): Unit = {
     if (afterCommit) store.open.scans -= 1

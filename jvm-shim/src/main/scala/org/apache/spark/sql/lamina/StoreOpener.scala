@@ -577,7 +577,6 @@ final class StoreOpener(
 object StoreOpener {
   private val VainWaits = 8
 
-
   /** Kinds of errors about an attempt's files, as opposed to errors of asking for them. */
   private val SaysOfAttempt = Seq("file.", "state.", "attempt-id.")
 

@@ -42,7 +42,10 @@ final class StoreSettings(storeConf: StateStoreConf) {
   /** A part of one, between 0.05 and 0.95. */
   def ratio(name: String, default: Double): Double = get(name).fold(default) { text =>
     Try(text.trim.toDouble).filter(ratio => ratio >= 0.05 && ratio <= 0.95).getOrElse(
-      throw new LaminaError(LaminaError.SettingsInvalid, s"$Prefix$name is '$text'; expected a number from 0.05 to 0.95")
+      throw new LaminaError(
+        LaminaError.SettingsInvalid,
+        s"$Prefix$name is '$text'; expected a number from 0.05 to 0.95"
+      )
     )
   }
 

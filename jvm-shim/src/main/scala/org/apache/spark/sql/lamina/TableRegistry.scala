@@ -290,7 +290,9 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   /** Closes the least recently used table that fits, if there is one. */
   private def evict(condition: Entry => Boolean, fits: LiveTable => Boolean = _ => true): Option[LiveTable] = {
     val evicted = synchronized {
-      tables.find { case (table, entry) => condition(entry) && fits(table) }.filter { case (table, entry) => apply(table, entry, Evict) }
+      tables.find { case (table, entry) => condition(entry) && fits(table) }.filter { case (table, entry) =>
+        apply(table, entry, Evict)
+      }
         .map { case (table, entry) => (table, lastOf(entry.owner)) }
     }
     evicted.map { case (table, last) =>

@@ -230,7 +230,8 @@ private[lamina] object TablesBelow {
     catch {
       case error: RocksDBException =>
         val kind =
-          if (String.valueOf(error.getMessage).contains("orrupt")) LaminaError.FileDamaged else LaminaError.StorageFailed
+          if (String.valueOf(error.getMessage).contains("orrupt")) LaminaError.FileDamaged
+          else LaminaError.StorageFailed
         throw new LaminaError(kind, s"the tables in ${place.directory} cannot be read: ${error.getMessage}", error)
     }
 }

@@ -59,7 +59,12 @@ class LayeredMemorySuite extends ProviderFixture {
     (base, expected, waits)
   }
 
-  private def check(provider: LaminaStateStoreProvider, version: Int, id: Option[String], rows: Map[Long, Int]): Unit = {
+  private def check(
+      provider: LaminaStateStoreProvider,
+      version: Int,
+      id: Option[String],
+      rows: Map[Long, Int]
+  ): Unit = {
     val store = provider.getReadStore(version, id)
     assert(contents(store) == rows)
     store.release()

@@ -256,18 +256,19 @@ final class FamilyTable private[table] (
     // of its own: who reads the base meanwhile has another one
     val bases = if (layered) new BaseRows(undo, pool) else null
     try while (go && i < undo.size) {
-      val row = undo.second(i)
-      val before = undo.first(i)
-      if (row != 0L) {
-        if (!Rows.has(row, Rows.Superseded | Rows.Removed) && !sameAsBase(before, row, bases)) {
-          val op = if (layered && Rows.isTombstone(row)) Ops.Delete else if (Rows.has(row, Rows.Appended)) Ops.Append else Ops.Put
-          go = visit(op, row)
+        val row = undo.second(i)
+        val before = undo.first(i)
+        if (row != 0L) {
+          if (!Rows.has(row, Rows.Superseded | Rows.Removed) && !sameAsBase(before, row, bases)) {
+            val op = if (layered && Rows.isTombstone(row)) Ops.Delete
+            else if (Rows.has(row, Rows.Appended)) Ops.Append else Ops.Put
+            go = visit(op, row)
+          }
+        } else if (!Rows.has(before, Rows.Superseded) && !isFreshOwn(before)) {
+          go = visit(Ops.Delete, before)
         }
-      } else if (!Rows.has(before, Rows.Superseded) && !isFreshOwn(before)) {
-        go = visit(Ops.Delete, before)
+        i += 1
       }
-      i += 1
-    }
     finally if (bases != null) bases.close()
   }
 
@@ -595,7 +596,7 @@ final class FamilyTable private[table] (
   private def sameAsBelow(before: Long, row: Long, bases: BaseRows): Boolean =
     if (Rows.isTombstone(row)) Rows.has(row, Rows.Fresh)
     else before != 0L && Rows.has(before, Rows.Own) && Rows.isTombstone(before) && !Rows.has(row, Rows.Fresh) &&
-      sameValue(bases.of(row), row)
+    sameValue(bases.of(row), row)
 
   private def sameValue(old: Long, row: Long): Boolean =
     !Rows.has(old, Rows.Own) && Rows.valueLength(old) == Rows.valueLength(row) &&

@@ -58,7 +58,8 @@ private[table] final class LayeredCursor(
     val held = family.held(key, Offset, key.length, base)
     if (held != FamilyTable.Unknown) held
     else {
-      val there = if (value != null || layer.below == null) value else layer.below.get(family.id, key, Offset, key.length)
+      val there =
+        if (value != null || layer.below == null) value else layer.below.get(family.id, key, Offset, key.length)
       if (there == null) 0L else transient.of(key, Offset, key.length, there)
     }
   }

@@ -133,8 +133,11 @@ private[lamina] object ModelStorage {
 }
 
 /** A version that is read in place; what it gives after its end would be other rows. */
-private[lamina] final class ModelBelow(override val version: Long, rows: Map[ModelStorage.Key, Seq[Byte]], open: AtomicInteger)
-    extends Below {
+private[lamina] final class ModelBelow(
+    override val version: Long,
+    rows: Map[ModelStorage.Key, Seq[Byte]],
+    open: AtomicInteger
+) extends Below {
   private val sorted = rows.toSeq.sortWith { case (((one, key), _), ((other, otherKey), _)) =>
     if (one != other) one < other else Arrays.compareUnsigned(key.toArray, otherKey.toArray) < 0
   }

@@ -128,34 +128,34 @@ object LayeredProperties extends Properties("layered table") {
   property("a table of a state below and the changes after it is that of all changes") =
     forAll(Gen.listOfN(150, anyStep), Gen.listOfN(40, Gen.zip(Gen.oneOf(0, 1, 2), family, key, value)), inMemory) {
       (steps, last, held) =>
-      leavesNothing(
-        { model =>
-          steps.foreach(_(model))
-          model.commit()
-          val below = model.base
-          var changes = Vector.empty[(Byte, Int, String, String)]
-          last.grouped(10).foreach { transaction =>
-            transaction.foreach {
-              case (0, f, k, v) => model.put(f, k, v)
-              case (1, f, k, _) => model.remove(f, k)
-              case (_, _, k, v) => model.append(k, v)
-            }
-            var increment = Vector.empty[(Byte, Int, String, String)]
-            model.table.changeSet { (f, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
-              increment :+=
-                ((op, f, text(keyBase, keyOffset, keyLength), text(valueBase, valueOffset, valueLength)))
-            }
-            changes = increment ++ changes
+        leavesNothing(
+          { model =>
+            steps.foreach(_(model))
             model.commit()
-          }
-          model.restore(changes, below, 1L << 40)
-          model.check()
-          steps.foreach(_(model))
-          model.check()
-        },
-        layered = true,
-        held
-      )
+            val below = model.base
+            var changes = Vector.empty[(Byte, Int, String, String)]
+            last.grouped(10).foreach { transaction =>
+              transaction.foreach {
+                case (0, f, k, v) => model.put(f, k, v)
+                case (1, f, k, _) => model.remove(f, k)
+                case (_, _, k, v) => model.append(k, v)
+              }
+              var increment = Vector.empty[(Byte, Int, String, String)]
+              model.table.changeSet { (f, op, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength) =>
+                increment :+=
+                  ((op, f, text(keyBase, keyOffset, keyLength), text(valueBase, valueOffset, valueLength)))
+              }
+              changes = increment ++ changes
+              model.commit()
+            }
+            model.restore(changes, below, 1L << 40)
+            model.check()
+            steps.foreach(_(model))
+            model.check()
+          },
+          layered = true,
+          held
+        )
     }
 
   property("growth and reclaim lose nothing while rows are forgotten") = Prop.all((1 to 8).map { seed =>
