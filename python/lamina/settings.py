@@ -490,6 +490,16 @@ class Settings:
         "memory (tmpfs) counts as memory.",
         process_wide=True,
     )
+    engine_local_max_bytes: int | None = _key(
+        "engine.localMaxBytes",
+        _bytes_or_auto(1 << 20),
+        None,
+        "Most disk that the tables of `backend` `rocksdb` take there, of all stores of an executor. Where a "
+        "materialization might pass it, it fails and is tried again; a restore fails. `auto`: the disk's own bound.",
+        "Lower leaves room to others; it has to hold all tables of the executor's stores, and those of a merge once "
+        "more.",
+        process_wide=True,
+    )
     engine_memory_bytes: int | None = _key(
         "engine.memoryBytes",
         _bytes_or_auto(32 << 20),

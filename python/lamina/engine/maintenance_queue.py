@@ -23,6 +23,7 @@ from lamina.engine.maintenance_figures import MaintenanceFigures
 from lamina.engine.maintenance_turns import Job, Report, Turns
 from lamina.engine.storage_calls import storage_of
 from lamina.storage import Jvm
+from lamina.store.tables.local_disk import MAINTENANCE
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class MaintenanceQueue:
     def _spawn(self) -> None:
         try:
             # what it leaves there goes with it
-            self._own = tempfile.mkdtemp(prefix="maintenance-", dir=self._directory)
+            self._own = tempfile.mkdtemp(prefix=MAINTENANCE, dir=self._directory)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "lamina.engine.maintenance"],
                 stdin=subprocess.PIPE,

@@ -175,6 +175,7 @@ class StoreHandle:
             "write_ms": committed.write_ms,
             "maintained": self._maintenance.pop_figures(self.argument.store),
             "copied_bytes": self._stores.copied_bytes,
+            "local_bytes": self._stores.local_disk.bytes,
             "in_place": self._exchanged(None),
         }
 
@@ -247,6 +248,7 @@ class StoreHandle:
             self.store.adopt(segment_from_json(segment))
         if report.get("in_place") is not None:
             _remove(self._exchanged(report["in_place"]))
+            self._stores.local_disk.look()
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
         self._materialized(report)

@@ -104,6 +104,11 @@ def is_immutable(path: str) -> bool:
     return parse_name(directory_and_name(path)[1]) is not None
 
 
+def is_table(path: str) -> bool:
+    """Whether the file at `path` is a table, which others than we read, as a whole file."""
+    return isinstance(parse_name(directory_and_name(path)[1]), TableName)
+
+
 def store_directory(operator: int, partition: int, name: str) -> str:
     """The directory of a store; the store "default" has no folder of its own.
 

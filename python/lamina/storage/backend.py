@@ -89,6 +89,9 @@ class Backend(ABC):
         """Gives an object a name in a local directory, for who does not change it; False where that cannot be."""
         return False
 
+    def keep(self, path: str, source: str) -> None:  # noqa: B027 - most have no copies
+        """Keeps the local file `source`, which has an object's bytes and never changes, as a local copy of it."""
+
     def forget(self, path: str) -> bool:
         """Drops a local copy of an object, whose contents turned out wrong; whether they may be those of a copy."""
         return False

@@ -140,8 +140,15 @@ class CachingBackend(Backend):
     def stamp(self, path: str) -> bool:
         return self._inner.stamp(path)
 
+    def link(self, path: str, target: str) -> bool:
+        return self._cache.links(path) and self._cache.link(self._url(path), target)
+
+    def keep(self, path: str, source: str) -> None:
+        if self._cache.links(path):
+            self._cache.keep_file(self._url(path), source)
+
     def forget(self, path: str) -> bool:
-        if not self._cache.holds(path):
+        if not (self._cache.holds(path) or self._cache.links(path)):
             return False
         # another reader of the same copy may have dropped it first
         self._cache.drop([self._url(path)])

@@ -3,17 +3,19 @@
     <directory>/                       mode 0700
         total                          what all files below take together (`cache_total`)
         evictor                        locked by the process that makes room (`cache_eviction`)
-        <SHA-256 of an object's URL>   one object (`cache_file`)
+        <SHA-256 of an object's URL>   one object (`cache_file`), or the object's bytes alone
         .<…>.<process>-<number>.tmp    being written, and locked by its writer; or being removed
 
 1. A copy has its name only once it is whole, and is verified whenever it is read: a crash, or a damaged disk, costs a
    read from the storage. Nothing is flushed to the disk.
-2. Only objects that never change are kept (`holds`), so a copy is never old. Whether an object is there, and
+2. Only objects that never change are kept (`holds`, `links`), so a copy is never old. Whether an object is there, and
    listings, are asked of the storage, always.
 3. All files take at most `max_bytes`, those being written included: room is reserved before it is used. For a moment
    the last step of each writer may come on top, as a length without contents. A copy for which there is no room is not
    made. Nobody waits for room: it is made in the background.
-4. No failure of the cache is a failure of the storage: it is logged, counted, and the storage is used.
+4. A copy of an object that others read in place (`links`) is the object's bytes alone, and a link to the file of who
+   has them: it takes the disk once, and as long as either name is there. Who links it verifies it.
+5. No failure of the cache is a failure of the storage: it is logged, counted, and the storage is used.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterable
@@ -57,11 +60,19 @@ class LocalCache:
         directory: made where it is not there; None: `default_directory()`.
         max_bytes: bound of all copies; 0 keeps none; None: 4 GiB, at most a tenth of the disk.
         holds: whether an object of this path never changes once it was written.
+        links: whether it is a file for others, whose copy is linked and neither written nor read here.
     """
 
-    def __init__(self, directory: str | None, max_bytes: int | None, holds: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        directory: str | None,
+        max_bytes: int | None,
+        holds: Callable[[str], bool],
+        links: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.directory = directory or default_directory()
-        self.holds = holds
+        self._holds = holds
+        self.links = links
         self._numbers = random_numbers()
         self._lock = threading.Lock()
         names = ("hits", "hit_bytes", "misses", "kept", "evicted", "damaged", "no_room", "busy", "failed")
@@ -71,6 +82,10 @@ class LocalCache:
         self._opening = threading.Lock()
         self._total = SharedTotal(self.directory)
         self._evictor: Evictor | None = None
+
+    def holds(self, path: str) -> bool:
+        """Whether an object is kept as it is written and read here."""
+        return self._holds(path) and not self.links(path)
 
     @property
     def max_bytes(self) -> int:
@@ -162,6 +177,84 @@ class LocalCache:
         writing = self.writing(url)
         writing.write(data)
         writing.keep()
+
+    def link(self, url: str, target: str) -> bool:
+        """Gives the copy of `url` the name `target`, too, on its disk or as a copy of it; False where there is none.
+
+        Nothing of it is verified.
+        """
+        if not self.max_bytes:
+            return False
+        path = self._path(url)
+        try:
+            try:
+                os.link(path, target)
+            except FileNotFoundError:
+                self.count("misses")
+                return False
+            except OSError:
+                shutil.copyfile(path, target)
+            with contextlib.suppress(OSError):
+                os.utime(path)
+            self.count("hit_bytes", os.stat(target).st_size)
+        except OSError as error:
+            log.warning("the local copy %s of %s could not be used: %s", path, url, error)
+            self.count("failed")
+            return False
+        self.count("hits")
+        return True
+
+    def keep_file(self, url: str, source: str) -> None:
+        """Keeps a local file, which never changes, as the copy of `url`."""
+        if not self.max_bytes:
+            return
+        path = self._path(url)
+        try:
+            size = os.stat(source).st_size
+            if os.path.exists(path):
+                os.utime(path)
+            elif size > self.largest or self._total.reserve(size, self.max_bytes) is None:
+                self.count("no_room")
+                self.want_room(size)
+            else:
+                self._name_file(source, url, size)
+        except Busy:
+            self.count("busy")
+        except OSError as error:
+            log.warning("no local copy of %s is kept: %s", url, error)
+            self.count("failed")
+
+    def _name_file(self, source: str, url: str, size: int) -> None:
+        """Makes a file the copy of `url`, for which there is room."""
+        epoch = self._total.read().epoch
+        try:
+            try:
+                os.link(source, self._path(url))
+            except FileExistsError:
+                self._total.give_back(size, epoch)
+                return
+            except OSError:
+                # another disk, or one without links
+                self._copy_file(source, url, size)
+        except BaseException:
+            self._total.give_back(size, epoch)
+            raise
+        self.count("kept")
+        if self._evictor is not None and self._total.last > self._evictor.high_water:
+            self._evictor.wake()
+
+    def _copy_file(self, source: str, url: str, size: int) -> None:
+        file = self.temporary(url)
+        try:
+            with file, open(source, "rb") as read:
+                shutil.copyfileobj(read, file, STEP_BYTES)
+                file.flush()
+                # under its lock: it has no reservation of its own
+                os.replace(file.name, self._path(url))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+            raise
 
     def drop(self, urls: Iterable[str]) -> int:
         """Removes copies, where there are any; how many."""

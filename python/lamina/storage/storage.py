@@ -118,6 +118,10 @@ class Storage:
         """Gives an object a name in a local directory, for who does not change it; False where that cannot be."""
         return self._backend.link(path, target)
 
+    def keep(self, path: str, source: str) -> None:
+        """Keeps a local file, which has an object's bytes and never changes, as a local copy where copies are kept."""
+        self._backend.keep(path, source)
+
     def stamp(self, path: str) -> bool:
         """Gives an object a new time of publication; False where the storage cannot."""
         return self._call("stamp", path, lambda: self._backend.stamp(path))

@@ -133,7 +133,8 @@ class Committed:
 class InPlace:
     """The state of a version as a database of RocksDB in a local directory, which is the receiver's to remove.
 
-    `attempt` is the one that made the version, where that is known; `bytes` and `files` are those of its tables.
+    `attempt` is the one that made the version, where that is known; `bytes` and `files` are those of its tables, and
+    `fetched` bytes of these had to be read from the storage.
     """
 
     directory: str
@@ -141,6 +142,7 @@ class InPlace:
     bytes: int
     files: int
     attempt: str | None = None
+    fetched: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -148,6 +150,7 @@ class InPlace:
             "version": self.version,
             "bytes": self.bytes,
             "files": self.files,
+            "fetched": self.fetched,
             "attempt": self.attempt,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from lamina.storage import LocalCache, Storage
@@ -15,10 +15,17 @@ from lamina.testing import FaultyBackend
 class Counted:
     """A storage in memory that counts its calls, behind a cache of its own directory."""
 
-    def __init__(self, directory: Path, max_bytes: int = 64 << 20, url: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes: int = 64 << 20,
+        url: str | None = None,
+        holds: Callable[[str], bool] = lambda path: not path.startswith("mutable"),
+        links: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.url = url or f"memory://cache/{uuid.uuid4()}"
         self.inner = FaultyBackend(Storage(self.url)._backend)
-        self.cache = LocalCache(str(directory), max_bytes, lambda path: not path.startswith("mutable"))
+        self.cache = LocalCache(str(directory), max_bytes, holds, links)
         self.storage = Storage(self.url, backend=CachingBackend(self.inner, self.cache, self.url))
 
     def reads(self) -> int:

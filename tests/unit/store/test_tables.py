@@ -649,6 +649,30 @@ def test_tables_of_a_checkpoint_on_this_disk_are_linked_and_verified_all_the_sam
     tables.assert_restores(tables.open(), version)
 
 
+def test_a_bound_of_the_local_disk_ends_materializations_and_restores_in_place_and_no_commit(
+    tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "of-another-store").write_bytes(bytes(2 << 20))
+    bounded = on_tables(tables, engine__localMaxBytes=2 << 20)
+    store = bounded.open()
+    versions = bounded.run_batches(store, EMPTY, 3)
+    store.confirm(versions[-1])
+    with fails_with("storage.failed") as caught:
+        store.compact()
+    assert "engine.localMaxBytes" in str(caught.error)
+    versions += bounded.run_batches(store, versions[-1], 1)
+    # links are no more bytes than their file
+    os.link(tmp_path / "of-another-store", tmp_path / "its-link")
+    roomy = on_tables(tables, engine__localMaxBytes=3 << 20)
+    store = roomy.open()
+    versions, _ = materialized(roomy, store, versions[-1])
+    version = roomy.run_batches(store, versions[-1], 1)[-1]
+    roomy.assert_restores(roomy.open(), version)
+    with fails_with("storage.failed"):
+        bounded.open().load(version, have=None, read_only=True, in_place=True)
+
+
 def test_nothing_is_left_on_the_local_disk(tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(os.listdir(tmp_path))

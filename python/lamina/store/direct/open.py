@@ -9,7 +9,7 @@ from typing import Any
 from lamina.checkpoint import CheckpointLogs
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.errors import LaminaError
-from lamina.format.paths import is_immutable
+from lamina.format.paths import is_immutable, is_table
 from lamina.settings import Settings, as_text
 from lamina.storage import LocalCache, Storage
 from lamina.store.direct.store import MIN_VERSIONS, DirectStore
@@ -64,7 +64,7 @@ def open_store(
     store_id = StoreId(url, operator, partition, name)
     query = None
     if storage is None:
-        cache = LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable)
+        cache = LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable, is_table)
         storage = Storage(url, hadoop, parsed.storage_fsync_enabled, cache=cache, roots=parsed.storage_roots)
         query = QueryLog(CheckpointLogs(storage.at(path.rstrip("/"))), store_id)
     return DirectStore(

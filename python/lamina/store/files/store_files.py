@@ -248,6 +248,11 @@ class StoreFiles:
         self._require(reference, size, digest.digest(), storage.location(path))
         return True
 
+    def keep(self, root: str | None, path: str, local: str) -> None:
+        """Keeps a local file, which never changes, as the copy of a whole file, where copies are kept."""
+        storage, place = self._at(root, path)
+        storage.keep(place, local)
+
     @staticmethod
     def _require(reference: Reference, size: int, sha256: bytes, where: str) -> None:
         if size != reference.size or sha256[:CHECKSUM_BYTES].hex() != reference.sha256:

@@ -37,6 +37,7 @@ from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
+from lamina.store.tables.local_disk import require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
@@ -55,11 +56,20 @@ class TableBuilding:
         options: of its databases.
         every: so many increments are materialized at once, or more.
         min_age_ms: after which a collector deletes what no version has referred to.
+        local_max_bytes: what working files may take on the local disk, if that is bounded.
     """
 
     def __init__(
-        self, files: StoreFiles, options: TableOptions, every: int, min_age_ms: int, clock: Clock, ids: Ids
+        self,
+        files: StoreFiles,
+        options: TableOptions,
+        every: int,
+        min_age_ms: int,
+        local_max_bytes: int | None,
+        clock: Clock,
+        ids: Ids,
     ) -> None:
+        self._local_max_bytes = local_max_bytes
         self._files = files
         self._options = options
         self._every = every
@@ -162,6 +172,8 @@ class TableBuilding:
         """A list in place of `replaced`, of the entries of `sources` (newest first) on top of `base`."""
         total = sum(reference.rows for reference in mergeable(replaced))
         work = Work(total, progress, share)
+        # the run that is ingested, and what RocksDB makes of it and the tables that are there
+        require_room(self._local_max_bytes, sum(one.length for one in (*mergeable(replaced), *base[1:])))
         try:
             share.take(OPEN_BYTES + FETCH_BYTES)
             merged = Merger(tempfile.gettempdir(), work.worked).merged(

@@ -12,7 +12,7 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, Reference
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.memory.budget import Share, unbounded
-from lamina.store.model import InPlace, Load, Version
+from lamina.store.model import Load, Version
 from lamina.store.restore import detours, stream
 from lamina.store.tables.local import FETCH_BYTES
 from lamina.store.tables.reading import TableReader, is_table_list
@@ -29,7 +29,8 @@ _MAX_STEPS = 8
 class Loader:
     """Restores of one store."""
 
-    def __init__(self, versions: Versions, files: StoreFiles) -> None:
+    def __init__(self, versions: Versions, files: StoreFiles, local_max_bytes: int | None = None) -> None:
+        self._local_max_bytes = local_max_bytes
         self._versions = versions
         self._files = files
         self._lock = threading.Lock()
@@ -57,10 +58,10 @@ class Loader:
         base = chain.tables(references)
         if in_place and base and is_table_list(base[0]) and base[0].union is None:
             taken = share or unbounded()
-            reader = TableReader(self._files, base, lambda: taken.take(0))
+            reader = TableReader(self._files, base, lambda: taken.take(0), self._local_max_bytes)
             try:
                 taken.take(FETCH_BYTES)
-                found = InPlace(reader.directory(), base[0].end, sum(one.length for one in base[1:]), len(base) - 1)
+                found = reader.in_place()
             except LaminaError as error:
                 if not error.kind.startswith("file."):
                     raise

@@ -30,11 +30,13 @@ class LocalTables:
 
     def __init__(self, files: StoreFiles) -> None:
         self._files = files
+        self.fetched = 0
+        """Bytes that were read from the storage, and not found on this disk."""
         self._directory = tempfile.mkdtemp(prefix="lamina-tables-")
         self.remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
-    def fetch(self, references: Sequence[Reference], waits_for: Callable[[Reference], None] = lambda _: None) -> int:
-        """Gets the tables that are not here yet, verified; gives the bytes that were read.
+    def fetch(self, references: Sequence[Reference], waits_for: Callable[[Reference], None] = lambda _: None) -> None:
+        """Gets the tables that are not here yet, verified.
 
         Args:
             waits_for: called with each that is waited for, in their order; the last one is that of an error.
@@ -44,41 +46,46 @@ class LocalTables:
         absent = [reference for reference in references if not os.path.exists(self._path(reference.path or ""))]
         threads = ThreadPoolExecutor(_FETCHED_AT_ONCE, thread_name_prefix="lamina-tables")
         try:
-            read = 0
             for reference, fetched in [(one, threads.submit(self._fetch, one)) for one in absent]:
                 waits_for(reference)
-                read += fetched.result()
-            return read
+                self.fetched += fetched.result()
         finally:
             threads.shutdown(cancel_futures=True)
 
     def _fetch(self, reference: Reference) -> int:
+        """The bytes that were read."""
         path = self._path(reference.path or "")
         temporary = f"{path}.tmp"
         try:
             with _local_disk(self._directory):
-                self._files.whole(reference, lambda: self._read(reference, temporary))
+                linked = self._files.whole(reference, lambda: self._read(reference, temporary))
                 os.rename(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+        if linked:
+            return 0
+        self._files.keep(reference.root, reference.path or "", path)
         return reference.length
 
-    def _read(self, reference: Reference, path: str) -> None:
+    def _read(self, reference: Reference, path: str) -> bool:
+        """Whether it needed no read: what is there is a link."""
         with contextlib.suppress(FileNotFoundError):
             # of an attempt before this one, which found it damaged
             os.unlink(path)
         if self._files.linked(reference, path):
-            return
+            return True
         with open(path, "wb") as target:
             for piece in self._files.read_file(reference):
                 target.write(piece)
+        return False
 
     def add(self, directory: str, name: str, path: str) -> None:
         """Keeps a table that a database made in `directory`."""
         with _local_disk(self._directory):
             _link(os.path.join(directory, name), self._path(path))
+        self._files.keep(None, path, self._path(path))
 
     def link(self, path: str, new: str) -> str | None:
         """Keeps a table under another name, too; where it is, None where it is not here any more."""

@@ -14,8 +14,10 @@ from lamina.format.paths import TableListName, directory_and_name, parse_name
 from lamina.format.table_list import TableListManifest
 from lamina.store.files.selection import selected
 from lamina.store.files.store_files import StoreFiles
+from lamina.store.model import InPlace
 from lamina.store.tables.database import Database, require
 from lamina.store.tables.local import LocalTables
+from lamina.store.tables.local_disk import require_room
 
 
 def is_table_list(reference: Reference) -> bool:
@@ -60,9 +62,17 @@ class TableReader:
 
     Args:
         check: called between tables that are fetched; what it raises ends the work.
+        local_max_bytes: what working files may take on the local disk, if that is bounded.
     """
 
-    def __init__(self, files: StoreFiles, base: Sequence[Reference], check: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        files: StoreFiles,
+        base: Sequence[Reference],
+        check: Callable[[], None] = lambda: None,
+        local_max_bytes: int | None = None,
+    ) -> None:
+        self._local_max_bytes = local_max_bytes
         self._files = files
         self._base = base
         self._check = check
@@ -77,15 +87,18 @@ class TableReader:
                 for batch in database.entries():
                     yield selected(batch, first.union, families, where)
 
-    def directory(self) -> str:
-        """A local directory with the database, which is the caller's to remove."""
+    def in_place(self) -> InPlace:
+        """The database in a local directory, which is the caller's to remove."""
+        first, *tables = self._base
         with self._fetched() as (manifest, local):
-            return local.hand_out(manifest)
+            size = sum(one.length for one in tables)
+            return InPlace(local.hand_out(manifest), first.end, size, len(tables), fetched=local.fetched)
 
     @contextlib.contextmanager
     def _fetched(self) -> Iterator[tuple[TableListManifest, LocalTables]]:
         require()
         manifest = table_list(self._files, self._base)
+        require_room(self._local_max_bytes, sum(one.length for one in self._base[1:]))
         local = LocalTables(self._files)
         try:
             local.fetch(self._base[1:], self._waits_for)

@@ -193,6 +193,7 @@ final class Commits(
     EngineStore.long(answer \ "bytes").foreach(counters.add(Metrics.WrittenBytes, _))
     counters.add(Metrics.DurableMs, waitedMs)
     EngineStore.long(answer \ "copied_bytes").foreach(EngineStore.copiedBytes = _)
+    EngineStore.long(answer \ "local_bytes").foreach(EngineStore.localBytes = _)
     InPlace.fromJson(answer \ "in_place").foreach(engine.offer)
     val maintained = answer \ "maintained"
     EngineStore.long(maintained \ "segments").foreach(counters.add(Metrics.Segments, _))

@@ -366,6 +366,9 @@ object EngineStore {
   /** What the local copies of all stores took when the last commit of this JVM was durable. */
   @volatile var copiedBytes = 0L
 
+  /** What tables and merges of all stores took then on the local disk. */
+  @volatile var localBytes = 0L
+
   private val CompactionKey = StoreSettings.Prefix + "compaction.mode"
 
   /** What this JVM has been warned of: once is enough. */

@@ -380,6 +380,9 @@ final class LiveTable(
   private var refused = false
   private var refusals = 0L
 
+  /** The tables that its last restore came on top of. */
+  var restoredOn: Option[InPlace] = None
+
   /**
    * Has the table stand on newer tables of its own past, if these are; else they are removed. Whether it does. Between transactions;
    * while it moves, by whoever moves it.
@@ -490,7 +493,10 @@ final class LiveTable(
       header = received
       entries.start(onTop = header.fromHave)
       if (header.fromHave) table.begin() else clear(Position.Start)
-      if (!header.fromHave) header.inPlace.foreach(place => table.standOn(openBelow(place, reads)))
+      if (!header.fromHave) {
+        restoredOn = header.inPlace
+        restoredOn.foreach(place => table.standOn(openBelow(place, reads)))
+      }
       addFamilies(header.families)
       if (!header.fromHave && header.inPlace.isEmpty) header.rows.foreach { case (family, rows) =>
         if (rows > 0) table.reserve(family, rows)

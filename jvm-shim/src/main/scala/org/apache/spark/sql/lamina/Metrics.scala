@@ -20,6 +20,7 @@ object Metrics {
   val OrderedBytes = held("laminaOrderedBytes", "bytes of the ordered indexes")
   val BufferBytes = held("laminaBufferBytes", "bytes of the buffers to the engine")
   val CopiedBytes = held("laminaCopiedBytes", "bytes of local disk that copies of remote files take")
+  val LocalBytes = held("laminaLocalDiskBytes", "bytes of local disk that tables and merges of the executor take")
 
   // Named as those of Spark's RocksDB provider, but for the prefix.
   val SstFileBytes = held("laminaSstFileSize", "bytes on the local disk of the tables that the store stands on")
@@ -32,6 +33,8 @@ object Metrics {
   val Relabels = count("laminaRelabels", "opens of a sibling attempt with equal changes")
   val StepBacks = count("laminaStepBacks", "opens that undid the last commit")
   val Raises = count("laminaTableLists", "lists of tables that came below")
+  val FetchedBytes = size("laminaFetchedBytes", "bytes of tables that restores read from the storage")
+  val ReusedBytes = size("laminaReusedBytes", "bytes of tables that restores found on the local disk")
   val MemoryWaits = count("laminaMemoryWaits", "opens that waited for rows to be put into tables, for want of memory")
   val MemoryWaitMs = time("laminaMemoryWaitMs", "time for which opens waited for that")
   val HandOvers = count("laminaHandOvers", "tables taken over from another provider")

@@ -437,7 +437,12 @@ final class StoreOpener(
     val how = table.moveTo(version, base, source)
     counters.add(Metrics.LoadMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
     how match {
-      case Move.Loaded => counters.add(Metrics.Reloads, 1)
+      case Move.Loaded =>
+        counters.add(Metrics.Reloads, 1)
+        table.restoredOn.foreach { place =>
+          counters.add(Metrics.FetchedBytes, place.fetched)
+          counters.add(Metrics.ReusedBytes, place.bytes - place.fetched)
+        }
       case Move.CaughtUp => counters.add(Metrics.CatchUps, 1)
       case Move.Relabelled => counters.add(Metrics.Relabels, 1)
       case Move.SteppedBack => counters.add(Metrics.StepBacks, 1)
@@ -556,7 +561,7 @@ final class StoreOpener(
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =
-    Map(Metrics.BufferBytes -> engine.bufferBytes, Metrics.CopiedBytes -> EngineStore.copiedBytes)
+    Map(Metrics.BufferBytes -> engine.bufferBytes, Metrics.CopiedBytes -> EngineStore.copiedBytes, Metrics.LocalBytes -> EngineStore.localBytes)
       .transform((_, bytes) => bytes / math.max(1, StatePool.tables.get))
 
   /**

@@ -26,14 +26,15 @@ import org.apache.spark.unsafe.Platform
  * The state of a version as a database of RocksDB in a local directory, which is this JVM's to remove.
  *
  * @param attempt that made the version, where that is known
- * @param bytes of its tables, which are so many `files`
+ * @param bytes of its tables, which are so many `files`; `fetched` of them had to be read from the storage
  */
 private[lamina] final case class InPlace(
     directory: String,
     version: Long,
     attempt: Option[String],
     bytes: Long = 0L,
-    files: Long = 0L
+    files: Long = 0L,
+    fetched: Long = 0L
 ) {
 
   /** Without a process, since threads that are interrupted do it, too. */
@@ -57,7 +58,8 @@ private[lamina] object InPlace {
         version,
         EngineStore.string(value \ "attempt"),
         EngineStore.long(value \ "bytes").getOrElse(0L),
-        EngineStore.long(value \ "files").getOrElse(0L)
+        EngineStore.long(value \ "files").getOrElse(0L),
+        EngineStore.long(value \ "fetched").getOrElse(0L)
       )
     case _ => None
   }

@@ -1,0 +1,72 @@
+"""What working files take on the local disk, and the bound of it (`engine.localMaxBytes`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+
+from lamina.errors import LaminaError
+from lamina.settings import PREFIX
+
+MAINTENANCE = "maintenance-"
+"""How the directory of the maintenance process begins, which lies in that of its engine."""
+
+_LOOK_S = 1.0
+"""A look takes a few microseconds a file."""
+
+
+def engine_directory() -> str:
+    """Where the working files of this engine lie, in the engine's own process and in that of its maintenance."""
+    directory = tempfile.gettempdir()
+    return os.path.dirname(directory) if os.path.basename(directory).startswith(MAINTENANCE) else directory
+
+
+def used_bytes(directory: str) -> int:
+    """What the files below `directory` take; one that has several names there counts once."""
+    seen: set[int] = set()
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            # files come and go meanwhile
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(parent, name))
+                if found.st_ino not in seen:
+                    seen.add(found.st_ino)
+                    total += found.st_size
+    return total
+
+
+class Usage:
+    """What the working files of this engine take, looked at now and then; `now` in seconds. Thread-safe."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._looked: float | None = None
+        self.bytes = 0
+
+    def look(self) -> None:
+        """To be called when files came or went."""
+        now = self._now()
+        if self._looked is None or now - self._looked >= _LOOK_S:
+            self._looked = now
+            self.bytes = used_bytes(engine_directory())
+
+
+def require_room(most: int | None, needed: int) -> None:
+    """To be called before files of `needed` bytes are written; `most`: the bound, if there is one.
+
+    Raises:
+        LaminaError: `storage.failed` where they would not fit.
+    """
+    if most is None:
+        return
+    directory = engine_directory()
+    used = used_bytes(directory)
+    if used + needed > most:
+        raise LaminaError.from_kind(
+            "storage.failed",
+            f"working files in {directory} on local disk take {used:,} bytes, and {needed:,} more would pass "
+            f"{PREFIX}engine.localMaxBytes ({most:,}); raise it, or spread the partitions over more executors",
+        )

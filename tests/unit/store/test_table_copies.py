@@ -1,0 +1,127 @@
+"""Tables of a remote storage on this machine: each is read once, shared by links, and verified when it is linked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lamina.format.paths import is_immutable, is_table
+from lamina.store import Version
+from lamina.store.tables.database import Database
+from tests.unit.storage.counted import Counted
+from tests.unit.store.aging import EMPTY, compact
+from tests.unit.store.test_tables import listed, on_tables
+from tests.unit.store.writing import Query, triples
+
+
+class Machine:
+    """A query whose state stands on tables of a remote storage, and the copies of this machine."""
+
+    def __init__(self, directory: Path, max_bytes: int = 64 << 20) -> None:
+        self.counted = Counted(directory, max_bytes, holds=is_immutable, links=is_table)
+        self.tables = on_tables(Query(self.counted.storage))
+        store = self.tables.open()
+        versions = self.tables.run_batches(store, EMPTY, 4)
+        self.list = listed(self.tables, compact(self.tables, store, versions[-1]))
+        self.version: Version = self.tables.run_batches(store, versions[-1], 1)[-1]
+        self.size = sum(table.size for table in self.list.tables)
+
+    def copy(self, number: int = 0) -> Path:
+        """The copy of a table."""
+        return Path(self.counted.cache._path(f"{self.counted.url}/0/0/{self.list.tables[number].path}"))
+
+    def drop(self) -> None:
+        """Removes the copies of its tables."""
+        self.counted.cache.drop([f"{self.counted.url}/0/0/{table.path}" for table in self.list.tables])
+
+    def read_tables(self) -> list[str]:
+        """The tables that were read from the storage, in order."""
+        return [path for operation, path in self.counted.inner.calls if operation == "read_range" and is_table(path)]
+
+    def restored(self) -> tuple[int, str]:
+        """Bytes that a restore in place read of tables, and its directory, which is looked through."""
+        load = self.tables.open().load(self.version, have=None, read_only=True, in_place=True)
+        assert load.in_place is not None
+        list(load.batches)
+        with Database(load.in_place.directory, read_only=True) as database:
+            keys = {key for batch in database.entries() for key, _, _ in triples([batch])}
+        assert keys >= {b"k1", b"k2", b"k3"}
+        assert load.in_place.bytes == self.size
+        return load.in_place.fetched, load.in_place.directory
+
+
+@pytest.fixture
+def machine(directory: Path) -> Machine:
+    return Machine(directory)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_what_this_machine_made_it_does_not_read(machine: Machine) -> None:
+    fetched, directory = machine.restored()
+    assert (fetched, machine.read_tables()) == (0, [])
+    for number, table in enumerate(machine.list.tables):
+        assert os.path.samefile(os.path.join(directory, table.name), machine.copy(number))
+    # who is given the directory may remove it: the copy stays
+    shutil.rmtree(directory)
+    assert machine.restored()[0] == 0
+
+
+def test_what_was_read_once_is_linked_from_then_on(machine: Machine) -> None:
+    machine.drop()
+    assert machine.restored()[0] == machine.size
+    read = machine.read_tables()
+    assert len(set(read)) == len(machine.list.tables)
+    assert machine.restored()[0] == 0
+    assert machine.read_tables() == read
+
+
+def test_a_copy_that_is_damaged_is_read_anew(machine: Machine) -> None:
+    copy = machine.copy()
+    data = bytearray(copy.read_bytes())
+    data[len(data) // 3] ^= 4
+    copy.unlink()
+    copy.write_bytes(data)
+    assert machine.restored()[0] == machine.list.tables[0].size
+    assert copy.read_bytes() != bytes(data)
+    assert machine.restored()[0] == 0
+
+
+def test_a_copy_on_another_disk_is_a_copy_of_its_own(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def within_one_disk(source: str, target: str) -> None:
+        if (Path(source).parent == directory) != (Path(target).parent == directory):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", within_one_disk)
+    machine = Machine(directory)
+    assert machine.copy().stat().st_nlink == 1
+    fetched, there = machine.restored()
+    assert (fetched, machine.read_tables()) == (0, [])
+    assert not os.path.samefile(os.path.join(there, machine.list.tables[0].name), machine.copy())
+    assert machine.counted.copied_bytes() == machine.counted.cache.held_bytes
+
+
+def test_copies_count_and_go_where_there_is_no_room_and_tables_in_use_stay(machine: Machine) -> None:
+    assert machine.counted.copied_bytes() == machine.counted.cache.held_bytes
+    _, there = machine.restored()
+    machine.drop()
+    assert machine.counted.copied_bytes() == machine.counted.cache.held_bytes
+    assert not machine.copy().exists()
+    assert all(os.path.exists(os.path.join(there, table.name)) for table in machine.list.tables)
+
+
+def test_a_table_for_which_there_is_no_room_is_read_each_time(directory: Path) -> None:
+    machine = Machine(directory, max_bytes=500)
+    assert not machine.copy().exists()
+    assert [machine.restored()[0] for _ in range(2)] == [machine.size] * 2
+    assert machine.counted.cache.stats()["no_room"] > 0
