@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import batches, variants
+from benchmarks import batches, rocksdb_restart, rocksdb_rows, variants
 from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.processes import ROLES
 from benchmarks.questions import Parameters, Question, Questions
@@ -161,6 +161,28 @@ ROCKSDB = Questions(
         cell("1M-a-tenth", 1_000_000, 100_000, 16, fits=False),
         cell("4M-a-tenth", 4_000_000, 10_000, 64, fits=False),
         cell("20M-a-tenth", 20_000_000, 100_000, 320, fits=False, timed=10),
+        Question(
+            name="rows",
+            asks="what it costs to read a row: in the table, from RocksDB's cache of blocks, from the page cache",
+            goal=f"≤ {rocksdb_rows.CACHED_US} µs, ≤ {rocksdb_rows.BLOCK_CACHE_US} µs, "
+            f"≤ {rocksdb_rows.TO_ROCKSDB} times RocksDB's own get",
+            full={"keys": 4_000_000, "rows": 100_000, "passes": 15},
+            quick={"keys": 200_000, "rows": 20_000, "passes": 3},
+            rounds=3, measure=rocksdb_rows.measure, bars=rocksdb_rows.bars, table=rocksdb_rows.table,
+            setup=rocksdb_rows.setup,
+        ),
+        Question(
+            name="restart",
+            asks="how long a restart with a state of 4 GB takes, from S3, and where its files are on the machine",
+            goal=f"≥ {rocksdb_restart.FASTER:g} times faster than the built-in; ≤ {rocksdb_restart.COPIES_S:g} s",
+            full={
+                "value_bytes": 1024, "keys": 4_000_000, "rows": 10_000, "preload": 16, "warmup": 4, "timed": 6,
+                "driver_memory": "3g", "closing": 20_000, "latency_s": 0.05, "bytes_per_s": 50e6,
+            },
+            quick={"keys": 40_000, "rows": 1_000, "preload": 2, "driver_memory": "2g"},
+            rounds=2, measure=rocksdb_restart.measure, bars=rocksdb_restart.bars, table=rocksdb_restart.table,
+            setup=rocksdb_restart.setup,
+        ),
         Question(
             name="uploads",
             asks="what 200 batches upload, and how even they are while tables are made",

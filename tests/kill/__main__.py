@@ -40,6 +40,8 @@ def run(
 ) -> dict[str, Any]:
     """A campaign of so many minutes."""
     variants.shim_jar()
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="kill-", dir=keep)).resolve()
     plan = PLAN if broken is None else ((BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR))
     with place(storage, folder) as there:

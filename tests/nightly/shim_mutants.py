@@ -60,7 +60,7 @@ MUTANTS = [
     Mutant(
         "a_reader_is_not_counted",
         "LiveTable.scala",
-        "    table.readersActive(open.stamp)\n",
+        "    if (layers.forall(_.holdsTimers)) table.readersActive(open.stamp)\n",
         "",
         (KEEPS_BYTES,),
     ),
@@ -267,8 +267,8 @@ MUTANTS = [
     Mutant(
         "a_table_with_a_transaction_is_handed_over",
         "LiveTable.scala",
-        "!closed && !isBusy && (position",
-        "!closed && (position",
+        "!closed && !isBusy && !isBroken && (position",
+        "!closed && !isBroken && (position",
         (ONE_WRITER, REASONS),
     ),
     Mutant(
@@ -309,8 +309,8 @@ MUTANTS = [
     Mutant(
         "a_table_in_use_gives_way",
         "TableRegistry.scala",
-        "val evicted = evict(_.state eq Parked).orElse",
-        "val evicted = evict(entry => (entry.state eq Parked) || (entry.state eq Idle)).orElse",
+        "val evicted = evict(_.state eq Parked, fits).orElse",
+        "val evicted = evict(entry => (entry.state eq Parked) || (entry.state eq Idle), fits).orElse",
         (RUNNING,),
     ),
     Mutant(

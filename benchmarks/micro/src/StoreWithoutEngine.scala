@@ -11,7 +11,7 @@ import org.apache.spark.sql.types.StructType
 
 import lamina.benchmarks.micro.CommitClock
 
-final class StoreWithoutEngine(keySchema: StructType, valueSchema: StructType) {
+final class StoreWithoutEngine(keySchema: StructType, valueSchema: StructType, settings: Map[String, String] = Map.empty) {
   private val messages = new ChangeMessages
   private val provider = new LaminaStateStoreProvider
   private var version = 0L
@@ -20,6 +20,7 @@ final class StoreWithoutEngine(keySchema: StructType, valueSchema: StructType) {
   {
     val conf = new SQLConf
     conf.setConfString("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
+    settings.foreach { case (key, value) => conf.setConfString(key, value) }
     provider.init(
       StateStoreId("file:/nowhere", 0L, 0), keySchema, valueSchema, NoPrefixKeyStateEncoderSpec(keySchema),
       useColumnFamilies = false, new StateStoreConf(conf), new Configuration(false), useMultipleValuesPerKey = false,
