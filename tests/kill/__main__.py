@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benchmarks import machine, variants
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
-from tests.kill.campaign import BACKENDS, PLAN, STEP_S, Campaign, CannotGoOn
+from tests.kill.campaign import BACKENDS, STEP_S, Campaign, CannotGoOn, plan_of
 from tests.kill.points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from tests.kill.processes import DRIVER, EXECUTOR
 from tests.kill.report import faults, is_caught, merged, shortfalls, show, targets
@@ -43,7 +43,7 @@ def run(
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="kill-", dir=keep)).resolve()
-    plan = PLAN if broken is None else ((BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR))
+    plan = plan_of(backend) if broken is None else ((BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR))
     with place(storage, folder) as there:
         result = ran(Campaign(folder, there, seed, broken, plan, backend), minutes)
     if keep is None:

@@ -19,7 +19,7 @@ from benchmarks.scala import ROOT, linked_spark
 from lamina.settings import PREFIX
 from tests.kill import files as kill_files
 from tests.kill import processes as kill_processes
-from tests.kill.points import AT_RANDOM, BETWEEN, COLLECTION, COMPACTION, PUBLICATION, RESTORE
+from tests.kill.points import AT_RANDOM, BETWEEN, COLLECTION, COMPACTION, PUBLICATION, RESTORE, TABLES
 from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PROGRAM
 from tests.kill.records import Feed, Judge
 from tests.kill.storage import Place
@@ -44,6 +44,15 @@ PLAN: tuple[tuple[str, str], ...] = (
     *((RESTORE, victim) for victim in (ENGINE, EXECUTOR, DRIVER)),
 )
 """Where and whom; a driver costs a start of Spark, so it comes up less often (`WEIGHTS`)."""
+
+
+def plan_of(backend: str) -> tuple[tuple[str, str], ...]:
+    """Where and whom with a backend."""
+    if backend != "rocksdb":
+        return PLAN
+    others = tuple(one for one in PLAN if one[0] != COMPACTION[1])
+    return (*others, *((point, victim) for point in TABLES for victim in (MAINTENANCE, ENGINE, EXECUTOR)))
+
 
 BACKENDS: dict[str, dict[str, str]] = {
     "heap": {},

@@ -6,6 +6,8 @@ AT_RANDOM = "at random"
 PUBLICATION = ("before publication", "during publication", "after publication")
 BETWEEN = "between state commit and batch commit"
 COMPACTION = ("before a segment", "during compaction", "after a segment")
+TABLES = ("during an ingest", "during a merge of tables", "during a link")
+"""Of `backend` `rocksdb`, whose files are too small to be interrupted while they are published."""
 COLLECTION = "during collection"
 RESTORE = "during restore"
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmarks.rounds import LONG_MINUTES
 from lamina.errors import KINDS
-from tests.kill.points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE
+from tests.kill.points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE, TABLES
 from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
 from tests.kill.tasks import OF_A_KILL
 
@@ -22,7 +22,7 @@ TITLES = {"foreign": "of an attempt that does not count"}
 LEAST, LEAST_OUTER, LEAST_AT = 300, 60, 10
 """How many kills a record has to have: in all, of drivers and executors, and at each named point."""
 
-HOOKED = {ENGINE: (*PUBLICATION, RESTORE), MAINTENANCE: (*COMPACTION, COLLECTION)}
+HOOKED = {ENGINE: (*PUBLICATION, RESTORE), MAINTENANCE: (*COMPACTION, *TABLES, COLLECTION)}
 """The named points that the hook has in each process of lamina."""
 
 TRIES = 4

@@ -26,6 +26,7 @@ from tests.kill.points import (
     PUBLICATION,
     PUBLICATION_BEFORE_DATA,
     RESTORE,
+    TABLES,
 )
 
 LATE_S = 3.0
@@ -175,8 +176,35 @@ def install(orders: Orders, broken: str | None) -> None:
         return KilledBackend(opened(*arguments, **named))
 
     storage.open_backend = open_backend
+    reach_in_tables(orders)
     if broken == NO_LINEAGE_CHECK:
         forget_the_lineage()
+
+
+def reach_in_tables(orders: Orders) -> None:
+    """Puts the points of `backend` `rocksdb` into what it does on the local disk."""
+    from lamina.store.tables import local
+    from lamina.store.tables.database import Database
+
+    ingest, settle, link = Database.ingest, Database.settle, local._link
+    ingested, merged, linked = TABLES
+
+    def killed_ingest(self: Database, run: Iterator[Any]) -> int:
+        rows = ingest(self, run)
+        orders.reach(ingested)
+        return rows
+
+    def killed_settle(self: Database, worked: Callable[[], None]) -> None:
+        orders.reach(merged)
+        settle(self, worked)
+
+    def killed_link(source: str, target: str) -> None:
+        link(source, target)
+        orders.reach(linked)
+
+    Database.ingest = killed_ingest  # type: ignore[method-assign]
+    Database.settle = killed_settle  # type: ignore[method-assign]
+    local._link = killed_link
 
 
 def forget_the_lineage() -> None:
