@@ -158,6 +158,9 @@ def install(orders: Orders, broken: str | None) -> None:
         def stamp(self, path: str) -> bool:
             return self._inner.stamp(path)
 
+        def keep(self, path: str, source: str) -> None:
+            self._inner.keep(path, source)
+
         def forget(self, path: str) -> bool:
             return self._inner.forget(path)
 
