@@ -134,16 +134,22 @@ class Maintainer:
                 {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
                 for name, stamped in kept.store.stamp_segments(progress)
             ]
-            made = None
-            if job["compact"] or job["at_once"]:
-                made = yield from self._compaction(kept.store, job, progress, report)
-            if job["at_once"]:
-                report["materialized"] = confirmed.version
+            made, failed = None, None
+            try:
+                if job["compact"] or job["at_once"]:
+                    made = yield from self._compaction(kept.store, job, progress, report)
+                if job["at_once"]:
+                    report["materialized"] = confirmed.version
+            except Exception as error:
+                # what cannot be merged is no reason to keep what nobody needs
+                failed = error
             if job["collect"] and not kept.store.is_settled(confirmed):
                 yield from self._collection(kept, confirmed, progress, report)
-            if made is not None and made.in_place is not None and job["in_place"] is not None:
-                # last: whoever hears of it owns it
-                report["in_place"] = replace(made.in_place(job["in_place"]), attempt=confirmed.attempt).to_json()
+            if failed is not None:
+                raise failed
+            if made is not None and made.in_place is not None and job["in_place"]:
+                # last: whoever hears of it owns it, and until then it goes with this process
+                report["in_place"] = replace(made.in_place(tempfile.gettempdir()), attempt=confirmed.attempt).to_json()
         finally:
             kept.store.rest()
             kept.in_work = False

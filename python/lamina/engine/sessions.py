@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -24,6 +26,8 @@ from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
 from lamina.store import Accepted, CommitRequest, Store, Version
 from lamina.store.memory.budget import Share
+
+log = logging.getLogger(__name__)
 
 _SHORTEST_STAMP_S = 5.0
 """Segments that wait are not stamped more often than this, however short the minimum age is."""
@@ -97,6 +101,8 @@ class StoreHandle:
         self._reads_in_place = settings.backend == "rocksdb"
         self._lock = threading.Lock()
         self._in_place: dict[str, Any] | None = None
+        self._named: list[str] = []
+        """Databases that were named to the JVM, of which it may not have heard, and that are still there."""
         self._due = False
         self._waiting: list[_Materialization] = []
         # the JVM gives up its call after the whole time
@@ -205,6 +211,8 @@ class StoreHandle:
         """Keeps a database for who reads it in place; gives the one that waited, which is the caller's to remove."""
         with self._lock:
             older, self._in_place = self._in_place, newer
+            if older is not None and newer is None:
+                self._named = [one for one in self._named if os.path.exists(one)] + [older["directory"]]
         return older
 
     def resolve(self, argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,8 +236,7 @@ class StoreHandle:
             # whether all increments are to be put into tables, however few they are
             "at_once": awaited or self._due,
             "awaited": awaited,
-            # in a directory of the engine's: that of the maintenance process goes with it
-            "in_place": tempfile.gettempdir() if self._reads_in_place else None,
+            "in_place": self._reads_in_place,
         }
         job = Job(argument, self._maintained, lambda collects: known_to_json(self.store, collects))
         return self._maintenance.submit(self.argument.store, job)
@@ -238,7 +245,10 @@ class StoreHandle:
         """Says that the handle is used no more."""
         self._closed_s = self._now()
         self._give_up_waiting({"kind": "store.closed", "message": f"{self.argument.store} was closed meanwhile"})
-        _remove(self._exchanged(None))
+        self._exchanged(None)
+        for directory in self._named:
+            # one that is open has its files
+            shutil.rmtree(directory, ignore_errors=True)
         if not self.argument.read_only:
             self._maintenance.leave(self.argument.store, self._maintained)
 
@@ -246,9 +256,11 @@ class StoreHandle:
         segment = report.get("segment")
         if segment is not None:
             self.store.adopt(segment_from_json(segment))
-        if report.get("in_place") is not None:
-            _remove(self._exchanged(report["in_place"]))
+        if self._reads_in_place:
             self._stores.local_disk.look()
+        newer = _taken(report.get("in_place"))
+        if newer is not None:
+            _remove(self._exchanged(newer))
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
         self._materialized(report)
@@ -282,6 +294,19 @@ class StoreHandle:
     def _stamp(self) -> None:
         if self.store.waiting_segments():
             self._queue(collect=False)
+
+
+def _taken(in_place: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A database that the maintenance process made, in the engine's own directory: that of the process goes with it."""
+    if in_place is None:
+        return None
+    directory = os.path.join(tempfile.gettempdir(), os.path.basename(in_place["directory"]))
+    try:
+        os.rename(in_place["directory"], directory)
+    except OSError as error:
+        log.warning("newer tables in %s cannot be had: %s", in_place["directory"], error)
+        return None
+    return {**in_place, "directory": directory}
 
 
 def _remove(in_place: Mapping[str, Any] | None) -> None:

@@ -150,6 +150,9 @@ class CachingBackend(Backend):
     def forget(self, path: str) -> bool:
         if not (self._cache.holds(path) or self._cache.links(path)):
             return False
+        if self._cache.links(path):
+            # whoever links it has looked at what it gave
+            self._cache.count("damaged")
         # another reader of the same copy may have dropped it first
         self._cache.drop([self._url(path)])
         return True

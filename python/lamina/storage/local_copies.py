@@ -210,51 +210,55 @@ class LocalCache:
             return
         path = self._path(url)
         try:
-            size = os.stat(source).st_size
+            size, epoch = os.stat(source).st_size, self._total.read().epoch
             if os.path.exists(path):
                 os.utime(path)
             elif size > self.largest or self._total.reserve(size, self.max_bytes) is None:
                 self.count("no_room")
                 self.want_room(size)
             else:
-                self._name_file(source, url, size)
+                self._name_file(source, path, size, epoch)
         except Busy:
             self.count("busy")
         except OSError as error:
             log.warning("no local copy of %s is kept: %s", url, error)
             self.count("failed")
 
-    def _name_file(self, source: str, url: str, size: int) -> None:
-        """Makes a file the copy of `url`, for which there is room."""
-        epoch = self._total.read().epoch
+    def _name_file(self, source: str, path: str, size: int, epoch: int) -> None:
+        """Makes a file the copy at `path`, for which room was reserved since `epoch`."""
+        named = source
         try:
-            try:
-                os.link(source, self._path(url))
-            except FileExistsError:
-                self._total.give_back(size, epoch)
-                return
-            except OSError:
-                # another disk, or one without links
-                self._copy_file(source, url, size)
+            if not _may_be_linked(source, self.directory):
+                named = self._copied(source, path, size)
+            with self._total.changed() as figures:
+                os.link(named, path)
+                # a scan that is under way may have met the file under no name of the cache
+                figures.added += size
+        except FileExistsError:
+            self._total.give_back(size, epoch)
         except BaseException:
             self._total.give_back(size, epoch)
             raise
-        self.count("kept")
-        if self._evictor is not None and self._total.last > self._evictor.high_water:
-            self._evictor.wake()
+        else:
+            self.count("kept")
+            if self._evictor is not None and figures.total > self._evictor.high_water:
+                self._evictor.wake()
+        finally:
+            if named != source:
+                with contextlib.suppress(OSError):
+                    os.unlink(named)
 
-    def _copy_file(self, source: str, url: str, size: int) -> None:
-        file = self.temporary(url)
-        try:
-            with file, open(source, "rb") as read:
+    def _copied(self, source: str, path: str, size: int) -> str:
+        """A file of the cache with the bytes of one on another disk, as large from its beginning as it gets."""
+        with self.temporary(os.path.basename(path)) as file, open(source, "rb") as read:
+            try:
+                os.ftruncate(file.fileno(), size)
                 shutil.copyfileobj(read, file, STEP_BYTES)
                 file.flush()
-                # under its lock: it has no reservation of its own
-                os.replace(file.name, self._path(url))
-        except BaseException:
-            with contextlib.suppress(OSError):
+            except BaseException:
                 os.unlink(file.name)
-            raise
+                raise
+        return str(file.name)
 
     def drop(self, urls: Iterable[str]) -> int:
         """Removes copies, where there are any; how many."""
@@ -437,3 +441,8 @@ class Writing:
             log.warning("no local copy of %s is kept: %s", self._url, error)
             self._cache.count("failed")
         self.discard()
+
+
+def _may_be_linked(source: str, directory: str) -> bool:
+    """Whether a file is on the disk of a directory, or seems to be."""
+    return os.stat(source).st_dev == os.stat(directory).st_dev

@@ -52,8 +52,7 @@ def make_store(
         if settings.backend == "rocksdb":
             # before a commit writes a snapshot
             every = min(settings.rocksdb_materialize_every, max(1, settings.compaction_max_chain // 2))
-            least, most = settings.retention_min_age_ms, settings.engine_local_max_bytes
-            return TableBuilding(files, options, every, least, most, clock, ids)
+            return TableBuilding(files, options, every, settings.retention_min_age_ms, clock, ids)
         return Compaction(files, compression, clock, ids)
 
     return VersionedStore(

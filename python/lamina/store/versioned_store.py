@@ -71,9 +71,9 @@ class VersionedStore:
         self.identity = StoreIdentity(checkpoint.uuid or "", store_id.operator, store_id.partition, store_id.name)
         self._checkpoint = checkpoint
         self._background = settings.compaction_mode == "background"
-        self._files = StoreFiles(checkpoint.storage, self.identity)
+        self._files = StoreFiles(checkpoint.storage, self.identity, settings.engine_local_max_bytes)
         self._versions = Versions(self._files)
-        self._loader = Loader(self._versions, self._files, settings.engine_local_max_bytes)
+        self._loader = Loader(self._versions, self._files)
         self._materializer = materializer_of(self._files)
         self._min_age_ms = settings.retention_min_age_ms
         self._segments = WaitingSegments() if segments is None else segments

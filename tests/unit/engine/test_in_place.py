@@ -82,9 +82,28 @@ def test_a_new_list_is_named_with_the_next_commit_once(opened: Opened, temporary
     with Database(named["directory"], read_only=True) as database:
         rows = {key: value for batch in database.entries() for key, _, value in triples([batch])}
     assert rows == opened.query.states[opened.version.attempt]
-    # whoever it was named to removes it, not the engine
-    opened.sessions.close(opened.number)
+    # whoever it was named to removes it; where nobody heard of it, it goes with the handle
     assert databases(temporary) == [os.path.basename(named["directory"])]
+    opened.sessions.close(opened.number)
+    assert databases(temporary) == []
+
+
+def test_one_that_the_maintenance_process_made_is_taken_out_of_its_directory(opened: Opened, temporary: Path) -> None:
+    own = temporary / "maintenance-1"
+    own.mkdir()
+    report = opened.materialized()
+    made = os.path.join(own, os.path.basename(report["in_place"]["directory"]))
+    os.rename(report["in_place"]["directory"], made)
+    report["in_place"]["directory"] = made
+    opened.handle._maintained(report)
+    assert os.listdir(own) == []
+    named = opened.handle.durable(DONE)["in_place"]
+    assert [os.path.basename(named["directory"])] == databases(temporary)
+    # one of a process that has ended meanwhile is no error
+    late = opened.materialized()
+    late["in_place"]["directory"] = made
+    opened.handle._maintained(late)
+    assert opened.handle.durable(DONE)["in_place"] is None
 
 
 def test_one_that_was_not_named_goes_when_there_is_a_newer_one_or_the_handle_is_closed(
@@ -222,7 +241,7 @@ def test_nothing_is_made_for_a_store_that_keeps_all_rows_in_memory(
         heap.version = heap.query.run_batches(heap.handle.store, heap.version, 2)[-1]
     heap.handle.begin({"version": heap.version.version, "attempt": heap.version.attempt, **BEGIN})
     asked = heap.asked[-1]
-    assert asked.argument["in_place"] is None
+    assert asked.argument["in_place"] is False
     report = heap.maintainer.work({**asked.argument, **asked.known(False)})
     assert report["segment"] is not None
     assert "in_place" not in report

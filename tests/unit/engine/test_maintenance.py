@@ -23,6 +23,7 @@ from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import footprint_from_json, known_to_json, segment_from_json, segment_to_json
 from lamina.engine.sessions import Sessions
 from lamina.engine.store_opener import OpenArgument
+from lamina.errors import LaminaError
 from lamina.format.container import verify
 from lamina.format.entries import PUT
 from lamina.format.manifest import RUN
@@ -32,6 +33,7 @@ from lamina.storage.local import LocalBackend
 from lamina.store import StoreId, Version
 from lamina.store.collection.footprints import Footprint
 from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import Segment
 from lamina.testing import ManualClock, SequenceIds
 from tests.unit.engine.conftest import nothing
@@ -198,6 +200,25 @@ def test_a_segment_that_the_engine_does_not_wait_for_any_more_is_merged_anew(tmp
     second = maintainer.work(job(tmp_path, 0, versions[-1], collect=False, waiting=[]))["segment"]
     assert second is not None
     assert set(segment_from_json(first).manifest.inputs) <= set(segment_from_json(second).manifest.inputs)
+
+
+def test_what_cannot_be_merged_is_no_reason_to_keep_what_nobody_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    version = idle(query, 0)
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer = Maintainer(clock, SequenceIds())
+    assert maintainer.work(job(tmp_path, 0, version))["ok"]
+    clock.advance(MIN_AGE_MS)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise LaminaError.from_kind("storage.failed", "the local disk is full")
+
+    monkeypatch.setattr(VersionedStore, "plan_compaction", full)
+    report = maintainer.work(job(tmp_path, 0, version))
+    assert (report["ok"], report["error"]["message"]) == (False, "the local disk is full")
+    assert report["collected"]["delete_files"] == 1
 
 
 def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path: Path) -> None:

@@ -258,7 +258,8 @@ def test_a_merge_is_asked_for_when_the_version_that_is_worth_it_is_confirmed(
         jobs = stats["done"]
     segments += commit_and_hear(store, data, 12, attempt)[1]["segments"]
     assert segments >= 2
-    assert jobs == segments
+    # the job that the last version asks for may have been quicker than its commit
+    assert jobs <= segments <= jobs + 1
 
 
 def test_a_commit_tells_once_what_became_of_the_stores_files(engine: Engine, data: Data, tmp_path: Path) -> None:

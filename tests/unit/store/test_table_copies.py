@@ -6,11 +6,14 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lamina.format.paths import is_immutable, is_table
+from lamina.storage import local_copies
 from lamina.store import Version
+from lamina.store.files import store_files
 from lamina.store.tables.database import Database
 from tests.unit.storage.counted import Counted
 from tests.unit.store.aging import EMPTY, compact
@@ -94,6 +97,53 @@ def test_a_copy_that_is_damaged_is_read_anew(machine: Machine) -> None:
     assert machine.restored()[0] == 0
 
 
+def test_a_copy_on_a_bad_sector_is_read_anew(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = machine.copy()
+    once = [OSError(errno.EIO, "Input/output error")]
+
+    def opened(path: str, *arguments: Any, **named: Any) -> Any:
+        if os.path.samefile(path, bad) and once:
+            raise once.pop()
+        return open(path, *arguments, **named)
+
+    monkeypatch.setattr(store_files, "open", opened, raising=False)
+    assert machine.restored()[0] == machine.list.tables[0].size
+    assert once == []
+    assert machine.counted.cache.stats()["damaged"] == 1
+
+
+def test_a_scan_beside_a_copy_in_the_making_leaves_the_total_no_less(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, link = machine.counted.cache, os.link
+    machine.drop()
+    before = machine.counted.copied_bytes()
+    evictor = cache._evictor
+    assert evictor is not None
+
+    def scanned(source: str, target: str) -> None:
+        # this copy has room, and no name yet
+        with evictor._turn():
+            evictor._scan()
+        link(source, target)
+
+    def settled(found: int, begun: Any) -> None:
+        late.append((found, begun))
+
+    late: list[tuple[int, Any]] = []
+    settle = cache._total.settle
+    monkeypatch.setattr(cache._total, "settle", settled)
+    monkeypatch.setattr(os, "link", scanned)
+    source = Path(cache.directory).parent / "source"
+    source.write_bytes(bytes(100_000))
+    cache.keep_file("a:table", str(source))
+    monkeypatch.undo()
+    for one in late:
+        settle(*one)
+    assert machine.counted.copied_bytes() == before + 100_000
+    assert cache._total.read().total >= before + 100_000
+
+
 def test_a_copy_on_another_disk_is_a_copy_of_its_own(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
@@ -103,6 +153,7 @@ def test_a_copy_on_another_disk_is_a_copy_of_its_own(directory: Path, monkeypatc
         link(source, target)
 
     monkeypatch.setattr(os, "link", within_one_disk)
+    monkeypatch.setattr(local_copies, "_may_be_linked", lambda *_: False)
     machine = Machine(directory)
     assert machine.copy().stat().st_nlink == 1
     fetched, there = machine.restored()

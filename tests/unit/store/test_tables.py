@@ -457,6 +457,23 @@ def test_a_list_that_waited_too_long_is_published_under_new_names(tables: Query)
     tables.assert_restores(tables.open(), tables.run_batches(store, more[-1], 1)[-1])
 
 
+def test_a_list_is_not_published_anew_from_a_local_table_that_is_damaged(
+    tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY)
+    (local,) = tmp_path.glob(f"lamina-tables-*/{listed(tables, name).tables[0].path}")
+    data = bytearray(local.read_bytes())
+    data[len(data) // 2] ^= 1
+    local.unlink()
+    local.write_bytes(data)
+    wait(tables, MIN_AGE_MS)
+    assert store.stamp_segments() == [(name, None)]
+    versions += tables.run_batches(store, versions[-1], 1)
+    assert base_of(store, versions[-1]) == []
+
+
 def test_a_list_that_waited_too_long_and_is_nowhere_else_is_forgotten(tables: Query) -> None:
     versions, name = materialized(tables, tables.open(), EMPTY)
     tables.open().load(versions[-1], have=None, read_only=True)

@@ -94,7 +94,8 @@ class StoreFiles:
         identity: which store this is; files of another one are refused.
     """
 
-    def __init__(self, storage: Storage, identity: StoreIdentity) -> None:
+    def __init__(self, storage: Storage, identity: StoreIdentity, local_max_bytes: int | None = None) -> None:
+        self.local_max_bytes = local_max_bytes
         self.storage = storage
         self.identity = identity
         self.locator = Locator(identity)
@@ -241,10 +242,14 @@ class StoreFiles:
         if not storage.link(path, target):
             return False
         digest, size = hashlib.sha256(), 0
-        with open(target, "rb", buffering=0) as file:
-            while piece := file.read(_PIECE_BYTES):
-                digest.update(piece)
-                size += len(piece)
+        try:
+            with open(target, "rb", buffering=0) as file:
+                while piece := file.read(_PIECE_BYTES):
+                    digest.update(piece)
+                    size += len(piece)
+        except OSError as error:
+            # of a local copy: then it is read from the storage
+            raise container.damaged(storage.location(path), f"what this machine has of it: {error}") from error
         self._require(reference, size, digest.digest(), storage.location(path))
         return True
 

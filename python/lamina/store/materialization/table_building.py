@@ -56,20 +56,11 @@ class TableBuilding:
         options: of its databases.
         every: so many increments are materialized at once, or more.
         min_age_ms: after which a collector deletes what no version has referred to.
-        local_max_bytes: what working files may take on the local disk, if that is bounded.
     """
 
     def __init__(
-        self,
-        files: StoreFiles,
-        options: TableOptions,
-        every: int,
-        min_age_ms: int,
-        local_max_bytes: int | None,
-        clock: Clock,
-        ids: Ids,
+        self, files: StoreFiles, options: TableOptions, every: int, min_age_ms: int, clock: Clock, ids: Ids
     ) -> None:
-        self._local_max_bytes = local_max_bytes
         self._files = files
         self._options = options
         self._every = every
@@ -156,7 +147,9 @@ class TableBuilding:
                     there = local.link(table.path, path)
                     if there is None:
                         return None
-                    self._publish_table(there, path, worked)
+                    if self._publish_table(there, path, worked) != (table.size, table.sha256):
+                        # what is on this disk is not what was made: the next job makes it anew
+                        return None
                     table = replace(table, path=path)
                 tables.append(table)
             return self._publish_list(manifest.inputs, manifest.version, tuple(tables), manifest.files, published_ms)
@@ -173,7 +166,8 @@ class TableBuilding:
         total = sum(reference.rows for reference in mergeable(replaced))
         work = Work(total, progress, share)
         # the run that is ingested, and what RocksDB makes of it and the tables that are there
-        require_room(self._local_max_bytes, sum(one.length for one in (*mergeable(replaced), *base[1:])))
+        written = (*mergeable(replaced), *base[1:]) if base else replaced
+        require_room(self._files.local_max_bytes, sum(one.length for one in written))
         try:
             share.take(OPEN_BYTES + FETCH_BYTES)
             merged = Merger(tempfile.gettempdir(), work.worked).merged(

@@ -29,8 +29,7 @@ _MAX_STEPS = 8
 class Loader:
     """Restores of one store."""
 
-    def __init__(self, versions: Versions, files: StoreFiles, local_max_bytes: int | None = None) -> None:
-        self._local_max_bytes = local_max_bytes
+    def __init__(self, versions: Versions, files: StoreFiles) -> None:
         self._versions = versions
         self._files = files
         self._lock = threading.Lock()
@@ -58,7 +57,7 @@ class Loader:
         base = chain.tables(references)
         if in_place and base and is_table_list(base[0]) and base[0].union is None:
             taken = share or unbounded()
-            reader = TableReader(self._files, base, lambda: taken.take(0), self._local_max_bytes)
+            reader = TableReader(self._files, base, lambda: taken.take(0))
             try:
                 taken.take(FETCH_BYTES)
                 found = reader.in_place()

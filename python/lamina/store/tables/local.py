@@ -18,6 +18,7 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import Reference
 from lamina.format.table_list import TableListManifest
 from lamina.store.files.store_files import StoreFiles
+from lamina.store.tables.local_disk import require_room
 
 _FETCHED_AT_ONCE = 4
 
@@ -32,7 +33,8 @@ class LocalTables:
         self._files = files
         self.fetched = 0
         """Bytes that were read from the storage, and not found on this disk."""
-        self._directory = tempfile.mkdtemp(prefix="lamina-tables-")
+        with _local_disk(tempfile.gettempdir()):
+            self._directory = tempfile.mkdtemp(prefix="lamina-tables-")
         self.remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
     def fetch(self, references: Sequence[Reference], waits_for: Callable[[Reference], None] = lambda _: None) -> None:
@@ -76,6 +78,7 @@ class LocalTables:
             os.unlink(path)
         if self._files.linked(reference, path):
             return True
+        require_room(self._files.local_max_bytes, reference.length)
         with open(path, "wb") as target:
             for piece in self._files.read_file(reference):
                 target.write(piece)
@@ -123,9 +126,10 @@ class LocalTables:
     def keep(self, paths: Iterable[str]) -> None:
         """Removes all tables but these, and what is left of others."""
         kept = set(paths)
-        for name in os.listdir(self._directory):
-            if name not in kept:
-                os.unlink(os.path.join(self._directory, name))
+        with _local_disk(self._directory):
+            for name in os.listdir(self._directory):
+                if name not in kept:
+                    os.unlink(os.path.join(self._directory, name))
 
     def _path(self, path: str) -> str:
         # what another checkpoint has is under the same unique name
@@ -138,7 +142,7 @@ def _local_disk(directory: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise LaminaError.from_kind(
-            "storage.failed", f"tables could not be written to {directory} on local disk: {error}"
+            "storage.failed", f"tables could not be kept in {directory} on local disk: {error}"
         ) from error
 
 

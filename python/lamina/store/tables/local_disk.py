@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 
+from lamina.components import Clock, SystemClock
 from lamina.errors import LaminaError
 from lamina.settings import PREFIX
 
@@ -54,19 +56,40 @@ class Usage:
             self.bytes = used_bytes(engine_directory())
 
 
+class _Room:
+    """What is used, and what was given since the last look. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._looked: float | None = None
+        self._used = self._given = 0
+
+    def take(self, most: int, needed: int) -> None:
+        with self._lock:
+            now = self._clock.monotonic()
+            old = self._looked is None or now - self._looked >= _LOOK_S
+            if old or self._used + self._given + needed > most:
+                self._looked, self._used, self._given = now, used_bytes(engine_directory()), 0
+            if self._used + needed > most - self._given:
+                raise LaminaError.from_kind(
+                    "storage.failed",
+                    f"working files in {engine_directory()} on local disk take {self._used:,} bytes, and {needed:,} "
+                    f"more would pass {PREFIX}engine.localMaxBytes ({most:,}); raise it, or spread the partitions over "
+                    "more executors",
+                )
+            self._given += needed
+
+
+_ROOM = _Room(SystemClock())
+"""Of this process."""
+
+
 def require_room(most: int | None, needed: int) -> None:
     """To be called before files of `needed` bytes are written; `most`: the bound, if there is one.
 
     Raises:
         LaminaError: `storage.failed` where they would not fit.
     """
-    if most is None:
-        return
-    directory = engine_directory()
-    used = used_bytes(directory)
-    if used + needed > most:
-        raise LaminaError.from_kind(
-            "storage.failed",
-            f"working files in {directory} on local disk take {used:,} bytes, and {needed:,} more would pass "
-            f"{PREFIX}engine.localMaxBytes ({most:,}); raise it, or spread the partitions over more executors",
-        )
+    if most is not None:
+        _ROOM.take(most, needed)

@@ -17,7 +17,6 @@ from lamina.store.files.store_files import StoreFiles
 from lamina.store.model import InPlace
 from lamina.store.tables.database import Database, require
 from lamina.store.tables.local import LocalTables
-from lamina.store.tables.local_disk import require_room
 
 
 def is_table_list(reference: Reference) -> bool:
@@ -62,17 +61,9 @@ class TableReader:
 
     Args:
         check: called between tables that are fetched; what it raises ends the work.
-        local_max_bytes: what working files may take on the local disk, if that is bounded.
     """
 
-    def __init__(
-        self,
-        files: StoreFiles,
-        base: Sequence[Reference],
-        check: Callable[[], None] = lambda: None,
-        local_max_bytes: int | None = None,
-    ) -> None:
-        self._local_max_bytes = local_max_bytes
+    def __init__(self, files: StoreFiles, base: Sequence[Reference], check: Callable[[], None] = lambda: None) -> None:
         self._files = files
         self._base = base
         self._check = check
@@ -98,7 +89,6 @@ class TableReader:
     def _fetched(self) -> Iterator[tuple[TableListManifest, LocalTables]]:
         require()
         manifest = table_list(self._files, self._base)
-        require_room(self._local_max_bytes, sum(one.length for one in self._base[1:]))
         local = LocalTables(self._files)
         try:
             local.fetch(self._base[1:], self._waits_for)

@@ -380,8 +380,14 @@ final class LiveTable(
   private var refused = false
   private var refusals = 0L
 
-  /** The tables that its last restore came on top of. */
-  var restoredOn: Option[InPlace] = None
+  private var restored = List.empty[InPlace]
+
+  /** The tables that restores came on top of since this was last asked, those too that did not come to their end. */
+  def takeRestored(): List[InPlace] = synchronized {
+    val found = restored
+    restored = Nil
+    found
+  }
 
   /**
    * Has the table stand on newer tables of its own past, if these are; else they are removed. Whether it does. Between transactions;
@@ -494,8 +500,8 @@ final class LiveTable(
       entries.start(onTop = header.fromHave)
       if (header.fromHave) table.begin() else clear(Position.Start)
       if (!header.fromHave) {
-        restoredOn = header.inPlace
-        restoredOn.foreach(place => table.standOn(openBelow(place, reads)))
+        restored ++= header.inPlace
+        header.inPlace.foreach(place => table.standOn(openBelow(place, reads)))
       }
       addFamilies(header.families)
       if (!header.fromHave && header.inPlace.isEmpty) header.rows.foreach { case (family, rows) =>

@@ -20,7 +20,10 @@ object Metrics {
   val OrderedBytes = held("laminaOrderedBytes", "bytes of the ordered indexes")
   val BufferBytes = held("laminaBufferBytes", "bytes of the buffers to the engine")
   val CopiedBytes = held("laminaCopiedBytes", "bytes of local disk that copies of remote files take")
-  val LocalBytes = held("laminaLocalDiskBytes", "bytes of local disk that tables and merges of the executor take")
+  val LocalBytes = held(
+    "laminaLocalDiskBytes",
+    "bytes of local disk that tables and merges of the executor take, whether or not they are copies, too"
+  )
 
   // Named as those of Spark's RocksDB provider, but for the prefix.
   val SstFileBytes = held("laminaSstFileSize", "bytes on the local disk of the tables that the store stands on")

@@ -439,7 +439,7 @@ final class StoreOpener(
     how match {
       case Move.Loaded =>
         counters.add(Metrics.Reloads, 1)
-        table.restoredOn.foreach { place =>
+        table.takeRestored().foreach { place =>
           counters.add(Metrics.FetchedBytes, place.fetched)
           counters.add(Metrics.ReusedBytes, place.bytes - place.fetched)
         }
@@ -561,7 +561,11 @@ final class StoreOpener(
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =
-    Map(Metrics.BufferBytes -> engine.bufferBytes, Metrics.CopiedBytes -> EngineStore.copiedBytes, Metrics.LocalBytes -> EngineStore.localBytes)
+    Map(
+      Metrics.BufferBytes -> engine.bufferBytes,
+      Metrics.CopiedBytes -> EngineStore.copiedBytes,
+      Metrics.LocalBytes -> EngineStore.localBytes
+    )
       .transform((_, bytes) => bytes / math.max(1, StatePool.tables.get))
 
   /**
