@@ -125,9 +125,16 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     query.process(request["preload"])
     query.process(first)
     gc, written = session.gc_millis(spark), session.directory_bytes(Path(checkpoint, "state"))
-    used = [processor_s(jvm), processor_s(jvm, kernel=True)]
+    used, sizes = [processor_s(jvm), processor_s(jvm, kernel=True)], []
     if minutes:
         query.process_for(minutes * 60)
+    elif request.get("each"):
+        total = sum(written.values())
+        for batch in range(first, last):
+            query.process(batch + 1)
+            grown = sum(session.directory_bytes(Path(checkpoint, "state")).values())
+            sizes.append(grown - total)
+            total = grown
     else:
         query.process(last)
     used += [processor_s(jvm), processor_s(jvm, kernel=True)]
@@ -147,6 +154,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "bytes_a_batch": (after["commits"] - written["commits"]) / len(timed),
         "segment_bytes_a_batch": (after["segments"] - written["segments"]) / len(timed),
         "resident_bytes": resident,
+        "sizes": sizes,
     }
     if minutes:
         result["rows_per_s"] = rates(timed, request["rows"])
@@ -156,6 +164,13 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             "updated_rows": statistics.mean(state["numRowsUpdated"] for state in states),
             "state_rows": states[-1]["numRowsTotal"],
             "last_metrics": states[-1].get("customMetrics", {}),
+            "checkpoints": [
+                {
+                    "commit_ms": state["commitTimeMs"],
+                    "durable_ms": state.get("customMetrics", {}).get("laminaDurableMs", 0),
+                }
+                for state in states
+            ],
         }
     if request.get("heap"):
         result["heap_bytes"] = session.heap_after_collection(spark)

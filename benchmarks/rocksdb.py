@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import batches, rocksdb_restart, rocksdb_rows, variants
+from benchmarks import batches, rocksdb_modes, rocksdb_restart, rocksdb_rows, rocksdb_stores, variants
 from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.processes import ROLES
 from benchmarks.questions import Parameters, Question, Questions
+from benchmarks.rocksdb_stores import memory
 from benchmarks.rounds import run_child
 from benchmarks.statistics import Spread, spread
-from benchmarks.variants import LAMINA, ON_TABLES, PREFIX, SNAPSHOTS, TITLES, TUNED
-from lamina.settings import PREFIX as LAMINA_PREFIX
+from benchmarks.variants import LAMINA, ON_TABLES, SNAPSHOTS, TITLES, TUNED
 
 CHILD = "benchmarks.aggregation_child"
 FEW = "Count, max and sum per key."
@@ -31,16 +31,6 @@ JVM_CONSTANT_MB = 600
 ENGINE_CONSTANT_MB = 700
 ALL_RETAINED = "1000000"
 """Batches that are kept: then a directory has all that was ever uploaded."""
-
-
-def memory(variant: str, megabytes: int) -> dict[str, str]:
-    """Settings that give a store's RocksDB, with all that is in memory for it, so much of the executor."""
-    if variant == ON_TABLES:
-        return {LAMINA_PREFIX + "rocksdb.memory.fixedPerExecutorBytes": f"{megabytes}m"}
-    if variant in BUILT_IN:
-        bounded = {"boundedMemoryUsage": "true", "maxMemoryUsageMB": str(megabytes)}
-        return {f"{PREFIX}rocksdb.{name}": value for name, value in bounded.items()}
-    return {}
 
 
 def one(parameters: Parameters, _: int, variant: str) -> dict[str, Any]:
@@ -195,6 +185,30 @@ ROCKSDB = Questions(
             quick={"keys": 20_000, "rows": 1_000, "preload": 1, "warmup": 2, "timed": 25, "driver_memory": "2g",
                    "closing": 2_000},
             rounds=2, measure=measure, bars=of_uploads, table=table, setup=setup,
+        ),
+        Question(
+            name="modes",
+            asks="the checkpoint modes as FLIP-151 compares them: runtime, size, duration, synchronous part",
+            goal="incremental snapshots of the heap beat the others in each column",
+            full={
+                "value_bytes": 1024, "keys": 1_000_000, "rows": 10_000, "preload": 10, "warmup": 6, "timed": 48,
+                "driver_memory": "3g", "closing": 20_000,
+            },
+            quick={"keys": 20_000, "rows": 1_000, "preload": 1, "warmup": 2, "timed": 18, "closing": 2_000},
+            rounds=1, measure=rocksdb_modes.measure, bars=rocksdb_modes.bars, table=rocksdb_modes.table,
+            setup=rocksdb_modes.setup,
+        ),
+        Question(
+            name="stores",
+            asks="what 1,024 stores hold: threads, descriptors, memory, local disk",
+            goal="that it does not go on growing",
+            full={
+                "queries": 4, "partitions": 64, "rounds": 24, "rows_a_partition": 100, "memory_mb": 512,
+                "driver_memory": "4g",
+            },
+            quick={"partitions": 4, "rounds": 8},
+            rounds=1, measure=rocksdb_stores.measure, bars=rocksdb_stores.bars, table=rocksdb_stores.table,
+            setup=rocksdb_stores.setup,
         ),
         Question(
             name="ceilings",

@@ -1,0 +1,96 @@
+"""What many stores on tables of RocksDB hold of the system: threads, descriptors, memory, local disk."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from benchmarks import variants
+from benchmarks.bars import Bar, Figures, most
+from benchmarks.processes import ROLES
+from benchmarks.questions import Parameters
+from benchmarks.rounds import progress, run_child
+from benchmarks.statistics import spread
+from benchmarks.variants import ON_TABLES, PREFIX, TITLES, TUNED
+from lamina.settings import PREFIX as LAMINA_PREFIX
+
+CHILD = "benchmarks.rocksdb_stores_child"
+COUNTS = {"threads": "threads", "files": "open files", "resident": "resident MB"}
+LATER = 1.25
+"""Threads and open files in the second half of the rounds, to those in the first half behind the first rounds."""
+STARTING = 4
+
+
+def memory(variant: str, megabytes: int) -> dict[str, str]:
+    """Settings that give a store's RocksDB, with all that is in memory for it, so much of the executor."""
+    if variant == ON_TABLES:
+        return {LAMINA_PREFIX + "rocksdb.memory.fixedPerExecutorBytes": f"{megabytes}m"}
+    if variant in (TUNED, variants.SNAPSHOTS):
+        bounded = {"boundedMemoryUsage": "true", "maxMemoryUsageMB": str(megabytes)}
+        return {f"{PREFIX}rocksdb.{name}": value for name, value in bounded.items()}
+    return {}
+
+
+def measure(parameters: Parameters, _: int) -> Figures:
+    """Each store once, in a session of its own."""
+    variants.prepare([ON_TABLES, TUNED])
+    found: Figures = {"stores": 0, "state_rows": 0, "held": {}, "disk_mb": {}}
+    for variant in (ON_TABLES, TUNED):
+        with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
+            conf = memory(variant, parameters["memory_mb"])
+            answer = run_child(CHILD, {**parameters, "variant": variant, "folder": folder, "conf": conf}, 3600)
+        found["stores"], found["state_rows"] = answer["stores"], answer["state_rows"]
+        found["held"][variant] = _held(answer["samples"])
+        found["disk_mb"][variant] = max(answer["disk"]) / 1e6
+        progress(f"{variant}: {found['held'][variant]}")
+    return found
+
+
+def _held(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """The greatest counts of all processes together, and how much of them came in the second half."""
+    totals = {count: [sum(one[role][count] for role in ROLES) for one in samples] for count in COUNTS}
+    middle = (len(samples) + STARTING) // 2
+    return {
+        "most": {count: max(series) for count, series in totals.items()},
+        "later": {
+            count: max(series[middle:]) / max(series[min(STARTING, middle - 1) : middle])
+            for count, series in totals.items()
+        },
+    }
+
+
+def bars(_: Parameters, figures: Figures) -> list[Bar]:
+    """That nothing goes on growing."""
+    later = figures["held"][ON_TABLES]["later"]
+    return [
+        most(f"{COUNTS[count]} with {figures['stores']} stores, second half of the rounds to the first", LATER, one)
+        for count in ("threads", "files")
+        for one in [spread([later[count]])]
+    ]
+
+
+def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
+    """A row for each store."""
+    rows = []
+    for variant, found in figures["held"].items():
+        most_held = found["most"]
+        rows.append(
+            [
+                TITLES[variant],
+                f"{most_held['threads']:,}",
+                f"{most_held['files']:,}",
+                f"{most_held['resident'] / 1e6:,.0f}",
+                f"{figures['disk_mb'][variant]:,.0f}",
+            ]
+        )
+    return ["at most, all processes", *COUNTS.values(), "local disk MB"], rows
+
+
+def setup(parameters: Parameters, figures: Figures) -> str:
+    """What ran."""
+    return (
+        f"{parameters['queries']} joins of {parameters['partitions']} partitions with four stores each in one local[2] "
+        f"session, {figures['stores']} stores with {figures['state_rows']:,.0f} rows; {parameters['rounds']} rounds of "
+        f"one batch of each; {parameters['memory_mb']} MB for RocksDB and all that is in memory for it, heap "
+        f"{parameters['driver_memory']}."
+    )
