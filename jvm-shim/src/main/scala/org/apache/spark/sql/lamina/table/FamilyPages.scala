@@ -58,10 +58,10 @@ private[table] final class FamilyPages(
       headerBytes: Long = Rows.HeaderBytes
   ): Long = {
     require(keyLength >= 0 && valueLength >= 0, "lengths that a header cannot hold")
-    if (keyLength > Rows.MaxKeyLength || valueLength > Rows.MaxLength) {
+    if (keyLength > Rows.MaxLength || valueLength > Rows.MaxLength) {
       throw new LaminaError(
         LaminaError.RowTooLarge,
-        s"a row with a key of $keyLength bytes and a value of $valueLength bytes is above the limit of ${Rows.MaxKeyLength} and ${Rows.MaxLength} bytes; " +
+        s"a row with a key of $keyLength bytes and a value of $valueLength bytes is above the limit of ${Rows.MaxLength} bytes for each; " +
           "keep large objects outside of the state and a reference to them in it"
       )
     }

@@ -7,8 +7,8 @@ import org.apache.spark.unsafe.Platform
 /**
  * Layout of a row in a page.
  * {{{
- * header  8 bytes   flags 8 bits | value length 28 bits | label 2 bits | key length 26 bits
- * list    8 bytes   only with flag List: base length 28 bits | kind 2 bits
+ * header  8 bytes   flags 8 bits | value length 27 bits | label 2 bits | key length 27 bits
+ * list    8 bytes   only with flag List: base length 27 bits | kind 2 bits
  *         8 bytes   of a view: address of its buffer; of a buffer: end 32 bits | number of its views 32 bits
  * key               padded to 8 bytes; not in a view
  * value             padded to 8 bytes; not in a view
@@ -22,8 +22,9 @@ import org.apache.spark.unsafe.Platform
  * says, of a row of a table with something below, since when it is other than there ([[Labels]]).
  */
 object Rows {
-  val MaxLength: Int = (1 << 28) - 16
-  val MaxKeyLength: Int = (1 << 26) - 16
+
+  /** Of a key, and of a value. */
+  val MaxLength: Int = (1 << 27) - 16
 
   /** Written by the open transaction. */
   private[table] val Own = 1
@@ -53,9 +54,9 @@ object Rows {
   private val DeadFlags = Read | Fresh
   private val LiveOrDead = Own | Read | Fresh
 
-  private val LengthMask = (1L << 28) - 1
-  private val KeyMask = (1L << 26) - 1
-  private val LabelShift = 26
+  private val LengthMask = (1L << 27) - 1
+  private val LabelShift = 27
+  private val ValueShift = 29
   private val LabelMask = 3L << LabelShift
   private val FlagShift = 56
   private val ListBit = List.toLong << FlagShift
@@ -75,15 +76,15 @@ object Rows {
   /** Whether the open transaction wrote a row. */
   def isOwn(row: Long): Boolean = has(row, Own)
 
-  def keyLength(row: Long): Int = (Platform.getLong(null, row) & KeyMask).toInt
+  def keyLength(row: Long): Int = (Platform.getLong(null, row) & LengthMask).toInt
 
-  def valueLength(row: Long): Int = ((Platform.getLong(null, row) >>> 28) & LengthMask).toInt
+  def valueLength(row: Long): Int = ((Platform.getLong(null, row) >>> ValueShift) & LengthMask).toInt
 
   def keyAddress(row: Long): Long = keyAddress(row, Platform.getLong(null, row))
 
   def valueAddress(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    keyAddress(row, header) + padded((header & KeyMask).toInt)
+    keyAddress(row, header) + padded((header & LengthMask).toInt)
   }
 
   private def keyAddress(row: Long, header: Long): Long =
@@ -120,11 +121,11 @@ object Rows {
 
   private[table] def setValueLength(row: Long, length: Int): Unit = {
     val header = Platform.getLong(null, row)
-    Platform.putLong(null, row, (header & ~(LengthMask << 28)) | (length.toLong << 28))
+    Platform.putLong(null, row, (header & ~(LengthMask << ValueShift)) | (length.toLong << ValueShift))
   }
 
   private[table] def writeHeader(row: Long, keyLength: Int, valueLength: Int, flags: Int): Unit =
-    Platform.putLong(null, row, (flags.toLong << FlagShift) | (valueLength.toLong << 28) | keyLength)
+    Platform.putLong(null, row, (flags.toLong << FlagShift) | (valueLength.toLong << ValueShift) | keyLength)
 
   private def kind(row: Long): Long = Platform.getLong(null, row + 8) & ((1L << KindBits) - 1)
 
@@ -183,7 +184,7 @@ object Rows {
   /** Bytes that a row takes in its page. */
   private[table] def size(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    val bytes = padded((header & KeyMask).toInt) + padded(((header >>> 28) & LengthMask).toInt)
+    val bytes = padded((header & LengthMask).toInt) + padded(((header >>> ValueShift) & LengthMask).toInt)
     if ((header & ListBit) == 0) HeaderBytes + bytes
     else {
       val listKind = kind(row)
@@ -197,6 +198,6 @@ object Rows {
   /** Key and value bytes, without header and padding. */
   private[table] def keyValueBytes(row: Long): Long = {
     val header = Platform.getLong(null, row)
-    (header & KeyMask) + ((header >>> 28) & LengthMask)
+    (header & LengthMask) + ((header >>> ValueShift) & LengthMask)
   }
 }
