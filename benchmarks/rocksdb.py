@@ -67,8 +67,9 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
 
 def faster(bar: float, parameters: Parameters, figures: Figures) -> list[Bar]:
     """How many times as fast as each built-in store."""
+    cell = f"backend rocksdb, {parameters['keys'] / 1e6:g}M/{parameters['rows'] / 1e3:g}k, {parameters['memory_mb']} MB"
     return [
-        least(f"addBatch: faster than {TITLES[other]}", bar, figures["add_batch_ms_faster_than"][other], " times")
+        least(f"{cell}: faster than {TITLES[other]}", bar, figures["add_batch_ms_faster_than"][other], " times")
         for other in BUILT_IN
         if other in parameters["variants"]
     ]
