@@ -16,7 +16,6 @@ from benchmarks import batches, rocksdb_modes, rocksdb_restart, rocksdb_rows, ro
 from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.processes import ROLES
 from benchmarks.questions import Parameters, Question, Questions
-from benchmarks.rocksdb_stores import memory
 from benchmarks.rounds import run_child
 from benchmarks.statistics import Spread, spread
 from benchmarks.variants import LAMINA, ON_TABLES, SNAPSHOTS, TITLES, TUNED
@@ -35,7 +34,7 @@ ALL_RETAINED = "1000000"
 
 def one(parameters: Parameters, _: int, variant: str) -> dict[str, Any]:
     """One run of one store."""
-    conf = {**memory(variant, parameters["memory_mb"]), **parameters.get("conf", {})}
+    conf = {**variants.memory(variant, parameters["memory_mb"]), **parameters.get("conf", {})}
     with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
         checkpoint = str(Path(name) / "checkpoint")
         request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": conf}

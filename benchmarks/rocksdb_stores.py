@@ -11,8 +11,7 @@ from benchmarks.processes import ROLES
 from benchmarks.questions import Parameters
 from benchmarks.rounds import progress, run_child
 from benchmarks.statistics import spread
-from benchmarks.variants import ON_TABLES, PREFIX, TITLES, TUNED
-from lamina.settings import PREFIX as LAMINA_PREFIX
+from benchmarks.variants import ON_TABLES, TITLES, TUNED
 
 CHILD = "benchmarks.rocksdb_stores_child"
 COUNTS = {"threads": "threads", "files": "open files", "resident": "resident MB"}
@@ -21,23 +20,13 @@ LATER = 1.25
 STARTING = 4
 
 
-def memory(variant: str, megabytes: int) -> dict[str, str]:
-    """Settings that give a store's RocksDB, with all that is in memory for it, so much of the executor."""
-    if variant == ON_TABLES:
-        return {LAMINA_PREFIX + "rocksdb.memory.fixedPerExecutorBytes": f"{megabytes}m"}
-    if variant in (TUNED, variants.SNAPSHOTS):
-        bounded = {"boundedMemoryUsage": "true", "maxMemoryUsageMB": str(megabytes)}
-        return {f"{PREFIX}rocksdb.{name}": value for name, value in bounded.items()}
-    return {}
-
-
 def measure(parameters: Parameters, _: int) -> Figures:
     """Each store once, in a session of its own."""
     variants.prepare([ON_TABLES, TUNED])
     found: Figures = {"stores": 0, "state_rows": 0, "held": {}, "disk_mb": {}}
     for variant in (ON_TABLES, TUNED):
         with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
-            conf = memory(variant, parameters["memory_mb"])
+            conf = variants.memory(variant, parameters["memory_mb"])
             answer = run_child(CHILD, {**parameters, "variant": variant, "folder": folder, "conf": conf}, 3600)
         found["stores"], found["state_rows"] = answer["stores"], answer["state_rows"]
         found["held"][variant] = _held(answer["samples"])

@@ -66,6 +66,16 @@ def settings(variant: str) -> dict[str, str]:
     raise ValueError(f"unknown variant {variant}")
 
 
+def memory(variant: str, megabytes: int) -> dict[str, str]:
+    """Settings that give a store's RocksDB, with all that is in memory for it, so much of the executor."""
+    if variant == ON_TABLES:
+        return {LAMINA_PREFIX + "rocksdb.memory.fixedPerExecutorBytes": f"{megabytes}m"}
+    if variant in (SNAPSHOTS, TUNED):
+        bounded = {"boundedMemoryUsage": "true", "maxMemoryUsageMB": str(megabytes)}
+        return {f"{PREFIX}rocksdb.{name}": value for name, value in bounded.items()}
+    return {}
+
+
 def jars(variant: str) -> list[Path]:
     """The benchmark's own jars that a session of this variant needs; `lamina.configure` adds lamina's."""
     return [benchmark_jar("workload"), *([benchmark_jar("floor")] if variant == FLOOR else [])]
