@@ -26,6 +26,7 @@ from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
 from lamina.store import Accepted, CommitRequest, Store, Version
 from lamina.store.memory.budget import Share
+from lamina.store.tables.local_disk import LOCAL_DISK
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ class StoreHandle:
             "write_ms": committed.write_ms,
             "maintained": self._maintenance.pop_figures(self.argument.store),
             "copied_bytes": self._stores.copied_bytes,
-            "local_bytes": self._stores.local_disk.bytes,
+            "local_bytes": LOCAL_DISK.bytes,
             "in_place": self._exchanged(None),
         }
 
@@ -257,7 +258,7 @@ class StoreHandle:
         if segment is not None:
             self.store.adopt(segment_from_json(segment))
         if self._reads_in_place:
-            self._stores.local_disk.look()
+            LOCAL_DISK.look()
         newer = _taken(report.get("in_place"))
         if newer is not None:
             _remove(self._exchanged(newer))

@@ -18,7 +18,6 @@ from lamina.store import CheckpointState, Store, StoreConf, StoreId
 from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.factory import make_store
 from lamina.store.materialization.waiting_segments import WaitingSegments
-from lamina.store.tables.local_disk import Usage
 
 _UNUSED_CHECKPOINTS = 16
 
@@ -147,7 +146,6 @@ class StoreOpener:
         self._clock = clock
         self._ids = ids
         self._lock = threading.Lock()
-        self._local_disk = Usage(clock.monotonic)
         self._cache: LocalCache | None = None
         self._opening: dict[tuple[Any, ...], _Opening] = {}
         self._shared: OrderedDict[tuple[Any, ...], _Shared] = OrderedDict()
@@ -245,11 +243,6 @@ class StoreOpener:
                     paths.is_table,
                 )
             return self._cache
-
-    @property
-    def local_disk(self) -> Usage:
-        """What the working files of all stores take."""
-        return self._local_disk
 
     @property
     def copied_bytes(self) -> int:

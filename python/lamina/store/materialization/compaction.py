@@ -6,23 +6,19 @@ from.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from lamina._version import __version__
 from lamina.components import Clock, Ids
-from lamina.errors import LaminaError
 from lamina.format.container import SEGMENT, ContainerWriter
 from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, RUN, ColumnFamily, CommitManifest, Reference, Section, SegmentManifest
 from lamina.format.paths import SegmentName
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, is_young, judged_ms
-from lamina.store.materialization.merging import Merger
+from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
 from lamina.store.materialization.tiers import live_rows, pick
 from lamina.store.memory.budget import Share
 from lamina.store.tables.reading import is_table_list
@@ -101,11 +97,7 @@ class Compaction:
         total = sum(reference.rows for reference in replaced)
         work = Work(total, progress, share)
         try:
-            merged = Merger(tempfile.gettempdir(), work.worked).merged(
-                ((is_sorted, work.taken(batches)) for is_sorted, batches in sources),
-                whole=start == 0,
-                read=work.read,
-            )
+            merged = work.merged(sources, whole=start == 0)
             segment = self._publish(start, replaced[0].version, tuple(replaced), merged)
         finally:
             share.close()
@@ -113,36 +105,24 @@ class Compaction:
         return Compacted(segment, len(replaced), total, segment.manifest.sections[0].rows)
 
     def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
-        """A segment that stays young for a while: one of at most an eighth of the minimum age as it is, and an older
-        one with a new time of publication; None where it is lost. It is to be asked for each quarter of that age.
-
-        A young file gets it by a stamp where the storage knows how, otherwise by a copy. An old one, which a collector
-        may have in its hands, gets a copy: a new name is in nobody's hands.
-        """
+        """See `kept_young`: a segment that cannot be stamped is copied."""
         if not isinstance(made, Segment):
             # of another backend, which the query was restarted from
             return None
-        segment, now = made, self._clock.now_ms()
-        if 0 <= now - segment.published_ms <= judged_ms(min_age_ms) // 8:
-            return segment
-        manifest = segment.manifest
-        try:
-            young = is_young(segment, min_age_ms, now) and self._files.stamp(str(segment.name))
-            # a stamp that took long may have come too late
-            if young and self._clock.now_ms() - segment.published_ms <= judged_ms(min_age_ms) * 3 // 4:
-                return replace(segment, published_ms=now)
-            return self._publish(
-                manifest.start,
-                manifest.end,
-                manifest.inputs,
-                _reported(self._files.entries(segment.reference()), worked),
-            )
-        except LaminaError as error:
-            if error.kind.startswith("file."):
-                return None
-            if error.kind.startswith("storage."):
-                return segment
-            raise
+        segment, manifest = made, made.manifest
+
+        def copied() -> Segment:
+            batches = _reported(self._files.entries(segment.reference()), worked)
+            return self._publish(manifest.start, manifest.end, manifest.inputs, batches)
+
+        return kept_young(
+            segment,
+            min_age_ms,
+            self._clock,
+            stamp=lambda: self._files.stamp(str(segment.name)),
+            anew=copied,
+            copies_young=True,
+        )
 
     def _publish(
         self, start: int, end: int, inputs: tuple[Reference, ...], batches: Iterator[pa.RecordBatch]

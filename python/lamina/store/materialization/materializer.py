@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from lamina.components import Clock
+from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, Reference
+from lamina.store.materialization.merging import Merger
 from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
-from lamina.store.versions.chain import Replacement
+from lamina.store.versions.chain import Replacement, Segment, TableList
+
+Made = TypeVar("Made", Segment, TableList)
 
 MERGE_BYTES = 96 << 20
 """What a merge has in memory at most, whatever its inputs: batches of all sources, a step, and what is made of it."""
@@ -97,6 +103,47 @@ def is_young(made: Replacement, min_age_ms: int, now_ms: int) -> bool:
     return 0 <= now_ms - made.published_ms <= judged_ms(min_age_ms) // 2
 
 
+def kept_young(
+    made: Made,
+    min_age_ms: int,
+    clock: Clock,
+    *,
+    stamp: Callable[[], bool],
+    anew: Callable[[], Made | None],
+    copies_young: bool,
+) -> Made | None:
+    """`made` as it is where it is at most an eighth of the minimum age old, else with a new time of publication; None
+    where it is lost. It is to be asked for each quarter of that age.
+
+    A young one gets it by stamps where the storage knows how. An old one, which a collector may have in its hands, is
+    made anew: new names are in nobody's hands.
+
+    Args:
+        stamp: stamps its new files; whether the storage could.
+        anew: publishes it under other names.
+        copies_young: whether a young one is made anew, too, where the storage has no stamps; else it waits until it is
+            old.
+    """
+    now = clock.now_ms()
+    if 0 <= now - made.published_ms <= judged_ms(min_age_ms) // 8:
+        return made
+    try:
+        if is_young(made, min_age_ms, now):
+            if stamp():
+                # stamps that took long may have come too late
+                if clock.now_ms() - made.published_ms <= judged_ms(min_age_ms) * 3 // 4:
+                    return replace(made, published_ms=now)
+            elif not copies_young:
+                return made
+        return anew()
+    except LaminaError as error:
+        if error.kind.startswith("file."):
+            return None
+        if error.kind.startswith("storage."):
+            return made
+        raise
+
+
 def judged_ms(min_age_ms: int) -> int:
     """The minimum age by which ages are judged: so short a one as some tests set protects nothing anyhow."""
     return max(min_age_ms, _LEAST_AGE_MS)
@@ -116,8 +163,7 @@ class Work:
         self._share = share
         self._done = 0
 
-    def read(self, rows: int) -> None:
-        """Says that so many rows were read."""
+    def _read(self, rows: int) -> None:
         self._done += rows
         self.worked()
 
@@ -126,7 +172,15 @@ class Work:
         if self._progress is not None:
             self._progress(self._done, self._rows)
 
-    def taken(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def merged(
+        self, sources: Iterable[tuple[bool, Iterator[pa.RecordBatch]]], *, whole: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """The entries of all sources, newest first, as one sorted run; `whole`: of nothing below them."""
+        return Merger(tempfile.gettempdir(), self.worked).merged(
+            ((is_sorted, self._taken(batches)) for is_sorted, batches in sources), whole=whole, read=self._read
+        )
+
+    def _taken(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """`batches`, with room for them."""
         for batch in batches:
             room = min(_COPIES * int(batch.nbytes), MERGE_BYTES - self._share.held)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,6 @@ import pyarrow as pa
 
 from lamina._version import __version__
 from lamina.components import Clock, Ids
-from lamina.errors import LaminaError
 from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.format.container import TABLE_LIST, ContainerWriter, checksum
 from lamina.format.entries import Compression
@@ -31,8 +29,7 @@ from lamina.format.manifest import FILE, CommitManifest, Reference, Section
 from lamina.format.paths import TableListName, TableName
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, is_young, judged_ms
-from lamina.store.materialization.merging import Merger
+from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, judged_ms, kept_young
 from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
@@ -100,30 +97,19 @@ class TableBuilding:
         return self._built(references, (), [(False, batches)], progress, share)
 
     def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
-        """A list whose new files stay young for a while; None where they are lost: then the next job makes them anew.
-
-        Young files get it by a stamp where the storage knows how. Old ones, which a collector may have in its hands,
-        are published under new names.
-        """
-        now = self._clock.now_ms()
+        """See `kept_young`: a list is published under new names from this disk, and is lost where it is not there any
+        more; then the next job makes it anew."""
         if not isinstance(made, TableList):
             return None
-        if 0 <= now - made.published_ms <= judged_ms(min_age_ms) // 8:
-            return made
-        try:
-            if is_young(made, min_age_ms, now):
-                if not self._stamp(made.new_names(), worked):
-                    return made
-                # stamps that took long may have come too late
-                if self._clock.now_ms() - made.published_ms <= judged_ms(min_age_ms) * 3 // 4:
-                    return replace(made, published_ms=now)
-            return self._anew(made, worked)
-        except LaminaError as error:
-            if error.kind.startswith("file."):
-                return None
-            if error.kind.startswith("storage."):
-                return made
-            raise
+        list_ = made
+        return kept_young(
+            list_,
+            min_age_ms,
+            self._clock,
+            stamp=lambda: self._stamp(list_.new_names(), worked),
+            anew=lambda: self._anew(list_, worked),
+            copies_young=False,
+        )
 
     def _stamp(self, names: Sequence[str], worked: Callable[[], None]) -> bool:
         """Whether all of them could be stamped."""
@@ -170,9 +156,7 @@ class TableBuilding:
         require_room(self._files.local_max_bytes, sum(one.length for one in written))
         try:
             share.take(OPEN_BYTES + FETCH_BYTES)
-            merged = Merger(tempfile.gettempdir(), work.worked).merged(
-                ((is_sorted, work.taken(batches)) for is_sorted, batches in sources), whole=not base, read=work.read
-            )
+            merged = work.merged(sources, whole=not base)
             with self._lock:
                 if self._local is None:
                     self._local = LocalTables(self._files)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable
 
 from lamina.components import Clock, SystemClock
 from lamina.errors import LaminaError
@@ -40,24 +39,8 @@ def used_bytes(directory: str) -> int:
     return total
 
 
-class Usage:
-    """What the working files of this engine take, looked at now and then; `now` in seconds. Thread-safe."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._looked: float | None = None
-        self.bytes = 0
-
-    def look(self) -> None:
-        """To be called when files came or went."""
-        now = self._now()
-        if self._looked is None or now - self._looked >= _LOOK_S:
-            self._looked = now
-            self.bytes = used_bytes(engine_directory())
-
-
-class _Room:
-    """What is used, and what was given since the last look. Thread-safe."""
+class LocalDisk:
+    """What the working files of this engine take, as of a second ago at most, and what was given since. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._lock = threading.Lock()
@@ -65,13 +48,25 @@ class _Room:
         self._looked: float | None = None
         self._used = self._given = 0
 
-    def take(self, most: int, needed: int) -> None:
+    @property
+    def bytes(self) -> int:
+        """What they took at the last look."""
+        return self._used
+
+    def look(self) -> None:
+        """To be called when files came or went."""
         with self._lock:
-            now = self._clock.monotonic()
-            old = self._looked is None or now - self._looked >= _LOOK_S
-            if old or self._used + self._given + needed > most:
-                self._looked, self._used, self._given = now, used_bytes(engine_directory()), 0
-            if self._used + needed > most - self._given:
+            self._look()
+
+    def take(self, most: int, needed: int) -> None:
+        """Gives room for files of `needed` bytes.
+
+        Raises:
+            LaminaError: `storage.failed` where they would not fit into `most`.
+        """
+        with self._lock:
+            self._look(anew=self._used + self._given + needed > most)
+            if self._used + self._given + needed > most:
                 raise LaminaError.from_kind(
                     "storage.failed",
                     f"working files in {engine_directory()} on local disk take {self._used:,} bytes, and {needed:,} "
@@ -80,8 +75,13 @@ class _Room:
                 )
             self._given += needed
 
+    def _look(self, *, anew: bool = False) -> None:
+        now = self._clock.monotonic()
+        if anew or self._looked is None or now - self._looked >= _LOOK_S:
+            self._looked, self._used, self._given = now, used_bytes(engine_directory()), 0
 
-_ROOM = _Room(SystemClock())
+
+LOCAL_DISK = LocalDisk(SystemClock())
 """Of this process."""
 
 
@@ -92,4 +92,4 @@ def require_room(most: int | None, needed: int) -> None:
         LaminaError: `storage.failed` where they would not fit.
     """
     if most is not None:
-        _ROOM.take(most, needed)
+        LOCAL_DISK.take(most, needed)
