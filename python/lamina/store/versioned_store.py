@@ -73,10 +73,10 @@ class VersionedStore:
         self._background = settings.compaction_mode == "background"
         self._files = StoreFiles(checkpoint.storage, self.identity, settings.engine_local_max_bytes)
         self._versions = Versions(self._files)
-        self._loader = Loader(self._versions, self._files)
         self._materializer = materializer_of(self._files)
         self._min_age_ms = settings.retention_min_age_ms
         self._segments = WaitingSegments() if segments is None else segments
+        self._loader = Loader(self._versions, self._files, self._segments.all)
         self._untold = UntoldFootprints() if untold is None else untold
 
         def young(made: Replacement) -> bool:

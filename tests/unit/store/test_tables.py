@@ -26,6 +26,7 @@ from lamina.storage import Storage
 from lamina.store import Version
 from lamina.store.check.checker import StoreChecker
 from lamina.store.files.store_files import StoreFiles
+from lamina.store.memory.budget import unbounded
 from lamina.store.tables import database
 from lamina.store.tables.database import Database
 from lamina.store.tables.local import LocalTables
@@ -615,6 +616,27 @@ def test_a_load_in_place_gives_a_database_and_what_came_after_it(tables: Query) 
     changed = {key for batch in load.batches for key, _, _ in triples([batch])}
     assert changed == {b"k0", b"k1", b"k5", b"k6", b"l0", b"l1", b"l2"}
     assert load.in_place is not None
+    shutil.rmtree(load.in_place.directory)
+
+
+def test_a_load_in_place_stands_on_tables_that_wait_for_a_commit_to_refer_to_them(tables: Query) -> None:
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY, 4)
+    versions += tables.run_batches(store, versions[-1], 3)
+    store.confirm(versions[-1])
+    merge = store.plan_compaction(at_once=True)
+    assert merge is not None
+    store.adopt(merge.run(None, unbounded()).made)
+    load = store.load(versions[-1], have=None, read_only=False, in_place=True)
+    assert load.in_place is not None and load.in_place.version == versions[-1].version
+    assert not list(load.batches)
+    shutil.rmtree(load.in_place.directory)
+    # one that is lost leaves those that the version refers to
+    [waiting] = store.waiting_segments()
+    tables.storage.delete_many([f"0/0/{waiting.name}"])
+    load = store.load(versions[-1], have=None, read_only=False, in_place=True)
+    assert load.in_place is not None and load.in_place.version < versions[-1].version
+    assert list(load.batches)
     shutil.rmtree(load.in_place.directory)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,11 +27,18 @@ _MAX_STEPS = 8
 
 
 class Loader:
-    """Restores of one store."""
+    """Restores of one store.
 
-    def __init__(self, versions: Versions, files: StoreFiles) -> None:
+    Args:
+        waiting: gives the bases that no commit refers to yet, in the order in which they were made.
+    """
+
+    def __init__(
+        self, versions: Versions, files: StoreFiles, waiting: Callable[[], Sequence[chain.Replacement]]
+    ) -> None:
         self._versions = versions
         self._files = files
+        self._waiting = waiting
         self._lock = threading.Lock()
         self._broken: frozenset[detours.Place] = frozenset()
 
@@ -54,25 +61,44 @@ class Loader:
         references: Sequence[Reference] = opened.references
         chain.check(references, opened.manifest.version, self._files.place_of_commit(attempt))
         references = self._around_broken(opened, references)
-        base = chain.tables(references)
-        if in_place and base and is_table_list(base[0]) and base[0].union is None:
-            taken = share or unbounded()
-            reader = TableReader(self._files, base, lambda: taken.take(0))
-            try:
-                taken.take(FETCH_BYTES)
-                found = reader.in_place()
-            except LaminaError as error:
-                if not error.kind.startswith("file."):
-                    raise
-                # what leads around the broken file comes as entries
-                self._remember_broken(frozenset((detours.place(reader.failed),)))
-                references = self._around_broken(opened, references)
-            else:
-                above = chain.mergeable(references)
-                return replace(self._load(opened, EMPTY, above, self._next_time, share), in_place=found)
-            finally:
-                taken.close()
+        if in_place:
+            newest = self._with_waiting(references)
+            placed = self._in_place(opened, newest, share)
+            if placed is None and newest is not references:
+                placed = self._in_place(opened, references, share)
+            if placed is not None:
+                return placed
+            # what leads around a broken file comes as entries
+            references = self._around_broken(opened, references)
         return self._load(opened, EMPTY, references, self._recover(opened), share)
+
+    def _with_waiting(self, references: Sequence[Reference]) -> Sequence[Reference]:
+        """`references` with the lists in them that the next commit will refer to: more is in tables then."""
+        for segment in self._waiting():
+            newer = chain.adopt(references, segment)
+            if newer is not None and not any(detours.place(reference) in self._broken for reference in newer):
+                references = newer
+        return references
+
+    def _in_place(self, opened: Opened, references: Sequence[Reference], share: Share | None) -> Load | None:
+        """What comes on top of the tables in `references`; None where there are none, or one of them is broken."""
+        base = chain.tables(references)
+        if not base or not is_table_list(base[0]) or base[0].union is not None:
+            return None
+        taken = share or unbounded()
+        reader = TableReader(self._files, base, lambda: taken.take(0))
+        try:
+            taken.take(FETCH_BYTES)
+            found = reader.in_place()
+        except LaminaError as error:
+            if not error.kind.startswith("file."):
+                raise
+            self._remember_broken(frozenset((detours.place(reader.failed),)))
+            return None
+        finally:
+            taken.close()
+        above = chain.mergeable(references)
+        return replace(self._load(opened, EMPTY, above, self._next_time, share), in_place=found)
 
     def _around_broken(self, opened: Opened, references: Sequence[Reference]) -> Sequence[Reference]:
         """`references`, or what makes the same version without the sections that earlier loads found broken."""
