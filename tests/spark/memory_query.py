@@ -1,6 +1,7 @@
 """Counts numbers, each up to one that is fed, under a cap for the memory of state: `python memory_query.py <JSON>`.
 
-Prints one JSON object: for each batch how many keys the state has and what they sum up to, and why the query failed.
+Prints one JSON object: for each batch how many keys the state has and what they sum up to, bytes of changes that were
+kept on the local disk, and why the query failed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from tests.spark.programs import program_session
 
 
 def main(argument: dict[str, Any]) -> None:
-    cap = {"spark.sql.streaming.stateStore.lamina.heap.maxBytes": argument["cap"]}
-    spark = program_session("local[2]", argument["jar"], cap)
+    spark = program_session("local[2]", argument["jar"], argument["settings"])
     spark.sparkContext.setLogLevel("OFF")
     answers: dict[int, list[int]] = {}
 
@@ -42,7 +42,9 @@ def main(argument: dict[str, Any]) -> None:
         query.awaitTermination()
     except StreamingQueryException as error:
         failure = str(error)
-    print(json.dumps({"answers": answers, "failure": failure}))
+    stores = [store for progress in query.recentProgress for store in progress["stateOperators"]]
+    spilled = sum(store["customMetrics"].get("laminaSpilledBytes", 0) for store in stores)
+    print(json.dumps({"answers": answers, "failure": failure, "spilled": spilled}))
     spark.stop()
 
 

@@ -54,6 +54,8 @@ final class Commits(
     val live = store.live
     live.synchronized {
       store.requireCommit()
+      live.settle()
+      counters.add(Metrics.SpilledBytes, live.table.spilledBytes)
       store.open.transition(OpenAction.Send)
     }
     val sent =
@@ -64,9 +66,15 @@ final class Commits(
           throw error
       }
     live.synchronized {
-      sent.next match {
-        case None => live.keep(store.version + 1)
-        case Some(next) => live.advance(next, sent.bytes)
+      try
+        sent.next match {
+          case None => live.keep(store.version + 1)
+          case Some(next) => live.advance(next, sent.bytes)
+        }
+      catch {
+        case error: Throwable =>
+          live.endSend(store.open, OpenAction.Fail)
+          throw error
       }
       engine.isDue = live.isDue
       live.pending = sent.pending.orNull

@@ -93,6 +93,12 @@ class EngineStore(
     else EngineStore.interruptibly(openedHandle(readOnly))
   }
 
+  /** Whether the store is open for writing. */
+  private[lamina] def isWriter: Boolean = {
+    val known = current
+    known != null && !known.readOnly
+  }
+
   private def fits(known: EngineHandle, engine: Engine, readOnly: Boolean): Boolean =
     known != null && known.engine.generation == engine.generation && (readOnly || !known.readOnly)
 

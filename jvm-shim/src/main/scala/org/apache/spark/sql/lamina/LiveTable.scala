@@ -91,11 +91,12 @@ final class LiveTable(
     registry: TableRegistry = TableRegistry.ofExecutor,
     private[lamina] val scheduling: Scheduling = Scheduling.Threads,
     layers: Option[Layers] = None,
-    openBelow: (InPlace, ReadCounts) => Below = TablesBelow.open(_, _)
+    openBelow: (InPlace, ReadCounts) => Below = TablesBelow.open(_, _),
+    spills: () => Spill = () => SpillDatabase.open()
 ) {
   import LiveTable.Sibling
 
-  val table = new StoreTable(pool, layers.isDefined)
+  val table = new StoreTable(pool, layers.isDefined, spills)
   StatePool.tables.incrementAndGet()
 
   @volatile private var position = Position.Start
@@ -259,8 +260,6 @@ final class LiveTable(
 
   def begin(open: Open): Unit = {
     table.begin()
-    refused = false
-    refusals = pool.refusals
     writer = open
     working = position.families
     addFamilies(working)
@@ -287,12 +286,12 @@ final class LiveTable(
   /** The end of a writer's send, by `action`. */
   def endSend(open: Open, action: OpenAction): Unit = {
     open.transition(action)
+    if (action == OpenAction.Fail) table.unsettle()
     if (open.leavesLater) leave(open)
     notifyAll()
   }
 
   def abort(): Unit = {
-    refused = pool.refusals > refusals
     table.abort()
     writer = null
     working = position.families
@@ -306,6 +305,15 @@ final class LiveTable(
     !closed && !moving && (registry.state(this) ne Ownership.Parked) && table.maintain(pages)
   }
 
+  /**
+   * Before a commit is sent: where memory is short, puts its changes on the disk, so that tables at rest leave room for others. All of
+   * them, where some are there already.
+   */
+  def settle(): Unit = {
+    if (isLayered && pool.isNearlyFull && table.cameBytes > shareBytes / LiveTable.PartOfShare) table.spill()
+    table.settleSpill()
+  }
+
   /** Ends a transaction that changed nothing: the rows keep their content under the next version. */
   def keep(version: Long): Unit = {
     abort()
@@ -314,13 +322,25 @@ final class LiveTable(
 
   /** Ends a transaction whose change set, of so many bytes of rows, was sent. */
   def advance(next: Position, bytes: Long = 0L): Unit = {
-    if (isLayered) written(LiveTable.versionOf(next.content)) = bytes
-    table.commit()
+    val number = LiveTable.versionOf(next.content)
+    if (isLayered) written(number) = if (table.isSpilled) 0L else bytes
+    committed(number)
     writer = null
     lead(position, next)
     scheduling.reclaim(this)
     notifyAll()
   }
+
+  /** Ends the table's transaction by a version. */
+  private def committed(version: Long): Unit =
+    try table.commit(version)
+    catch {
+      // what came out of half a commit is no version
+      case error: Throwable =>
+        writer = null
+        clear(Position.Start)
+        throw error
+    }
 
   /** The table is at `to` now, and one transaction behind it, where that is known, is `from`. */
   private def lead(from: Position, to: Position): Unit = {
@@ -335,6 +355,7 @@ final class LiveTable(
         if (!isCut && (layers.isDue(table.below, version) || isDue)) isCut = table.cut(version)
       }
     }
+    table.at = LiveTable.versionOf(to.content)
     before = from
     lastDigest = null
     position = to
@@ -342,17 +363,23 @@ final class LiveTable(
     epoch += 1
   }
 
-  /** Bytes of rows, as far as is known, that were written above the state below. */
+  /** Whether it has rows of versions above the tables that it stands on. */
+  def isAhead: Boolean = written.nonEmpty || table.spillsBelow > 0
+
+  /** Bytes of rows in memory, as far as is known, that were written above the state below. */
   def writtenBytes: Long = written.values.sum
 
   /** The table's share of half the memory. */
   private def shareBytes: Long = pool.tableBytes / 2 / math.max(1, StatePool.tables.get)
 
   /** Whether these are the table's share, so that they had better be put into tables soon. */
-  def isDue: Boolean = isLayered && writtenBytes > shareBytes
+  def isDue: Boolean = isLayered && (table.spillsBelow > 0 || writtenBytes > shareBytes)
 
   /** Whether these are so many that waiting until they are in tables is of use. */
-  def isWorthAWait: Boolean = writtenBytes > shareBytes / LiveTable.PartOfShare
+  def isWorthAWait: Boolean = table.spillsBelow > 0 || writtenBytes > shareBytes / LiveTable.PartOfShare
+
+  /** Whether a look for a row has become long, since changes of many versions lie on the disk that are not in tables. */
+  def isDeep: Boolean = table.spillsBelow >= LiveTable.MostSpills
 
   /**
    * Has a table that stands on another state forget some rows that are the same there, and gives some memory back that is free
@@ -366,6 +393,14 @@ final class LiveTable(
     bytes > 0 || more
   }
 
+  /** Puts what is only in the memory of a table that nothing uses on the disk. */
+  def relieveAtRest(): Boolean =
+    !closed && isLayered && !isBusy && isAtRest && writtenBytes > LiveTable.WorthADatabase &&
+      table.spillsBelow < LiveTable.MostSpills && table.relieve() && {
+        written.clear()
+        true
+      }
+
   /** The same for a table that nothing uses, whoever it belongs to; no other one is touched. */
   def forgetSomeAtRest(): Boolean = !isBusy && isAtRest && forgetSome()
 
@@ -373,12 +408,6 @@ final class LiveTable(
   def isAtRest: Boolean = LiveTable.AtRest(registry.state(this))
 
   def isOf(pool: PagePool): Boolean = this.pool eq pool
-
-  /** Whether memory was refused in its last transaction, which did not come to its end. */
-  def wasRefused: Boolean = refused
-
-  private var refused = false
-  private var refusals = 0L
 
   private var restored = List.empty[InPlace]
 
@@ -543,7 +572,7 @@ final class LiveTable(
     if (isLayered && (table.below == null || table.below.version < number))
       written(number) = math.max(1L, table.memory.total - (if (header.fromHave) heldBefore else 0L))
     if (header.fromHave) {
-      table.commit()
+      committed(number)
       lead(position, next)
       scheduling.reclaim(this)
       Move.CaughtUp
@@ -619,6 +648,12 @@ object LiveTable {
   private val ReclaimedAtOnce = 64
 
   private val PartOfShare = 8
+
+  /** Sets of changes on top of each other on the disk before a batch waits for them to be in tables. */
+  private val MostSpills = 4
+
+  /** Fewer bytes of rows are not put on the disk by themselves. */
+  private val WorthADatabase = 256L << 10
 
   private val AtRest = Set[Ownership](Ownership.Idle, Ownership.Parked)
 

@@ -40,6 +40,8 @@ object Metrics {
   val ReusedBytes = size("laminaReusedBytes", "bytes of tables that restores found on the local disk")
   val MemoryWaits = count("laminaMemoryWaits", "opens that waited for rows to be put into tables, for want of memory")
   val MemoryWaitMs = time("laminaMemoryWaitMs", "time for which opens waited for that")
+  val SpilledBytes =
+    size("laminaSpilledBytes", "bytes of changes that batches kept on the local disk, for want of memory")
   val HandOvers = count("laminaHandOvers", "tables taken over from another provider")
   val SkippedCommits = count("laminaSkippedCommits", "commits that had nothing to write")
   // The name is that of Spark's heap provider.

@@ -37,10 +37,10 @@ object Reclaimer extends Logging {
   }
 
   /**
-   * Has tables at rest forget rows that are on the disk, too; whether memory came of it. Another thread does it, since the caller may
+   * Has tables at rest forget rows that are on the disk, too, and put others there where it `relieves` them; whether memory came of it. Another thread does it, since the caller may
    * hold the lock of a table, and it is not waited for long: others who hold one may wait like the caller.
    */
-  def makeRoom(registry: TableRegistry, pool: PagePool): Boolean = {
+  def makeRoom(registry: TableRegistry, pool: PagePool, relieves: Boolean = true): Boolean = {
     val tables = registry.layeredAtRest(pool)
     tables.nonEmpty && {
       val gained = new AtomicLong()
@@ -48,7 +48,7 @@ object Reclaimer extends Logging {
       // one by one: who waits for one table holds up no other caller
       tables.foreach { table =>
         room.execute { () =>
-          try forgetAll(table, gained)
+          try forgetAll(table, gained, relieves)
           catch {
             case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
           } finally done.countDown()
@@ -59,16 +59,17 @@ object Reclaimer extends Logging {
     }
   }
 
-  /** Adds the bytes that a table at rest gives back, as it does. */
-  private def forgetAll(live: LiveTable, gained: AtomicLong): Unit =
-    while (
-      live.isAtRest && live.synchronized {
-        val before = live.table.memory.total
-        val more = live.forgetSomeAtRest()
-        gained.addAndGet(before - live.table.memory.total)
-        more
-      }
-    ) ()
+  /** Adds the bytes that a table at rest gives back, as it does: of rows that are on the disk already, else of others that go there. */
+  private def forgetAll(live: LiveTable, gained: AtomicLong, relieves: Boolean): Unit = {
+    def step(work: => Boolean): Boolean = live.isAtRest && live.synchronized {
+      val before = live.table.memory.total
+      val more = work
+      gained.addAndGet(before - live.table.memory.total)
+      more
+    }
+    while (step(live.forgetSomeAtRest())) ()
+    if (relieves && gained.get <= 0 && step(live.relieveAtRest())) while (step(live.forgetSomeAtRest())) ()
+  }
 
   private val RoomMs = 2000L
 

@@ -83,6 +83,7 @@ object StatePool {
       if (outdated) {
         val created = create(settings, conf)
         val registry = TableRegistry.ofExecutor
+        created.onShortage(() => Reclaimer.makeRoom(registry, created, relieves = false))
         created.onPressure(() => Reclaimer.makeRoom(registry, created) || registry.evictOne(_.isOf(created)))
         fixed = wanted
         if (pool != null) pool.trim()

@@ -422,7 +422,7 @@ final class StoreOpener(
   )(entered: => A): A = closingOnError(table) {
     var is = false
     try {
-      move(table, version, base, source)
+      moveWithin(table, version, base, source)
       if (writes && (table eq live)) makeRoom(table, version, base)
       is = true
     } finally if (!is) table.synchronized { table.endMove(); table.rest() }
@@ -431,6 +431,25 @@ final class StoreOpener(
       entered
     }
   }
+
+  /** The same where memory is too short for what a version has above its tables: once that is in them it needs none. */
+  private def moveWithin(table: LiveTable, version: Long, base: Option[String], source: StateSource): Unit =
+    try move(table, version, base, source)
+    catch {
+      case error: LaminaError
+          if error.kind == LaminaError.MemoryCap && table.isLayered && (source eq engine) && base.isDefined &&
+            engine.isWriter =>
+        val started = System.nanoTime()
+        try engine.materialize(version, base)
+        catch {
+          case other: LaminaError =>
+            logWarning(s"$id has rows above its tables that could not be put there: ${other.getMessage}")
+            throw error
+        }
+        counters.add(Metrics.MemoryWaits, 1)
+        counters.add(Metrics.MemoryWaitMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
+        move(table, version, base, source)
+    }
 
   private def move(table: LiveTable, version: Long, base: Option[String], source: StateSource): Unit = {
     val started = System.nanoTime()
@@ -465,10 +484,10 @@ final class StoreOpener(
       }
       forget()
       while (pool.isNearlyFull && registry.evictOne(_.isOf(pool))) ()
-      val (written, worth, refused) =
-        table.synchronized((table.writtenBytes > 0, table.isWorthAWait && vainWaits == 0, table.wasRefused))
+      val (written, worth, deep) =
+        table.synchronized((table.isAhead, table.isWorthAWait && vainWaits == 0, table.isDeep))
       if (vainWaits > 0) vainWaits -= 1
-      val waits = refused || (pool.isNearlyFull && worth) || engine.layers.exists(_.every == 1)
+      val waits = deep || (pool.isNearlyFull && worth) || engine.layers.exists(_.every == 1)
       if (waits && written && base.isDefined) {
         val (started, used) = (System.nanoTime(), pool.usedBytes)
         try engine.materialize(version, base)

@@ -89,19 +89,7 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
       above: Boolean,
       until: Array[Byte],
       into: BelowEntries
-  ): Unit = noted {
-    val start =
-      if (from == null) keyOf(family, null, 0L, 0)
-      else keyOf(family, from, Platform.BYTE_ARRAY_OFFSET.toLong, from.length)
-    val rows = db.newIterator(reading)
-    try {
-      rows.seek(start)
-      if (above && from != null && rows.isValid && java.util.Arrays.equals(rows.key, start)) rows.next()
-      read(family, rows, until, into)
-      // at a damaged block an iterator seems to be at its end
-      rows.status()
-    } finally rows.close()
-  }
+  ): Unit = noted(TablesBelow.read(db, reading, family, from, above, until, into))
 
   private def noted[A](work: => A): A = {
     var ended = false
@@ -110,24 +98,6 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
       ended = true
       result
     } finally if (!ended) failed = true
-  }
-
-  private def read(family: Int, rows: RocksIterator, until: Array[Byte], into: BelowEntries): Unit = {
-    var ended = false
-    while (!ended && into.hasRoom) {
-      if (!rows.isValid) ended = true
-      else {
-        val key = rows.key
-        val own = java.util.Arrays.copyOfRange(key, FamilyBytes, key.length)
-        val isOver = until != null && java.util.Arrays.compareUnsigned(own, until) >= 0
-        if (isOver || ((key(0) & 0xff) << 8 | key(1) & 0xff) != family) ended = true
-        else {
-          into.add(own, rows.value)
-          rows.next()
-        }
-      }
-    }
-    into.isLast = ended
   }
 
   override def close(): Unit = {
@@ -217,9 +187,50 @@ private[lamina] object TablesBelow {
   }
 
   /** Without one the filters in the tables are not read. */
-  private lazy val filter = new BloomFilter(10, false)
+  lazy val filter = new BloomFilter(10, false)
 
-  private def keyOf(family: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = {
+  /** What [[Below.read]] says, of a database. */
+  def read(
+      db: RocksDB,
+      reading: ReadOptions,
+      family: Int,
+      from: Array[Byte],
+      above: Boolean,
+      until: Array[Byte],
+      into: BelowEntries
+  ): Unit = {
+    val start =
+      if (from == null) keyOf(family, null, 0L, 0)
+      else keyOf(family, from, Platform.BYTE_ARRAY_OFFSET.toLong, from.length)
+    val rows = db.newIterator(reading)
+    try {
+      rows.seek(start)
+      if (above && from != null && rows.isValid && java.util.Arrays.equals(rows.key, start)) rows.next()
+      read(family, rows, until, into)
+      // at a damaged block an iterator seems to be at its end
+      rows.status()
+    } finally rows.close()
+  }
+
+  private def read(family: Int, rows: RocksIterator, until: Array[Byte], into: BelowEntries): Unit = {
+    var ended = false
+    while (!ended && into.hasRoom) {
+      if (!rows.isValid) ended = true
+      else {
+        val key = rows.key
+        val own = java.util.Arrays.copyOfRange(key, FamilyBytes, key.length)
+        val isOver = until != null && java.util.Arrays.compareUnsigned(own, until) >= 0
+        if (isOver || ((key(0) & 0xff) << 8 | key(1) & 0xff) != family) ended = true
+        else {
+          into.add(own, rows.value)
+          rows.next()
+        }
+      }
+    }
+    into.isLast = ended
+  }
+
+  def keyOf(family: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = {
     val key = new Array[Byte](FamilyBytes + length)
     key(0) = (family >>> 8).toByte
     key(1) = family.toByte

@@ -1,8 +1,7 @@
 package org.apache.spark.sql.lamina
 
 import org.apache.spark.SparkConf
-import org.apache.spark.sql.execution.streaming.state.StateStore
-import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
 import org.apache.spark.sql.lamina.table.PagePool
 
 /** Stores on tables of RocksDB whose rows are more than the memory that they have, on the engine of this repository. */
@@ -13,6 +12,7 @@ class LayeredMemorySuite extends ProviderFixture {
 
   private def newPool(): PagePool = {
     val pool = new PagePool(MaxBytes)
+    pool.onShortage(() => Reclaimer.makeRoom(TableRegistry.ofExecutor, pool, relieves = false))
     pool.onPressure(() => Reclaimer.makeRoom(TableRegistry.ofExecutor, pool))
     pool
   }
@@ -21,14 +21,17 @@ class LayeredMemorySuite extends ProviderFixture {
     override private[lamina] def newPool(settings: StoreSettings, conf: SparkConf): PagePool = pool
   }
 
-  private def small(pool: PagePool, every: Int = 900): SmallProvider = init(
+  private def small(pool: PagePool, every: Int = 900, id: StateStoreId = newId()): SmallProvider = init(
     new SmallProvider(pool),
-    newId(),
+    id,
     settings = Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString)
   )
 
   private def metric(store: StateStore, name: String): Long =
     store.metrics.customMetrics.collectFirst { case (metric, value) if metric.name == name => value }.get
+
+  private def found(store: StateStore, at: Long): Option[Int] =
+    Option(store.get(key(at), family)).map(_.getInt(0))
 
   /**
    * Runs batches of new keys, a quarter of which change keys of the batch before; the id and the rows of the last version, and how
@@ -81,26 +84,70 @@ class LayeredMemorySuite extends ProviderFixture {
     } finally provider.close()
   }
 
-  test("a batch that was refused memory waits in its next attempt, and has room then") {
+  test("a batch that changes more than there is memory for keeps its changes on the disk") {
     val pool = newPool()
     val provider = small(pool)
     try {
-      // neither so much that the store asks for tables, nor so much that it waits for them
       val (base, rows, _) = run(provider, pool, 9)
-      assert(!pool.isNearlyFull)
-      val large = (0 until 85000).map(row => (1L << 40) + row -> row)
+      val few = rows.keys.filter(_ % 5 == 0)
+      val large = (0 until 250000).map(row => (1L << 40) + row -> row)
+      val again = large.filter(_._2 % 7 == 0).map { case (at, number) => at -> -number }
+      val expected = rows -- few ++ large ++ again
       def attempted(): StateStore = {
         val store = provider.getStore(9, base)
-        try large.foreach { case (at, number) => put(store, at -> number) }
-        catch { case error: Throwable => store.abort(); throw error }
+        large.foreach { case (at, number) => put(store, at -> number) }
+        few.foreach(at => store.remove(key(at), family))
+        again.foreach { case (at, number) => put(store, at -> number) }
+        assert(pool.reservedBytes <= MaxBytes)
+        assert(again.take(1000).forall { case (at, number) => found(store, at).contains(number) })
+        assert(few.take(1000).forall(found(store, _).isEmpty))
+        assert(contents(store) == expected)
         store
       }
-      assert(intercept[LaminaError](attempted()).kind == LaminaError.MemoryCap)
-      val store = attempted()
-      store.commit()
-      assert(metric(store, "laminaMemoryWaits") == 1)
-      check(provider, 10, attempt(store), rows ++ large)
+      attempted().abort()
+      check(provider, 9, base, rows)
+      val task = TestTasks.context(1)
+      val store = asTask(task)(attempted())
+      asTask(task) {
+        store.commit()
+        assert(contents(store) == expected, "the version is read on after its commit")
+      }
+      task.markTaskCompleted(None)
+      assert(metric(store, "laminaSpilledBytes") > (1 << 20))
+      check(provider, 10, attempt(store), expected)
+
+      // who comes anew has no room for it either
+      val next = small(newPool(), id = provider.stateStoreId)
+      try {
+        check(next, 10, attempt(store), expected)
+        val last = provider.getStore(10, attempt(store))
+        put(last, 7L -> 7)
+        last.commit()
+        assert(metric(last, "laminaSpilledBytes") == 0)
+        check(provider, 11, attempt(last), expected + (7L -> 7))
+      } finally next.close()
     } finally provider.close()
+  }
+
+  test("stores that together change more than there is memory for leave room for each other") {
+    val pool = newPool()
+    val providers = Seq.fill(8)(small(pool))
+    try {
+      var bases = Seq.fill(8)(Option.empty[String])
+      var expected = Map.empty[Long, Int]
+      for (version <- 0 until 4) {
+        val rows = (0 until 40000).map(row => (version * 30000 + row).toLong -> (version + row))
+        bases = providers.zip(bases).map { case (provider, base) =>
+          val store = provider.getStore(version, base)
+          rows.foreach { case (at, number) => put(store, at -> number) }
+          store.commit()
+          attempt(store)
+        }
+        expected ++= rows
+        assert(pool.reservedBytes <= MaxBytes)
+      }
+      providers.zip(bases).foreach { case (provider, base) => check(provider, 4, base, expected) }
+    } finally providers.foreach(_.close())
   }
 
   test("stores that are at rest give up rows that are on the disk, too") {

@@ -9,7 +9,7 @@ import org.apache.spark.unsafe.Platform
  * With a state below only what came after it is filled in: a delete leaves a tombstone, and an append is joined to the value
  * below at the end. Keys that no entry is of stay unknown, so the counts are not known either.
  *
- * @param keys ordered keys, or null
+ * @param keys those of an ordered family that is not layered, or null
  * @param layer of a layered table, or null
  */
 private[lamina] final class FamilyFill private[table] (
@@ -53,7 +53,7 @@ private[lamina] final class FamilyFill private[table] (
       if (layer != null) Rows.setLabel(row, layer.labels.current)
       index.insert(hash, row, removed = op == Ops.Delete)
       if (op != Ops.Put) unsettled.add(row, 0L)
-      if (keys != null && (op != Ops.Delete || hasBelow)) keys.add(keyBase, keyOffset, keyLength)
+      if (keys != null && op != Ops.Delete) keys.add(keyBase, keyOffset, keyLength)
       if (op != Ops.Delete) counts.add(row)
     } else if (Rows.has(rowOf(word), Rows.Held)) {
       val newer = rowOf(word)

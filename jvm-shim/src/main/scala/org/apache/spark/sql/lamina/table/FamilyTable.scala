@@ -1,7 +1,6 @@
 package org.apache.spark.sql.lamina.table
 
-import java.nio.ByteBuffer
-
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -34,14 +33,16 @@ final class FamilyTable private[table] (
     new FamilyPages(pool, resting, if (multiValue) FamilyPages.DeadListPercent else FamilyPages.DeadPercent)
   private val layered = layer != null
 
-  /** Of an ordered family all keys; of a layered one those that differ from the state below, whatever its order. */
-  private val keys = if (ordered || layered) new OrderedKeys(pool) else null
+  /** All keys of an ordered family that is not layered, and of a layered one those that scans need. */
+  private val keys = if (ordered && !layered) new OrderedKeys(pool) else null
+  private val labelled = if (layered) new LabelledKeys(pool, index, layer) else null
   private var undo = new LongLog(pool)
   private var previous = new LongLog(pool)
   private var baseRows: BaseRows = _
   private val counts = new RowCounts
   private val lists = new ListBuffers(pages, pool, multiValue)
   private val reclaim = new PageReclaim(index, pages, lists, multiValue)
+  private val spilled = if (layered) new FamilySpill(id, index, lists, labelled, counts, layer) else null
   private var transient: TransientRow = _
 
   /** Fills an empty column family. */
@@ -65,8 +66,13 @@ final class FamilyTable private[table] (
 
   /** The same row; until the transaction ends its value's address is good no longer than the store's lock is held. */
   def find(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
-    val word = known(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
-    if (word == 0L || isRemoved(word)) 0L else live(rowOf(word))
+    val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
+    val word = index.find(hash, keyBase, keyOffset, keyLength)
+    val there = if (onDisk(word)) spilled.find(keyBase, keyOffset, keyLength) else FamilyTable.Unknown
+    if (there != FamilyTable.Unknown) there
+    else if (mayBeBelow(word)) findBelow(hash, keyBase, keyOffset, keyLength)
+    else if (word == 0L || isRemoved(word)) 0L
+    else live(rowOf(word))
   }
 
   /**
@@ -78,53 +84,92 @@ final class FamilyTable private[table] (
     if (word != 0L || !layered || layer.below == null) base(word)
     else {
       val value = layer.below.get(id, keyBase, keyOffset, keyLength)
-      if (value == null) 0L
-      else {
-        if (transient == null) transient = new TransientRow
-        transient.of(keyBase, keyOffset, keyLength, value)
-      }
+      if (value == null) 0L else transientOf(keyBase, keyOffset, keyLength, value)
     }
   }
 
   /** The row as a key of the table is there, 0 where it is absent; [[FamilyTable.Unknown]] where only the state below says. */
   private[table] def held(keyBase: AnyRef, keyOffset: Long, keyLength: Int, inBase: Boolean): Long = {
     val word = index.find(KeyHash.hash(keyBase, keyOffset, keyLength), keyBase, keyOffset, keyLength)
-    if (word == 0L) FamilyTable.Unknown
+    if (word == 0L || !inBase && onDisk(word) && spilled.entry(keyBase, keyOffset, keyLength) != null)
+      FamilyTable.Unknown
     else if (!inBase) live(rowOf(word))
     else base(word)
   }
 
-  /** The slot's word of a key, after it was read from below where it was not known; 0 where it is absent everywhere. */
-  private def known(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
-    val word = index.find(hash, keyBase, keyOffset, keyLength)
-    if (word == 0L && layered && layer.below != null && readBelow(hash, keyBase, keyOffset, keyLength))
-      index.find(hash, keyBase, keyOffset, keyLength)
-    else word
-  }
+  /** Whether the open transaction may have put a key, whose slot has `word`, on the disk: then that is what it sees. */
+  private def onDisk(word: Long): Boolean = layered && spilled.isOn && (word == 0L || !Rows.isOwn(rowOf(word)))
 
-  /** Makes a row of what is below, as if it had always been there; false where the key is absent. */
+  private def mayBeBelow(word: Long): Boolean = word == 0L && layered && layer.below != null
+
+  /** Makes a row of what is below, as if it had always been there; false where the key is absent. Afterwards the slot is looked for anew. */
   private def readBelow(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
-    val value = layer.below.get(id, keyBase, keyOffset, keyLength)
-    layer.reads += 1
-    if (value == null) false
-    else {
-      layer.found += 1
+    val value = layer.read(id, keyBase, keyOffset, keyLength)
+    value != null && {
       makeRoom(keyLength + value.length)
-      index.ensure(hash)
-      val row = lists.create(keyBase, keyOffset, keyLength, value.length, 0)
-      Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
-      index.find(hash, keyBase, keyOffset, keyLength)
-      index.insert(hash, row, removed = false)
+      keep(value, hash, keyBase, keyOffset, keyLength)
       true
     }
   }
 
-  /** Where memory is short, forgets some rows that are on the disk, too. Not while an address of a row is in hand. */
+  /** The same for who only reads: where memory is short the row is not kept, and good until the next call. */
+  private def findBelow(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
+    val value = layer.read(id, keyBase, keyOffset, keyLength)
+    if (value == null) 0L
+    else {
+      val kept =
+        if (layer.keepsNone()) 0L
+        else {
+          makeRoom(keyLength + value.length)
+          try PagePool.inBackground(keep(value, hash, keyBase, keyOffset, keyLength))
+          catch {
+            case error: LaminaError if error.kind == LaminaError.MemoryCap =>
+              layer.keepNone()
+              0L
+          }
+        }
+      if (kept != 0L) kept else transientOf(keyBase, keyOffset, keyLength, value)
+    }
+  }
+
+  private def keep(value: Array[Byte], hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
+    index.ensure(hash)
+    val row = lists.create(keyBase, keyOffset, keyLength, value.length, 0)
+    Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
+    index.find(hash, keyBase, keyOffset, keyLength)
+    index.insert(hash, row, removed = false)
+    row
+  }
+
+  private def transientOf(keyBase: AnyRef, keyOffset: Long, keyLength: Int, value: Array[Byte]): Long = {
+    if (transient == null) transient = new TransientRow
+    transient.of(keyBase, keyOffset, keyLength, value)
+  }
+
+  /** Where memory is short, has the open transaction's changes put on the disk, or forgets some rows that are on the disk, too. Not while an address of a row is in hand. */
   private def makeRoom(bytes: Int): Unit = if (room != null) room.makeRoom(bytes)
+
+  /** After memory was refused: whether there is some now, since the open transaction's changes were put on the disk. */
+  private def hasSpilled(error: LaminaError): Boolean =
+    room != null && error.kind == LaminaError.MemoryCap && room.spillAll()
 
   private def live(row: Long): Long = if (layered && Rows.isTombstone(row)) 0L else row
 
   def put(
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int
+  ): Unit =
+    try putOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    catch {
+      case error: LaminaError if hasSpilled(error) =>
+        putOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    }
+
+  private def putOnce(
       keyBase: AnyRef,
       keyOffset: Long,
       keyLength: Int,
@@ -143,6 +188,20 @@ final class FamilyTable private[table] (
 
   /** Appends encoded elements to a key's value, which is empty where the key is absent. */
   def append(
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int
+  ): Unit =
+    try appendOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    catch {
+      case error: LaminaError if hasSpilled(error) =>
+        appendOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
+    }
+
+  private def appendOnce(
       keyBase: AnyRef,
       keyOffset: Long,
       keyLength: Int,
@@ -174,7 +233,11 @@ final class FamilyTable private[table] (
   }
 
   /** Removes a key; false where it was absent. */
-  def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
+  def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
+    try removeOnce(keyBase, keyOffset, keyLength)
+    catch { case error: LaminaError if hasSpilled(error) => removeOnce(keyBase, keyOffset, keyLength) }
+
+  private def removeOnce(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
     makeRoom(keyLength)
     undo.ensure()
     val hash = KeyHash.hash(keyBase, keyOffset, keyLength)
@@ -193,9 +256,23 @@ final class FamilyTable private[table] (
     }
   }
 
-  /** `known` for a key that is to be changed; of a layered family also a slot that a tombstone is in. */
-  private def toChange(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long =
-    if (layered) known(hash, keyBase, keyOffset, keyLength) else index.find(hash, keyBase, keyOffset, keyLength)
+  /**
+   * The slot's word of a key that is to be changed, after it was read from below or from the disk where that knows it; 0 where it is
+   * absent everywhere.
+   */
+  private def toChange(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Long = {
+    val word = index.find(hash, keyBase, keyOffset, keyLength)
+    val entry = if (onDisk(word)) spilled.entry(keyBase, keyOffset, keyLength) else null
+    // the base's row is there before that of the transaction, as always
+    val isRead = mayBeBelow(word) && (entry == null || !Spilled.isFresh(entry)) &&
+      readBelow(hash, keyBase, keyOffset, keyLength)
+    if (entry != null) spilled.bringBack(entry, hash, keyBase, keyOffset, keyLength, undo)
+    if (isRead || entry != null) {
+      // what was read may have made another log
+      undo.ensure()
+      index.find(hash, keyBase, keyOffset, keyLength)
+    } else word
+  }
 
   private def isAbsent(word: Long): Boolean = isRemoved(word) || layered && Rows.isTombstone(rowOf(word))
 
@@ -204,7 +281,7 @@ final class FamilyTable private[table] (
 
   /** The same; `transient` gets rows of a layered family that are not in the table. */
   private[table] def scan(startsAtBase: Boolean, transient: TransientRow): RowCursor =
-    if (layered) new LayeredCursor(this, keys, layer, transient, null, null, startsAtBase)
+    if (layered) new LayeredCursor(this, labelled, layer, transient, null, null, startsAtBase)
     else new ScanCursor(this, index, startsAtBase)
 
   /** Each row whose key's hash is in a part of the hashes; reads no more of the index than holds that part. */
@@ -231,7 +308,7 @@ final class FamilyTable private[table] (
   /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
   def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
     if (!ordered) throw new IllegalArgumentException(s"column family $id keeps no order")
-    if (layered) new LayeredCursor(this, keys, layer, layer.scanned, from, until, startsAtBase)
+    if (layered) new LayeredCursor(this, labelled, layer, layer.scanned, from, until, startsAtBase)
     else new RangeCursor(this, keys, from, until, startsAtBase)
   }
 
@@ -309,19 +386,71 @@ final class FamilyTable private[table] (
     previous = undo
     undo = new LongLog(pool)
     closeBaseRows()
+    if (layered) {
+      spilled.commit()
+      labelled.ended()
+    }
   }
 
   private[table] def abort(): Unit = {
     lists.rest(this, resting)
     rewind(undo)
+    resting.add(this, undo, newRows = true)
     undo = new LongLog(pool)
     closeBaseRows()
+    if (layered) spilled.abort()
   }
 
   private[table] def stepBack(): Unit = {
     rewind(previous)
+    resting.add(this, previous, newRows = true)
     previous = new LongLog(pool)
   }
+
+  /** Changes of the open transaction that are not on the disk. */
+  private[table] def changes: Int = undo.size
+
+  /** Puts what the open transaction changed on the disk. */
+  private[table] def writeSpill(): Unit = spilled.write(undo)
+
+  /** Afterwards: has the table what the base has. Nobody has a row in hand, since those of a layered family are copied. */
+  private[table] def endSpill(): Unit = {
+    lists.rest(this, resting)
+    closeBaseRows()
+    spilled.takeBack(rewind(undo))
+    freeRows(undo, newRows = true, 0, undo.size)
+    undo.close()
+    undo = new LongLog(pool)
+  }
+
+  /** Afterwards, when they are below: forgets them. */
+  private[table] def dropBase(): Unit = foreachDiffering { row =>
+    index.findKeyOf(row)
+    index.erase()
+    labelled.remove(row)
+    lists.free(row)
+  }
+
+  /** Rows of the base that differ from the state below, where the open transaction has changed none. */
+  private[table] def foreachDiffering(visit: Long => Unit): Unit = {
+    val buffer = new HashIndex.WordBuffer
+    var prefix = 0L
+    do {
+      prefix = index.copySegment(prefix, buffer)
+      var i = 0
+      while (i < buffer.count) {
+        val word = buffer.words(i)
+        if (word != 0L && word != HashIndex.Tombstone) {
+          val label = Rows.label(rowOf(word))
+          if (label != 0 && !layer.labels.clean(label)) visit(rowOf(word))
+        }
+        i += 1
+      }
+    } while (prefix != 0L)
+  }
+
+  /** What the open transaction has on the disk; stops early when `visit` says false, and says so then. */
+  private[table] def foreachSpilled(visit: (Array[Byte], Array[Byte]) => Boolean): Boolean = spilled.foreach(visit)
 
   /** Takes a transaction back; the rows that it made are kept for those who read them. */
   private def rewind(log: LongLog): Unit = {
@@ -337,16 +466,16 @@ final class FamilyTable private[table] (
       if (word != 0L && !isAbsent(word)) counts.remove(rowOf(word))
       if (before == 0L) {
         if (word != 0L) index.erase()
-        if (keys != null) keys.remove(null, key, length)
+        removeKey(named)
       } else {
         val row = before & ~1L
         val removed = (before & 1L) != 0L
-        if (layered && Rows.label(row) == 0) keys.remove(null, key, length)
+        if (layered && Rows.label(row) == 0) removeKey(named)
         if (word == 0L) {
           index.ensure(hash)
           index.find(hash, null, key, length)
           index.insert(hash, row, removed)
-          if (keys != null) keys.add(null, key, length)
+          addKey(named)
         } else index.update(row, removed)
         if (removed) Rows.clearFlags(row, Rows.Superseded)
         else {
@@ -357,7 +486,6 @@ final class FamilyTable private[table] (
       if (after != 0L) Rows.setFlags(after, Rows.Held)
       i -= 1
     }
-    resting.add(this, log, newRows = true)
   }
 
   /** The rows of a log that has rested: those before its transaction, or the new ones. */
@@ -395,7 +523,7 @@ final class FamilyTable private[table] (
       if (word != 0L && word != HashIndex.Tombstone) {
         val row = rowOf(word)
         if (Rows.label(row) != 0 && layer.labels.clean(Rows.label(row))) {
-          keys.remove(null, Rows.keyAddress(row), Rows.keyLength(row))
+          removeKey(row)
           Rows.setLabel(row, 0)
           if (Rows.isTombstone(row)) {
             index.findKeyOf(row)
@@ -433,7 +561,7 @@ final class FamilyTable private[table] (
         if (!Rows.isOwn(row) && layer.labels.clean(Rows.label(row))) {
           index.findKeyOf(row)
           index.erase()
-          if (Rows.label(row) != 0) keys.remove(null, Rows.keyAddress(row), Rows.keyLength(row))
+          if (Rows.label(row) != 0) removeKey(row)
           bytes += Rows.size(row) + (if (Rows.isView(row)) Rows.size(Rows.buffer(row)) else 0L)
           lists.free(row)
         }
@@ -464,12 +592,14 @@ final class FamilyTable private[table] (
   private[table] def indexBytes: Long = index.bytes
   private[table] def undoBytes: Long =
     undo.bytes + previous.bytes + filling.bytes + lists.bytes + (if (baseRows == null) 0L else baseRows.bytes)
-  private[table] def orderedBytes: Long = if (keys != null) keys.bytes else 0L
+  private[table] def orderedBytes: Long =
+    (if (keys != null) keys.bytes else 0L) + (if (layered) labelled.bytes else 0L)
 
   private[table] def close(): Unit = {
     index.close()
     pages.close()
     if (keys != null) keys.close()
+    if (layered) labelled.close()
     undo.close()
     previous.close()
     lists.close()
@@ -487,7 +617,7 @@ final class FamilyTable private[table] (
         val word = index.findKeyOf(before)
         if (word != 0L && isRemoved(word) && rowOf(word) == before) {
           index.erase()
-          if (ordered) keys.remove(null, Rows.keyAddress(before), Rows.keyLength(before))
+          removeKey(before)
         }
       }
       i += 1
@@ -544,14 +674,14 @@ final class FamilyTable private[table] (
     if (word == 0L) {
       Rows.setFlags(row, Rows.Fresh)
       if (layered) Rows.setLabel(row, layer.labels.current)
-      if (keys != null) keys.add(null, Rows.keyAddress(row), Rows.keyLength(row))
+      addKey(row)
       index.insert(hash, row, removed = false)
       undo.add(0L, row)
     } else {
       val old = rowOf(word)
       if (layered) {
         Rows.setLabel(row, layer.labels.current)
-        if (!Rows.has(old, Rows.Own)) keys.add(null, Rows.keyAddress(row), Rows.keyLength(row))
+        if (!Rows.has(old, Rows.Own)) addKey(row)
       }
       if (isRemoved(word)) {
         if (Rows.has(old, Rows.Removed)) {
@@ -577,6 +707,13 @@ final class FamilyTable private[table] (
     if (live(row) != 0L) counts.add(row)
   }
 
+  private def addKey(row: Long): Unit =
+    if (layered) labelled.add(row) else if (keys != null) keys.add(null, Rows.keyAddress(row), Rows.keyLength(row))
+
+  private def removeKey(row: Long): Unit =
+    if (layered) labelled.remove(row)
+    else if (keys != null) keys.remove(null, Rows.keyAddress(row), Rows.keyLength(row))
+
   private def closeBaseRows(): Unit = if (baseRows != null) {
     baseRows.close()
     baseRows = null
@@ -599,7 +736,7 @@ final class FamilyTable private[table] (
     sameValue(bases.of(row), row)
 
   private def sameValue(old: Long, row: Long): Boolean =
-    !Rows.has(old, Rows.Own) && Rows.valueLength(old) == Rows.valueLength(row) &&
+    old != 0L && !Rows.has(old, Rows.Own) && Rows.valueLength(old) == Rows.valueLength(row) &&
       KeyHash.same(null, Rows.valueAddress(old), null, Rows.valueAddress(row), Rows.valueLength(row))
 
   /** The base version's row for a slot's word. */
@@ -636,75 +773,4 @@ private[table] object FamilyTable {
 
   /** No row has this address. */
   val Unknown: Long = -8L
-}
-
-/** What all families of a layered table share: the state below, which may be none, and since when rows differ from it. */
-private[table] final class Layer(pool: PagePool) {
-  @volatile var below: Below = _
-  val labels = new Labels
-
-  /** The row of the state below that a cursor is at which is used under the lock. */
-  val scanned = new TransientRow
-
-  /** Keys that were looked for below to be changed or read by the writer, and those that were there. */
-  var reads = 0L
-  var found = 0L
-
-  /** All families of the table that forget. */
-  var families: () => Iterable[FamilyTable] = () => Nil
-
-  private var coming = 0L
-  private var vain = 0
-
-  /**
-   * Where memory is short, forgets some rows that are the same below before more come: looked at for each so many bytes that do, and
-   * less often while it gives nothing.
-   */
-  def makeRoom(bytes: Int): Unit = {
-    coming += Layer.RowBytes + bytes
-    if (coming >= (Layer.BytesALook << vain)) {
-      coming = 0L
-      if (!pool.isNearlyFull) vain = 0
-      else {
-        var forgotten = 0L
-        families().foreach { family =>
-          var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
-          while (parts > 0) {
-            forgotten += family.forgetClean()
-            parts -= 1
-          }
-        }
-        vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
-      }
-    }
-  }
-}
-
-private[table] object Layer {
-
-  /** What a row takes beside its key and value, about. */
-  val RowBytes = 48L
-
-  /** Much less than an eighth of the least memory. */
-  val BytesALook: Long = 32L << 10
-
-  /** All rows are looked at in so many looks. */
-  val PartOfIndex = 16
-
-  val MostVain = 5
-}
-
-/** A row that is in no table, and is good until the next one. */
-private[table] final class TransientRow {
-  private var memory: ByteBuffer = _
-
-  def of(keyBase: AnyRef, keyOffset: Long, keyLength: Int, value: Array[Byte]): Long = {
-    val bytes = Rows.HeaderBytes + Rows.padded(keyLength) + Rows.padded(value.length) + 8L
-    if (memory == null || memory.capacity < bytes) memory = ByteBuffer.allocateDirect(Rows.clamp(2 * bytes))
-    val row = (Platform.getDirectBufferAddress(memory) + 7L) & ~7L
-    Rows.writeHeader(row, keyLength, value.length, 0)
-    Platform.copyMemory(keyBase, keyOffset, null, Rows.keyAddress(row), keyLength)
-    Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
-    row
-  }
 }

@@ -5,13 +5,13 @@ import org.apache.spark.unsafe.Platform
 /**
  * Rows of a layered column family with from ≤ key < until in unsigned byte order; null leaves a side open.
  *
- * It goes by keys, those that differ from the state below and those that are there, and looks each one up when it comes to it: so
+ * It goes by keys, those that may differ from the state below and those that are there, and looks each one up when it comes to it: so
  * rows that are read, written, forgotten, or come below meanwhile are neither passed over nor seen twice. A row that is not in the
  * table is put into `transient`, which cursors share that are used under the lock: it is good until one of them goes on.
  */
 private[table] final class LayeredCursor(
     family: FamilyTable,
-    keys: OrderedKeys,
+    labelled: LabelledKeys,
     layer: Layer,
     transient: TransientRow,
     from: Array[Byte],
@@ -22,8 +22,9 @@ private[table] final class LayeredCursor(
 
   /** The last key that was looked up, or null. */
   private var passed: Array[Byte] = _
+  private var keys: OrderedKeys = _
   private var place = 0L
-  private var changes = -1L
+  private var changes = 0L
 
   /** The state that `entries` were read from, and how many of them have been passed. */
   private var below: Below = _
@@ -59,14 +60,16 @@ private[table] final class LayeredCursor(
     if (held != FamilyTable.Unknown) held
     else {
       val there =
-        if (value != null || layer.below == null) value else layer.below.get(family.id, key, Offset, key.length)
+        if (value != null || source == null) value else source.get(family.id, key, Offset, key.length)
       if (there == null) 0L else transient.of(key, Offset, key.length, there)
     }
   }
 
   /** The address of the next key that differs, or 0. */
   private def ownKey(): Long = {
-    if (keys.changes != changes) {
+    val all = labelled.all
+    if ((all ne keys) || keys.changes != changes) {
+      keys = all
       changes = keys.changes
       place =
         if (passed != null) keys.find(passed, Offset, passed.length, above = true)
@@ -76,11 +79,14 @@ private[table] final class LayeredCursor(
     keys.keyAt(place)
   }
 
+  /** What has the keys that the table does not know. */
+  private def source: Below = if (base) layer.below else layer.seen
+
   /** The next key of the state below, or null. */
   private def belowKey(): Array[Byte] = {
-    if (layer.below ne below) {
+    if (source ne below) {
       read()
-      below = layer.below
+      below = source
     } else if (position == entries.count && !entries.isLast) read()
     if (position < entries.count) entries.keys(position) else null
   }
@@ -88,12 +94,12 @@ private[table] final class LayeredCursor(
   private def read(): Unit = {
     entries.clear()
     position = 0
-    if (layer.below == null) entries.isLast = true
+    if (source == null) entries.isLast = true
     else {
       // what a read that failed has left is not gone on with
       below = null
-      layer.below.read(family.id, if (passed != null) passed else from, above = passed != null, until, entries)
-      below = layer.below
+      source.read(family.id, if (passed != null) passed else from, above = passed != null, until, entries)
+      below = source
     }
   }
 }

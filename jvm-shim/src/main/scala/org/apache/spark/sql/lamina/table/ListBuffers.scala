@@ -27,13 +27,21 @@ private[table] final class ListBuffers(pages: FamilyPages, pool: PagePool, multi
   /** Bytes of all buffers that the open transaction left. */
   var leftBytes = 0L
 
-  /** A row whose value is the caller's to fill: a view of a buffer without room for more where it is a list that is long. */
-  def create(keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueLength: Int, flags: Int): Long =
-    if (!multiValue || valueLength < LongBytes) pages.append(keyBase, keyOffset, keyLength, valueLength, flags)
+  /**
+   * A row whose value is the caller's to fill: a view of a buffer without room for more where it is a list that is long.
+   *
+   * @param base as in [[Rows.listBase]]
+   */
+  def create(keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueLength: Int, flags: Int, base: Int = 0): Long =
+    if (base > 0 && valueLength < LongBytes) {
+      val row = pages.append(keyBase, keyOffset, keyLength, valueLength, flags | Rows.List, Rows.ShortHeaderBytes)
+      Rows.writeShort(row, base)
+      row
+    } else if (!multiValue || valueLength < LongBytes) pages.append(keyBase, keyOffset, keyLength, valueLength, flags)
     else {
       val buffer = newBuffer(keyBase, keyOffset, keyLength, capacityFor(keyLength, valueLength, spare = 0))
       Rows.setEnd(buffer, valueLength)
-      firstView(buffer, keyLength, valueLength, base = 0, flags)
+      firstView(buffer, keyLength, valueLength, base, flags)
     }
 
   /** A row that says that a key is absent. */

@@ -77,15 +77,20 @@ final class PagePool(
   private var reserved = 0L
   private var used = 0L
   private var aside = 0L
-  private var refusedOften = 0L
   private var refused: OutOfMemoryError = _
-  private var pressure: () => Boolean = () => false
+  private var pressure, shortage: () => Boolean = () => false
 
   /**
    * Called, without this pool's lock, again and again before an allocation fails at the cap: gives some memory up, and says
    * whether there was any to give up. Not called by `inBackground`.
    */
   def onPressure(action: () => Boolean): Unit = synchronized { pressure = action }
+
+  /** Called where memory is short, before anything is put on the disk for it: has others forget rows that are there already. */
+  def onShortage(action: () => Boolean): Unit = synchronized { shortage = action }
+
+  /** Whether others have given some memory up. */
+  private[table] def othersForget(): Boolean = synchronized(shortage)()
 
   /** Bytes of pages that are in use, or were and are still in memory: those of rows, indexes and logs. */
   def reservedBytes: Long = synchronized(reserved)
@@ -105,9 +110,6 @@ final class PagePool(
     aside = ((maxBytes - reserved) * part).toLong
     aside
   }
-
-  /** How often the cap was met. */
-  def refusals: Long = synchronized(refusedOften)
 
   /** Memory for other things than rows: index segments, undo logs, ordered keys. */
   private[table] def allocate(bytes: Long): Long =
@@ -252,7 +254,6 @@ final class PagePool(
   }
 
   private def capError(bytes: Long): LaminaError = synchronized {
-    refusedOften += 1
     val reason =
       if (refused == null) s"but $reserved of the ${maxBytes - aside} bytes that rows may have by $setting are reserved"
       else s"which the system refuses beyond the $reserved bytes that are reserved"

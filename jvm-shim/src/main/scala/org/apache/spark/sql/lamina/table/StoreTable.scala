@@ -9,11 +9,17 @@ import org.apache.spark.unsafe.Platform
  *
  * Not thread-safe, but for `readersEnded`: the provider calls everything under the store's lock. Rows handed out are off-heap
  * addresses; they stay readable while their reader (see `readersActive`) lives.
+ *
+ * @param spills makes a place on the local disk for changes of a transaction of a layered table, where memory is short; or null
  */
-final class StoreTable(pool: PagePool, layered: Boolean = false) {
+final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => Spill = null) {
   private val layer = if (layered) new Layer(pool) else null
   private val families = mutable.TreeMap.empty[Int, FamilyTable]
-  if (layered) layer.families = () => forgetting
+  if (layered) {
+    layer.families = () => forgetting
+    layer.spillAll = () => spill()
+    layer.relieve = () => relieve()
+  }
   private val resting = new Resting(pool)
   private var open = false
   private var stepBackPossible = false
@@ -51,15 +57,123 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
     settleMoves()
     // Twice what was given up since the last begin: the backlog cannot grow, whatever maintenance gets done.
     resting.freeRows(math.max(StoreTable.FreedAtOnce, 2L * resting.takeAdded()))
+    if (layered) layer.renew()
+    isSent = false
     open = true
   }
 
   /** Removes all keys of a column family, as part of the open transaction. */
   def dropFamily(id: Int): Unit = family(id).dropAll()
 
+  // ---- changes on the disk
+
+  /** Whether changes of the open transaction are on the disk. */
+  def isSpilled: Boolean = layered && layer.spill != null
+
+  /** What these take there. */
+  def spilledBytes: Long = if (isSpilled) layer.spill.bytes else 0L
+
+  /** Bytes that the open transaction has brought into the table, and not yet put on the disk. */
+  def cameBytes: Long = if (layered) layer.came else 0L
+
+  /**
+   * Puts the changes of the open transaction on the disk, and gives their memory back; whether there were any. One version back is
+   * not kept by a transaction of which changes are there. Not while its change set is sent.
+   */
+  def spill(): Boolean = layered && open && !isSent && spills != null && forgetting.exists(_.changes > 0) && {
+    if (layer.spill == null) layer.spill = spills()
+    forgetting.foreach(_.writeSpill())
+    forgetting.foreach(_.endSpill())
+    layer.renew()
+    resting.freeRows(Long.MaxValue)
+    true
+  }
+
+  /** Before the change set is sent: of a transaction of which some is on the disk the rest goes there, too. Nothing does meanwhile. */
+  def settleSpill(): Unit = {
+    if (isSpilled) {
+      spill()
+      layer.spill.flush()
+    }
+    isSent = true
+  }
+
+  /** It was sent in vain: the transaction goes on. */
+  def unsettle(): Unit = isSent = false
+
+  private var isSent = false
+
+  /** The version that has the rows outside of a transaction. */
+  var at = 0L
+
+  /**
+   * Puts all rows on the disk that differ from the state below, those of the open transaction first; whether there were any. One
+   * version back is not kept.
+   */
+  def relieve(): Boolean = layered && !isSent && spills != null && {
+    val changed = spill()
+    if (!open) settleMoves()
+    families.values.foreach(_.forgetUndo())
+    stepBackPossible = false
+    var spilled: Spill = null
+    var isDone = false
+    try {
+      forgetting.foreach { family =>
+        family.foreachDiffering { row =>
+          if (spilled == null) spilled = spills()
+          spilled.put(family.id, Rows.keyAddress(row), Rows.keyLength(row), Spilled.of(row))
+        }
+      }
+      if (spilled != null) {
+        spilled.flush()
+        isDone = true
+      }
+    } finally if (!isDone && spilled != null) spilled.close()
+    if (isDone) {
+      forgetting.foreach(_.dropBase())
+      layer.below = new SpilledBelow(layer.below, spilled, at)
+      layer.renew()
+    }
+    resting.freeRows(Long.MaxValue)
+    changed || isDone
+  }
+
+  /** How many sets of changes of versions above the tables below are on the disk. */
+  def spillsBelow: Int = if (!layered) 0
+  else
+    layer.below match {
+      case spilled: SpilledBelow => spilled.depth
+      case _ => 0
+    }
+
+  private def dropSpill(): Unit = if (isSpilled) {
+    val spill = layer.spill
+    layer.spill = null
+    layer.renew()
+    spill.close()
+  }
+
+  /** Sends what is on the disk; stops early when `visit` says false. */
+  private def foreachSpilled(visit: (Int, Byte, Array[Byte], Array[Byte]) => Boolean): Unit = {
+    val all = forgetting.iterator
+    var go = isSpilled
+    while (go && all.hasNext) {
+      val family = all.next()
+      go = family.foreachSpilled { (key, entry) =>
+        Spilled.isNothing(entry) || visit(family.id, Spilled.op(entry), key, entry)
+      }
+    }
+  }
+
+  // ---- the change set
+
   /** Whether the open transaction amounts to nothing. */
   def isUnchanged: Boolean = {
     var changed = false
+    foreachSpilled { (_, _, _, _) =>
+      changed = true
+      false
+    }
     families.values.foreach { family =>
       if (!changed) family.foreachChange { (_, _) =>
         changed = true
@@ -86,22 +200,54 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
         true
       }
     }
+    foreachSpilled { (family, op, key, entry) =>
+      val from = if (op == Ops.Append) Spilled.listBase(entry) else 0
+      val valueLength = if (op == Ops.Delete) 0 else Spilled.valueLength(entry) - from
+      sink.entry(
+        family,
+        op,
+        key,
+        StoreTable.Bytes,
+        key.length,
+        entry,
+        Spilled.valueOffset + from,
+        valueLength
+      )
+      rows += 1
+      bytes += key.length + valueLength
+      true
+    }
     reclaimBudget = 4 + (4 * (bytes + families.values.map(_.leftBytes).sum) / PagePool.PageBytes).toInt
     ChangeSummary(rows, bytes)
   }
 
-  /** Ends the transaction; its undo log is kept as one version back, the one before is dropped. */
-  def commit(): Unit = {
+  /**
+   * Ends the transaction; its undo log is kept as one version back, the one before is dropped.
+   *
+   * @param version that has its changes
+   */
+  def commit(version: Long = 0L): Unit = {
     require(open, "no transaction is open")
+    settleSpill()
     families.values.foreach(_.commit())
     open = false
-    stepBackPossible = true
+    isSent = false
+    at = version
+    stepBackPossible = !isSpilled
+    if (isSpilled) {
+      families.values.foreach(_.forgetUndo())
+      layer.below = new SpilledBelow(layer.below, layer.spill, version)
+      layer.spill = null
+    }
+    if (layered) layer.renew()
   }
 
   /** Ends the transaction as if it had not been. */
   def abort(): Unit = if (open) {
     families.values.foreach(_.abort())
     open = false
+    isSent = false
+    dropSpill()
     reclaimBudget = math.max(reclaimBudget, StoreTable.PagesAfterAbort)
   }
 
@@ -184,8 +330,13 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
    */
   def standOn(below: Below, isTable: Boolean = false): Unit = {
     require(layered && !open, "only a layered table stands on something, between transactions")
-    val before = layer.below
-    layer.below = below
+    layer.below = layer.below match {
+      case spilled: SpilledBelow => spilled.on(below)
+      case before =>
+        if (before != null) before.close()
+        below
+    }
+    layer.renew()
     layer.labels.raise(below.version)
     startSweep()
     if (isTable) {
@@ -195,7 +346,6 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
       }
       startSweep()
     }
-    if (before != null) before.close()
   }
 
   /** Column families in which rows that do not differ from the state below any more have not been looked for. */
@@ -359,7 +509,10 @@ final class StoreTable(pool: PagePool, layered: Boolean = false) {
     resting.release()
     if (layered) {
       val below = layer.below
+      dropSpill()
+      isSent = false
       layer.below = null
+      layer.renew()
       layer.labels.clear()
       sweeping = Nil
       if (below != null) below.close()

@@ -48,6 +48,12 @@ object LayeredProperties extends Properties("layered table") {
     6 -> Gen.oneOf(true, false).map(newest => step(s"raise $newest")(_.raise(newest))),
     4 -> Gen.const(step("cut")(_.cut())),
     6 -> Gen.const(step("forget")(_.forget())),
+    2 -> Gen.const(step("commit without scans") { model =>
+      for (_ <- 0 to LabelledKeys.KeptUnscanned) model.commit()
+    }),
+    6 -> Gen.const(step("spill")(_.spill())),
+    3 -> Gen.const(step("relieve")(_.relieve())),
+    2 -> Gen.const(step("send in vain")(_.sendInVain())),
     4 -> Gen.const(step("check")(_.check()))
   )
 
@@ -99,6 +105,27 @@ object LayeredProperties extends Properties("layered table") {
           layered = true
         )
     }
+
+  property("a key that is changed, spilled, forgotten and changed again is in the base what it was") =
+    leavesNothing(
+      { model =>
+        Families.foreach(model.put(_, "k", "1"))
+        model.commit()
+        Families.foreach(model.put(_, "k", "2"))
+        model.spill()
+        model.relieve()
+        Families.foreach(model.put(_, "k", "3"))
+        model.append("k", "4")
+        model.check()
+        Families.foreach(model.remove(_, "k"))
+        model.check()
+        Families.foreach(model.put(_, "k", "1"))
+        model.check()
+        model.commit()
+        model.check()
+      },
+      layered = true
+    )
 
   property("rows that come below during a scan, and are known from there only, are seen") =
     leavesNothing(
@@ -172,6 +199,7 @@ object LayeredProperties extends Properties("layered table") {
               case 2 => model.append(k, "y" * random.nextInt(300))
               case _ => model.put(Plain, k, "x" * random.nextInt(200))
             }
+            if (random.nextInt(2000) == 0) model.spill()
           }
           if (random.nextInt(4) == 0) model.abort() else model.commit()
           if (random.nextInt(4) == 0) model.stepBack()

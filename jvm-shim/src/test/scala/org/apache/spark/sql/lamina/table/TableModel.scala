@@ -18,7 +18,7 @@ private[table] final class TableModel(
   import TableModel._
 
   val pool = new PagePool(maxBytes)
-  val table = new StoreTable(pool, layered)
+  val table = new StoreTable(pool, layered, () => new MemorySpill)
   addFamilies()
 
   private def addFamilies(): Unit = {
@@ -30,6 +30,9 @@ private[table] final class TableModel(
   var base: State = Map.empty
   var state: State = Map.empty
   private var older: Option[State] = None
+
+  /** The version before, also where nothing can be stepped back to. */
+  private var former: Option[State] = None
 
   /** That of `base`. */
   private var version = 0L
@@ -79,6 +82,7 @@ private[table] final class TableModel(
   /** Checks the change set against the difference of the versions, then commits. */
   def commit(): ChangeSummary = {
     begin()
+    table.settleSpill()
     val seen = mutable.Set.empty[(Int, String)]
     var replayed = base
     val unchanged = table.isUnchanged
@@ -101,9 +105,10 @@ private[table] final class TableModel(
     assert(unchanged == seen.isEmpty && summary.rows == seen.size)
     // A key that was written once and equals its base is left out; one that came back by several writes may be in.
     seen.foreach(key => assert(base.get(key) != state.get(key) || touches(key) > 1, s"$key did not change"))
-    table.commit()
+    older = if (table.isSpilled) None else Some(base)
+    former = Some(base)
     version += 1
-    older = Some(base)
+    table.commit(version)
     base = state
     touches.clear()
     putOrRemoved.clear()
@@ -126,6 +131,7 @@ private[table] final class TableModel(
       base = previous
       state = previous
       older = None
+      former = None
       true
     }
   }
@@ -133,7 +139,7 @@ private[table] final class TableModel(
   /** The version that the table is at comes below, or the one before it; between transactions. */
   def raise(newest: Boolean): Unit = {
     abort()
-    val (number, there) = if (newest || older.isEmpty) (version, base) else (version - 1, older.get)
+    val (number, there) = if (newest || former.isEmpty) (version, base) else (version - 1, former.get)
     if (table.below == null || table.below.version <= number) {
       table.standOn(new MemoryBelow(number, there), isTable = number == version)
       if (number == version) {
@@ -141,6 +147,27 @@ private[table] final class TableModel(
         older = None
       }
     }
+  }
+
+  /** What the open transaction has changed goes to the disk. */
+  def spill(): Unit = {
+    begin()
+    table.spill()
+    ()
+  }
+
+  /** The change set is sent, and the transaction goes on. */
+  def sendInVain(): Unit = {
+    begin()
+    table.settleSpill()
+    table.unsettle()
+  }
+
+  /** All that differs from the state below goes to the disk. */
+  def relieve(): Unit = {
+    table.at = version
+    table.relieve()
+    older = None
   }
 
   def cut(): Unit = {
@@ -172,6 +199,7 @@ private[table] final class TableModel(
       table.family(family).setCounts(rows.size.toLong, rows.sum)
     }
     older = None
+    former = None
   }
 
   def maintain(): Unit = while (table.maintain(2)) ()
@@ -345,16 +373,60 @@ private[table] final class MemoryBelow(override val version: Long, state: TableM
   override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
     state.get((family, text(keyBase, keyOffset, keyLength))).map(bytes).orNull
 
-  override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit = {
+  override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit =
+    MemoryBelow.read(families.getOrElse(family, TreeMap.empty[String, String]), from, above, until, into)(bytes)
+}
+
+private[table] object MemoryBelow {
+  import TableModel.bytes
+
+  def read[A](
+      all: TreeMap[String, A],
+      from: Array[Byte],
+      above: Boolean,
+      until: Array[Byte],
+      into: BelowEntries
+  )(valueOf: A => Array[Byte]): Unit = {
     val start = if (from == null) "" else new String(from, ISO_8859_1)
-    val rows = families.getOrElse(family, TreeMap.empty[String, String]).iteratorFrom(start)
-      .dropWhile(row => above && row._1 == start)
+    val rows = all.iteratorFrom(start)
+      .dropWhile(row => above && from != null && row._1 == start)
       .takeWhile(row => until == null || row._1 < new String(until, ISO_8859_1))
     // few at a time, so that scans read often
     while (rows.hasNext && into.count < 3) {
       val (key, value) = rows.next()
-      into.add(bytes(key), bytes(value))
+      into.add(bytes(key), valueOf(value))
     }
     into.isLast = !rows.hasNext
+  }
+}
+
+/** Changes of a transaction in maps. */
+private[table] final class MemorySpill extends Spill {
+  import TableModel._
+
+  private var families = Map.empty[Int, TreeMap[String, Array[Byte]]]
+  private var isClosed = false
+
+  override def bytes: Long = families.values.flatMap(_.values.map(_.length.toLong)).sum
+
+  override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
+    of(family).getOrElse(text(keyBase, keyOffset, keyLength), null)
+
+  override def put(family: Int, key: Long, keyLength: Int, entry: Array[Byte]): Unit =
+    families += family -> of(family).updated(text(null, key, keyLength), entry)
+
+  override def flush(): Unit = ()
+
+  override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit =
+    MemoryBelow.read(of(family), from, above, until, into)(identity)
+
+  override def close(): Unit = {
+    assert(!isClosed, "closed twice")
+    isClosed = true
+  }
+
+  private def of(family: Int): TreeMap[String, Array[Byte]] = {
+    assert(!isClosed, "read after it was closed")
+    families.getOrElse(family, TreeMap.empty[String, Array[Byte]])
   }
 }

@@ -1,0 +1,123 @@
+package org.apache.spark.sql.lamina.table
+
+import java.nio.ByteBuffer
+
+import org.apache.spark.unsafe.Platform
+
+/** What all families of a layered table share: the state below, which may be none, and since when rows differ from it. */
+private[table] final class Layer(pool: PagePool) {
+  @volatile var below: Below = _
+  val labels = new Labels
+
+  /** The row of the state below that a cursor is at which is used under the lock. */
+  val scanned = new TransientRow
+
+  /** Keys that were looked for below to be changed or read by the writer, and those that were there. */
+  var reads = 0L
+  var found = 0L
+
+  def read(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] = {
+    val value = below.get(family, keyBase, keyOffset, keyLength)
+    reads += 1
+    if (value != null) found += 1
+    value
+  }
+
+  /** For how many more reads no row is kept, since there was no memory for one. */
+  private var unkept = 0
+
+  def keepsNone(): Boolean = unkept > 0 && {
+    unkept -= 1
+    true
+  }
+
+  def keepNone(): Unit = unkept = Layer.Unkept
+
+  /** All families of the table that forget. */
+  var families: () => Iterable[FamilyTable] = () => Nil
+
+  /** Changes of the open transaction that are on the disk, or null; and what it sees where the table has no row. */
+  var spill: Spill = _
+  private var view: Below = _
+
+  def seen: Below = if (view == null) below else view
+
+  /** Puts the changes of the open transaction on the disk; whether there were any. */
+  var spillAll: () => Boolean = () => false
+
+  /** Puts all that differs from the state below on the disk, changes of the open transaction first; whether there was any. */
+  var relieve: () => Boolean = () => false
+
+  /** Bytes that came since the transaction began, or since its changes were put on the disk. */
+  var came = 0L
+
+  /** What the transaction sees has changed: scans that are under way read it anew. */
+  def renew(): Unit = {
+    came = 0L
+    view = if (spill == null) null else new SpilledBelow(below, spill, 0L)
+  }
+
+  private var coming = 0L
+  private var vain = 0
+
+  /**
+   * Where memory is short, forgets some rows that are the same below before more come: looked at for each so many bytes that do, and
+   * less often while it gives nothing. If there are none, neither
+   * elsewhere, and a part of the memory has come, the transaction's changes go to the disk.
+   */
+  def makeRoom(bytes: Int): Unit = {
+    coming += Layer.RowBytes + bytes
+    came += Layer.RowBytes + bytes
+    if (coming >= (Layer.BytesALook << vain)) {
+      coming = 0L
+      if (!pool.isNearlyFull) vain = 0
+      else {
+        var forgotten = 0L
+        families().foreach { family =>
+          var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
+          while (parts > 0) {
+            forgotten += family.forgetClean()
+            parts -= 1
+          }
+        }
+        vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
+        if (forgotten == 0 && came > pool.tableBytes / Layer.PartOfMemory && !pool.othersForget()) spillAll()
+      }
+    }
+  }
+}
+
+private[table] object Layer {
+
+  /** What a row takes beside its key and value, about. */
+  val RowBytes = 48L
+
+  /** Much less than an eighth of the least memory. */
+  val BytesALook: Long = 32L << 10
+
+  /** All rows are looked at in so many looks. */
+  val PartOfIndex = 16
+
+  val MostVain = 5
+
+  /** Reads after which it is tried again to keep a row. */
+  val Unkept = 1024
+
+  /** A transaction that got less of the memory does not put its changes on the disk for that. */
+  val PartOfMemory = 16
+}
+
+/** A row that is in no table, and is good until the next one. */
+private[table] final class TransientRow {
+  private var memory: ByteBuffer = _
+
+  def of(keyBase: AnyRef, keyOffset: Long, keyLength: Int, value: Array[Byte]): Long = {
+    val bytes = Rows.HeaderBytes + Rows.padded(keyLength) + Rows.padded(value.length) + 8L
+    if (memory == null || memory.capacity < bytes) memory = ByteBuffer.allocateDirect(Rows.clamp(2 * bytes))
+    val row = (Platform.getDirectBufferAddress(memory) + 7L) & ~7L
+    Rows.writeHeader(row, keyLength, value.length, 0)
+    Platform.copyMemory(keyBase, keyOffset, null, Rows.keyAddress(row), keyLength)
+    Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
+    row
+  }
+}
