@@ -310,7 +310,7 @@ final class LiveTable(
    * them, where some are there already.
    */
   def settle(): Unit = {
-    if (isLayered && pool.isNearlyFull && table.cameBytes > shareBytes / LiveTable.PartOfShare) table.spill()
+    if (isLayered && pool.isNearlyFull && table.cameBytes > shareBytes / LiveTable.PartOfShare) table.spillEarly()
     table.settleSpill()
   }
 
@@ -396,9 +396,10 @@ final class LiveTable(
   /** Puts what is only in the memory of a table that nothing uses on the disk. */
   def relieveAtRest(): Boolean =
     !closed && isLayered && !isBusy && isAtRest && writtenBytes > LiveTable.WorthADatabase &&
-      table.spillsBelow < LiveTable.MostSpills && table.relieve() && {
+      table.spillsBelow < LiveTable.MostSpills && {
+        val relieved = table.relieve()
         written.clear()
-        true
+        relieved
       }
 
   /** The same for a table that nothing uses, whoever it belongs to; no other one is touched. */
@@ -489,6 +490,7 @@ final class LiveTable(
       if (sibling.exists(isTwin)) {
         remember()
         position = position.copy(version = version, content = wanted)
+        table.at = LiveTable.versionOf(wanted)
         // the rows are the same
         if (passed.nonEmpty) passed = passed.init :+ wanted
         Move.Relabelled

@@ -74,7 +74,9 @@ private[lamina] object SpillDatabase {
   /** @throws LaminaError `storage.failed` naming the directory */
   def open(): SpillDatabase = {
     RocksDB.loadLibrary()
-    val root = Option(SparkEnv.get).fold(System.getProperty("java.io.tmpdir"))(env => Utils.getLocalDir(env.conf))
+    val root = told(new File("spark.local.dir"))(
+      Option(SparkEnv.get).fold(System.getProperty("java.io.tmpdir"))(env => Utils.getLocalDir(env.conf))
+    )
     val place = told(new File(root))(Files.createTempDirectory(Paths.get(root), "lamina-spill-").toFile)
     val tables = new BlockBasedTableConfig().setBlockCache(BlockCache.get).setCacheIndexAndFilterBlocks(true)
       .setFilterPolicy(TablesBelow.filter)

@@ -437,7 +437,7 @@ final class StoreOpener(
     try move(table, version, base, source)
     catch {
       case error: LaminaError
-          if error.kind == LaminaError.MemoryCap && table.isLayered && (source eq engine) && base.isDefined &&
+          if error.kind == LaminaError.MemoryCap && (table eq live) && table.isLayered && (source eq engine) && base.isDefined &&
             engine.isWriter =>
         val started = System.nanoTime()
         try engine.materialize(version, base)

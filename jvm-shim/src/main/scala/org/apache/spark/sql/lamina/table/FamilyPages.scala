@@ -120,6 +120,13 @@ private[table] final class FamilyPages(
     resting.add(page)
   }
 
+  /** Gives up the page that new rows go to, if all of its rows are dead. */
+  def discardCurrent(): Unit = if (current != null && current.dead == current.used - PagePool.PageHeader) {
+    val page = current
+    current = null
+    discard(page)
+  }
+
   /** Gives up a page whose rows are all dead: nobody reads them any more. */
   private def discard(page: Page): Unit = {
     forget(page)

@@ -104,8 +104,8 @@ private[table] final class FamilySpill(
     isBegun = false
   }
 
-  /** The changes on the disk are the state below from now on: nothing older stands above them. */
-  def commit(): Unit = if (isBegun) {
+  /** The changes on the disk are the state below from now on: nothing older stands above them. Whether there are any. */
+  def commit(): Boolean = isBegun && {
     isBegun = false
     foreach { (key, _) =>
       val base = Platform.BYTE_ARRAY_OFFSET.toLong

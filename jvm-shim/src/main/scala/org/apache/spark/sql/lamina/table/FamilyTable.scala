@@ -387,7 +387,7 @@ final class FamilyTable private[table] (
     undo = new LongLog(pool)
     closeBaseRows()
     if (layered) {
-      spilled.commit()
+      if (spilled.commit()) shrink()
       labelled.ended()
     }
   }
@@ -421,14 +421,24 @@ final class FamilyTable private[table] (
     freeRows(undo, newRows = true, 0, undo.size)
     undo.close()
     undo = new LongLog(pool)
+    shrink()
   }
 
   /** Afterwards, when they are below: forgets them. */
-  private[table] def dropBase(): Unit = foreachDiffering { row =>
-    index.findKeyOf(row)
-    index.erase()
-    labelled.remove(row)
-    lists.free(row)
+  private[table] def dropBase(): Unit = {
+    foreachDiffering { row =>
+      index.findKeyOf(row)
+      index.erase()
+      labelled.remove(row)
+      lists.free(row)
+    }
+    shrink()
+  }
+
+  /** Gives memory back that rows needed which are on the disk now. */
+  private def shrink(): Unit = {
+    index.shrink()
+    pages.discardCurrent()
   }
 
   /** Rows of the base that differ from the state below, where the open transaction has changed none. */

@@ -99,6 +99,14 @@ private[table] final class HashIndex(pool: PagePool) {
     Platform.putLong(null, slot, wordOf(hash, row, removed))
   }
 
+  /** Gives memory back where most slots are empty; not between `find` and what goes by it. What cannot be had for that stays. */
+  def shrink(): Unit =
+    try PagePool.inBackground(directory.distinct.foreach { s =>
+        val wanted = capacityFor(s.used - s.tombstones)
+        if (wanted * 4L <= s.capacity) rebuild(s, wanted)
+      })
+    catch { case error: LaminaError if error.kind == LaminaError.MemoryCap => () }
+
   /** Prepares an empty index for a number of rows. */
   def reserve(rows: Long): Unit = {
     if (depth == 0 && directory(0).used == 0 && rows > MinCapacity / 2) {

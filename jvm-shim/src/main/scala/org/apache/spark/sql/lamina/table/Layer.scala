@@ -42,8 +42,8 @@ private[table] final class Layer(pool: PagePool) {
 
   def seen: Below = if (view == null) below else view
 
-  /** Puts the changes of the open transaction on the disk; whether there were any. */
-  var spillAll: () => Boolean = () => false
+  /** Puts the changes of the open transaction on the disk; whether there were any. The other one does it before it has to be. */
+  var spillAll, spillEarly: () => Boolean = () => false
 
   /** Puts all that differs from the state below on the disk, changes of the open transaction first; whether there was any. */
   var relieve: () => Boolean = () => false
@@ -81,7 +81,7 @@ private[table] final class Layer(pool: PagePool) {
           }
         }
         vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
-        if (forgotten == 0 && came > pool.tableBytes / Layer.PartOfMemory && !pool.othersForget()) spillAll()
+        if (forgotten == 0 && came > pool.tableBytes / Layer.PartOfMemory && !pool.othersForget()) spillEarly()
       }
     }
   }

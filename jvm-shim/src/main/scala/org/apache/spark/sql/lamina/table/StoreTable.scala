@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina.table
 
 import scala.collection.mutable
 
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -18,6 +19,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   if (layered) {
     layer.families = () => forgetting
     layer.spillAll = () => spill()
+    layer.spillEarly = () => spillEarly()
     layer.relieve = () => relieve()
   }
   private val resting = new Resting(pool)
@@ -59,6 +61,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     resting.freeRows(math.max(StoreTable.FreedAtOnce, 2L * resting.takeAdded()))
     if (layered) layer.renew()
     isSent = false
+    lacksPlace = false
     open = true
   }
 
@@ -89,6 +92,18 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     true
   }
 
+  /** The same before memory has run out: nothing happens where there is no place on the disk. */
+  def spillEarly(): Boolean = (isSpilled || hasPlace()) && spill()
+
+  /** Whether there is a place for changes; it is asked for once in a transaction. */
+  private def hasPlace(): Boolean = layered && open && !isSent && spills != null && !lacksPlace && {
+    try layer.spill = spills()
+    catch { case error: LaminaError if error.kind == LaminaError.StorageFailed => lacksPlace = true }
+    isSpilled
+  }
+
+  private var lacksPlace = false
+
   /** Before the change set is sent: of a transaction of which some is on the disk the rest goes there, too. Nothing does meanwhile. */
   def settleSpill(): Unit = {
     if (isSpilled) {
@@ -113,8 +128,6 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   def relieve(): Boolean = layered && !isSent && spills != null && {
     val changed = spill()
     if (!open) settleMoves()
-    families.values.foreach(_.forgetUndo())
-    stepBackPossible = false
     var spilled: Spill = null
     var isDone = false
     try {
@@ -130,6 +143,9 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
       }
     } finally if (!isDone && spilled != null) spilled.close()
     if (isDone) {
+      // what is gone cannot be stepped back to
+      families.values.foreach(_.forgetUndo())
+      stepBackPossible = false
       forgetting.foreach(_.dropBase())
       layer.below = new SpilledBelow(layer.below, spilled, at)
       layer.renew()

@@ -166,8 +166,9 @@ private[table] final class TableModel(
   /** All that differs from the state below goes to the disk. */
   def relieve(): Unit = {
     table.at = version
+    val before = table.spillsBelow
     table.relieve()
-    older = None
+    if (table.spillsBelow > before) older = None
   }
 
   def cut(): Unit = {
