@@ -95,10 +95,5 @@ object BelowBenchmark {
   }
 
   /** With the same cache and the options of the shim. */
-  private def openDirect(directory: String): RocksDB = {
-    val tables = new BlockBasedTableConfig().setBlockCache(BlockCache.get).setCacheIndexAndFilterBlocks(true)
-      .setCacheIndexAndFilterBlocksWithHighPriority(true).setPinTopLevelIndexAndFilter(true)
-      .setFilterPolicy(new BloomFilter(10, false))
-    RocksDB.openReadOnly(new Options().setTableFormatConfig(tables).setMaxOpenFiles(-1), directory)
-  }
+  private def openDirect(directory: String): RocksDB = RocksDB.openReadOnly(TablesBelow.newOptions(), directory)
 }

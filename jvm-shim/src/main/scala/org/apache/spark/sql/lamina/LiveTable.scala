@@ -91,12 +91,11 @@ final class LiveTable(
     registry: TableRegistry = TableRegistry.ofExecutor,
     private[lamina] val scheduling: Scheduling = Scheduling.Threads,
     layers: Option[Layers] = None,
-    openBelow: (InPlace, ReadCounts) => Below = TablesBelow.open(_, _),
-    spills: () => Spill = () => SpillDatabase.open()
+    openBelow: (InPlace, ReadCounts) => Below = TablesBelow.open(_, _)
 ) {
   import LiveTable.Sibling
 
-  val table = new StoreTable(pool, layers.isDefined, spills)
+  val table = new StoreTable(pool, layers.isDefined, () => SpillDatabase.open())
   StatePool.tables.incrementAndGet()
 
   @volatile private var position = Position.Start
@@ -349,13 +348,13 @@ final class LiveTable(
       passed = (if (from == null && older < 0) Vector.empty else passed.take(older + 1)) :+ to.content
       if (passed.size > LiveTable.MaxPassed) passed = passed.drop(1)
       val version = LiveTable.versionOf(to.content)
+      table.at = version
       written.filterInPlace((number, _) => number <= version)
       // once, until another state comes below
       layers.foreach { layers =>
         if (!isCut && (layers.isDue(table.below, version) || isDue)) isCut = table.cut(version)
       }
     }
-    table.at = LiveTable.versionOf(to.content)
     before = from
     lastDigest = null
     position = to

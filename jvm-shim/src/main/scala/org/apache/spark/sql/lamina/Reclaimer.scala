@@ -37,8 +37,9 @@ object Reclaimer extends Logging {
   }
 
   /**
-   * Has tables at rest forget rows that are on the disk, too, and put others there where it `relieves` them; whether memory came of it. Another thread does it, since the caller may
-   * hold the lock of a table, and it is not waited for long: others who hold one may wait like the caller.
+   * Has tables at rest forget rows that are on the disk, too, and put others there where it `relieves` them; whether memory came of
+   * it. Another thread does it, since the caller may hold the lock of a table, and it is not waited for long: others who hold one may
+   * wait like the caller.
    */
   def makeRoom(registry: TableRegistry, pool: PagePool, relieves: Boolean = true): Boolean = {
     val tables = registry.layeredAtRest(pool)

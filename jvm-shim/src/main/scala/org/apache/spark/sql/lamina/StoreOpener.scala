@@ -432,7 +432,7 @@ final class StoreOpener(
     }
   }
 
-  /** The same where memory is too short for what a version has above its tables: once that is in them it needs none. */
+  /** `move`, also where memory is too short for what a version has above its tables: once that is in them it needs none. */
   private def moveWithin(table: LiveTable, version: Long, base: Option[String], source: StateSource): Unit =
     try move(table, version, base, source)
     catch {
@@ -446,8 +446,7 @@ final class StoreOpener(
             logWarning(s"$id has rows above its tables that could not be put there: ${other.getMessage}")
             throw error
         }
-        counters.add(Metrics.MemoryWaits, 1)
-        counters.add(Metrics.MemoryWaitMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
+        countWait(started)
         move(table, version, base, source)
     }
 
@@ -496,10 +495,14 @@ final class StoreOpener(
         forget()
         // what others hold is not theirs to give back: no wait for a while
         if (pool.isNearlyFull && pool.usedBytes >= used) vainWaits = StoreOpener.VainWaits
-        counters.add(Metrics.MemoryWaits, 1)
-        counters.add(Metrics.MemoryWaitMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
+        countWait(started)
       }
     }
+
+  private def countWait(started: Long): Unit = {
+    counters.add(Metrics.MemoryWaits, 1)
+    counters.add(Metrics.MemoryWaitMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
+  }
 
   private def start(
       table: LiveTable,

@@ -3,24 +3,11 @@ package org.apache.spark.sql.lamina
 import java.io.File
 
 import org.json4s.{JObject, JValue}
-import org.rocksdb.{
-  BlockBasedTableConfig,
-  BloomFilter,
-  Cache,
-  LRUCache,
-  Options,
-  ReadOptions,
-  RocksDB,
-  RocksDBException,
-  RocksIterator,
-  Statistics,
-  StatsLevel
-}
+import org.rocksdb.{BlockBasedTableConfig, Cache, LRUCache, Options, RocksDB, RocksDBException, Statistics, StatsLevel}
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
 import org.apache.spark.sql.lamina.errors.LaminaError
-import org.apache.spark.sql.lamina.table.{Below, BelowEntries}
-import org.apache.spark.unsafe.Platform
+import org.apache.spark.sql.lamina.table.Below
 
 /**
  * The state of a version as a database of RocksDB in a local directory, which is this JVM's to remove.
@@ -37,13 +24,7 @@ private[lamina] final case class InPlace(
     fetched: Long = 0L
 ) {
 
-  /** Without a process, since threads that are interrupted do it, too. */
-  def remove(): Unit = {
-    val place = new File(directory)
-    Option(place.listFiles).foreach(_.foreach(_.delete()))
-    place.delete()
-    ()
-  }
+  def remove(): Unit = LocalDatabase.remove(new File(directory))
 }
 
 private[lamina] object InPlace {
@@ -66,13 +47,11 @@ private[lamina] object InPlace {
 }
 
 /** Reads such a database where it is, with the RocksDB that Spark brings along; its directory goes when it is closed. */
-private[lamina] final class TablesBelow private (place: InPlace, options: Options, db: RocksDB) extends Below {
-  import TablesBelow._
+private[lamina] final class TablesBelow private (place: InPlace, options: Options, db: RocksDB)
+    extends LocalDatabase(new File(place.directory), options, db)
+    with Below {
 
-  private val reading = new ReadOptions()
-  @volatile private var failed = false
-
-  override def isBroken: Boolean = failed
+  override def isBroken: Boolean = hasFailed
 
   override def version: Long = place.version
 
@@ -80,32 +59,9 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
 
   override def files: Long = place.files
 
-  override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
-    noted(db.get(reading, keyOf(family, keyBase, keyOffset, keyLength)))
+  override def close(): Unit = release()
 
-  override def read(
-      family: Int,
-      from: Array[Byte],
-      above: Boolean,
-      until: Array[Byte],
-      into: BelowEntries
-  ): Unit = noted(TablesBelow.read(db, reading, family, from, above, until, into))
-
-  private def noted[A](work: => A): A = {
-    var ended = false
-    try {
-      val result = told(place)(work)
-      ended = true
-      result
-    } finally if (!ended) failed = true
-  }
-
-  override def close(): Unit = {
-    db.close()
-    reading.close()
-    options.close()
-    place.remove()
-  }
+  override protected def told[A](work: => A): A = TablesBelow.told(place)(work)
 }
 
 /** What RocksDB counts as rows are read from the tables of one store, by the names of metrics. Under the table's lock. */
@@ -163,7 +119,6 @@ private[lamina] object BlockCache {
 }
 
 private[lamina] object TablesBelow {
-  private val FamilyBytes = 2
 
   /**
    * @param reads what is counted of reads, or null
@@ -172,10 +127,7 @@ private[lamina] object TablesBelow {
   def open(place: InPlace, reads: ReadCounts = null): TablesBelow = {
     var options: Options = null
     try {
-      val tables = new BlockBasedTableConfig().setBlockCache(BlockCache.get).setCacheIndexAndFilterBlocks(true)
-        .setCacheIndexAndFilterBlocksWithHighPriority(true).setPinTopLevelIndexAndFilter(true).setFilterPolicy(filter)
-      // an open database has its files, whatever becomes of its directory
-      options = new Options().setTableFormatConfig(tables).setMaxOpenFiles(-1)
+      options = newOptions()
       if (reads != null) reads.of(options)
       new TablesBelow(place, options, told(place)(RocksDB.openReadOnly(options, place.directory)))
     } catch {
@@ -186,56 +138,13 @@ private[lamina] object TablesBelow {
     }
   }
 
-  /** Without one the filters in the tables are not read. */
-  lazy val filter = new BloomFilter(10, false)
-
-  /** What [[Below.read]] says, of a database. */
-  def read(
-      db: RocksDB,
-      reading: ReadOptions,
-      family: Int,
-      from: Array[Byte],
-      above: Boolean,
-      until: Array[Byte],
-      into: BelowEntries
-  ): Unit = {
-    val start =
-      if (from == null) keyOf(family, null, 0L, 0)
-      else keyOf(family, from, Platform.BYTE_ARRAY_OFFSET.toLong, from.length)
-    val rows = db.newIterator(reading)
-    try {
-      rows.seek(start)
-      if (above && from != null && rows.isValid && java.util.Arrays.equals(rows.key, start)) rows.next()
-      read(family, rows, until, into)
-      // at a damaged block an iterator seems to be at its end
-      rows.status()
-    } finally rows.close()
-  }
-
-  private def read(family: Int, rows: RocksIterator, until: Array[Byte], into: BelowEntries): Unit = {
-    var ended = false
-    while (!ended && into.hasRoom) {
-      if (!rows.isValid) ended = true
-      else {
-        val key = rows.key
-        val own = java.util.Arrays.copyOfRange(key, FamilyBytes, key.length)
-        val isOver = until != null && java.util.Arrays.compareUnsigned(own, until) >= 0
-        if (isOver || ((key(0) & 0xff) << 8 | key(1) & 0xff) != family) ended = true
-        else {
-          into.add(own, rows.value)
-          rows.next()
-        }
-      }
-    }
-    into.isLast = ended
-  }
-
-  def keyOf(family: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = {
-    val key = new Array[Byte](FamilyBytes + length)
-    key(0) = (family >>> 8).toByte
-    key(1) = family.toByte
-    if (length > 0) Platform.copyMemory(base, offset, key, Platform.BYTE_ARRAY_OFFSET.toLong + FamilyBytes, length)
-    key
+  /** How tables are read. */
+  def newOptions(): Options = {
+    val tables = new BlockBasedTableConfig().setBlockCache(BlockCache.get).setCacheIndexAndFilterBlocks(true)
+      .setCacheIndexAndFilterBlocksWithHighPriority(true).setPinTopLevelIndexAndFilter(true)
+      .setFilterPolicy(LocalDatabase.filter)
+    // an open database has its files, whatever becomes of its directory
+    new Options().setTableFormatConfig(tables).setMaxOpenFiles(-1)
   }
 
   private def told[A](place: InPlace)(work: => A): A =

@@ -66,10 +66,34 @@ private[lamina] final class BelowEntries {
   }
 }
 
-private object BelowEntries {
+private[lamina] object BelowEntries {
   val LeastEntries = 4
   val MostEntries = 256
   val MostBytes: Long = 256 << 10
+
+  /**
+   * Each entry of what `read` gives, which is asked for those from a key on, that key left out where it is told so. Stops early when
+   * `visit` says false, and says so then.
+   */
+  def foreach(read: (Array[Byte], Boolean, BelowEntries) => Unit)(visit: (
+      Array[Byte],
+      Array[Byte]
+  ) => Boolean): Boolean = {
+    val entries = new BelowEntries
+    var last: Array[Byte] = null
+    var go = true
+    while (go && !entries.isLast) {
+      entries.clear()
+      read(last, last != null, entries)
+      var i = 0
+      while (go && i < entries.count) {
+        last = entries.keys(i)
+        go = visit(last, entries.values(i))
+        i += 1
+      }
+    }
+    go
+  }
 }
 
 /**

@@ -89,18 +89,15 @@ private[table] final class FamilySpill(
     val (rows, bytes) = (counts.rows, counts.bytes)
     rewind
     if (!isBegun) {
-      baseCounts.rows = counts.rows
-      baseCounts.bytes = counts.bytes
+      baseCounts.set(counts.rows, counts.bytes)
       isBegun = true
     }
-    counts.rows = rows
-    counts.bytes = bytes
+    counts.set(rows, bytes)
   }
 
   /** The transaction ends as if it had not been. */
   def abort(): Unit = if (isBegun) {
-    counts.rows = baseCounts.rows
-    counts.bytes = baseCounts.bytes
+    counts.set(baseCounts.rows, baseCounts.bytes)
     isBegun = false
   }
 
@@ -121,20 +118,6 @@ private[table] final class FamilySpill(
   }
 
   /** Each key on the disk; stops early when `visit` says false, and says so then. */
-  def foreach(visit: (Array[Byte], Array[Byte]) => Boolean): Boolean = {
-    val entries = new BelowEntries
-    var last: Array[Byte] = null
-    var go = true
-    while (go && !entries.isLast) {
-      entries.clear()
-      layer.spill.read(id, last, above = last != null, null, entries)
-      var i = 0
-      while (go && i < entries.count) {
-        last = entries.keys(i)
-        go = visit(last, entries.values(i))
-        i += 1
-      }
-    }
-    go
-  }
+  def foreach(visit: (Array[Byte], Array[Byte]) => Boolean): Boolean =
+    BelowEntries.foreach(layer.spill.read(id, _, _, null, _))(visit)
 }

@@ -102,7 +102,10 @@ final class FamilyTable private[table] (
 
   private def mayBeBelow(word: Long): Boolean = word == 0L && layered && layer.below != null
 
-  /** Makes a row of what is below, as if it had always been there; false where the key is absent. Afterwards the slot is looked for anew. */
+  /**
+   * Makes a row of what is below, as if it had always been there; false where the key is absent. Afterwards the slot is looked for
+   * anew.
+   */
   private def readBelow(hash: Long, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
     val value = layer.read(id, keyBase, keyOffset, keyLength)
     value != null && {
@@ -146,7 +149,10 @@ final class FamilyTable private[table] (
     transient.of(keyBase, keyOffset, keyLength, value)
   }
 
-  /** Where memory is short, has the open transaction's changes put on the disk, or forgets some rows that are on the disk, too. Not while an address of a row is in hand. */
+  /**
+   * Where memory is short, forgets some rows that are on the disk, too, or has the open transaction's changes put there. Not while an
+   * address of a row is in hand.
+   */
   private def makeRoom(bytes: Int): Unit = if (room != null) room.makeRoom(bytes)
 
   /** After memory was refused: whether there is some now, since the open transaction's changes were put on the disk. */
@@ -442,21 +448,9 @@ final class FamilyTable private[table] (
   }
 
   /** Rows of the base that differ from the state below, where the open transaction has changed none. */
-  private[table] def foreachDiffering(visit: Long => Unit): Unit = {
-    val buffer = new HashIndex.WordBuffer
-    var prefix = 0L
-    do {
-      prefix = index.copySegment(prefix, buffer)
-      var i = 0
-      while (i < buffer.count) {
-        val word = buffer.words(i)
-        if (word != 0L && word != HashIndex.Tombstone) {
-          val label = Rows.label(rowOf(word))
-          if (label != 0 && !layer.labels.clean(label)) visit(rowOf(word))
-        }
-        i += 1
-      }
-    } while (prefix != 0L)
+  private[table] def foreachDiffering(visit: Long => Unit): Unit = index.foreachRow { row =>
+    val label = Rows.label(row)
+    if (label != 0 && !layer.labels.clean(label)) visit(row)
   }
 
   /** What the open transaction has on the disk; stops early when `visit` says false, and says so then. */
@@ -513,10 +507,7 @@ final class FamilyTable private[table] (
   // ---- what is below
 
   /** The numbers of rows that a fill cannot count: those of the whole version. */
-  private[lamina] def setCounts(rows: Long, bytes: Long): Unit = {
-    counts.rows = rows
-    counts.bytes = bytes
-  }
+  private[lamina] def setCounts(rows: Long, bytes: Long): Unit = counts.set(rows, bytes)
 
   private var broom = 0L
 
@@ -527,22 +518,16 @@ final class FamilyTable private[table] (
   private[table] def sweep(): Boolean = {
     val buffer = new HashIndex.WordBuffer
     broom = index.copySegment(broom, buffer)
-    var i = 0
-    while (i < buffer.count) {
-      val word = buffer.words(i)
-      if (word != 0L && word != HashIndex.Tombstone) {
-        val row = rowOf(word)
-        if (Rows.label(row) != 0 && layer.labels.clean(Rows.label(row))) {
-          removeKey(row)
-          Rows.setLabel(row, 0)
-          if (Rows.isTombstone(row)) {
-            index.findKeyOf(row)
-            index.erase()
-            lists.free(row)
-          }
+    buffer.foreachRow { row =>
+      if (Rows.label(row) != 0 && layer.labels.clean(Rows.label(row))) {
+        removeKey(row)
+        Rows.setLabel(row, 0)
+        if (Rows.isTombstone(row)) {
+          index.findKeyOf(row)
+          index.erase()
+          lists.free(row)
         }
       }
-      i += 1
     }
     broom == 0L
   }
@@ -563,20 +548,14 @@ final class FamilyTable private[table] (
     val buffer = new HashIndex.WordBuffer
     hand = index.copySegment(hand, buffer)
     var bytes = 0L
-    var i = 0
-    while (i < buffer.count) {
-      val word = buffer.words(i)
-      if (word != 0L && word != HashIndex.Tombstone) {
-        val row = rowOf(word)
-        if (!Rows.isOwn(row) && layer.labels.clean(Rows.label(row))) {
-          index.findKeyOf(row)
-          index.erase()
-          if (Rows.label(row) != 0) removeKey(row)
-          bytes += Rows.size(row) + (if (Rows.isView(row)) Rows.size(Rows.buffer(row)) else 0L)
-          lists.free(row)
-        }
+    buffer.foreachRow { row =>
+      if (!Rows.isOwn(row) && layer.labels.clean(Rows.label(row))) {
+        index.findKeyOf(row)
+        index.erase()
+        if (Rows.label(row) != 0) removeKey(row)
+        bytes += Rows.size(row) + (if (Rows.isView(row)) Rows.size(Rows.buffer(row)) else 0L)
+        lists.free(row)
       }
-      i += 1
     }
     bytes
   }

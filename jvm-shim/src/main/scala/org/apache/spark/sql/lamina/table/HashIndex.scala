@@ -130,6 +130,16 @@ private[table] final class HashIndex(pool: PagePool) {
     if (s.depth == 0) 0L else ((prefix >>> (64 - s.depth)) + 1) << (64 - s.depth)
   }
 
+  /** Each row that a slot names, removed ones too. */
+  def foreachRow(visit: Long => Unit): Unit = {
+    val buffer = new WordBuffer
+    var prefix = 0L
+    do {
+      prefix = copySegment(prefix, buffer)
+      buffer.foreachRow(visit)
+    } while (prefix != 0L)
+  }
+
   def close(): Unit = {
     var i = 0
     while (i < directory.length) {
@@ -288,6 +298,16 @@ private[table] object HashIndex {
 
   /** A copy of a segment's slots on the heap, for one cursor. */
   final class WordBuffer {
+
+    /** Each row that a slot names, removed ones too; the index may change meanwhile. */
+    def foreachRow(visit: Long => Unit): Unit = {
+      var i = 0
+      while (i < count) {
+        if (words(i) != 0L && words(i) != Tombstone) visit(rowOf(words(i)))
+        i += 1
+      }
+    }
+
     var words: Array[Long] = Array.emptyLongArray
     var count = 0
 

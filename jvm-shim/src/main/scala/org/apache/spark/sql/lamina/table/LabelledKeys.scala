@@ -9,8 +9,6 @@ import org.apache.spark.sql.lamina.errors.LaminaError
  * transactions without a scan.
  */
 private[table] final class LabelledKeys(pool: PagePool, index: HashIndex, layer: Layer) {
-  import HashIndex.rowOf
-
   private var keys: OrderedKeys = _
 
   /** Transactions that ended since a scan asked. */
@@ -33,27 +31,12 @@ private[table] final class LabelledKeys(pool: PagePool, index: HashIndex, layer:
     val found = new OrderedKeys(pool)
     var isWhole = false
     try {
-      val buffer = new HashIndex.WordBuffer
-      var prefix = 0L
-      do {
-        prefix = index.copySegment(prefix, buffer)
-        find(buffer, found)
-      } while (prefix != 0L)
+      index.foreachRow { row =>
+        if (Rows.label(row) != 0) found.add(null, Rows.keyAddress(row), Rows.keyLength(row))
+      }
       isWhole = true
     } finally if (!isWhole) found.close()
     found
-  }
-
-  private def find(buffer: HashIndex.WordBuffer, found: OrderedKeys): Unit = {
-    var i = 0
-    while (i < buffer.count) {
-      val word = buffer.words(i)
-      if (word != 0L && word != HashIndex.Tombstone) {
-        val row = rowOf(word)
-        if (Rows.label(row) != 0) found.add(null, Rows.keyAddress(row), Rows.keyLength(row))
-      }
-      i += 1
-    }
   }
 
   /** The key of a row has one with a label now. */

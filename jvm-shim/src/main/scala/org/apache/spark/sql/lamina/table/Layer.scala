@@ -62,8 +62,8 @@ private[table] final class Layer(pool: PagePool) {
 
   /**
    * Where memory is short, forgets some rows that are the same below before more come: looked at for each so many bytes that do, and
-   * less often while it gives nothing. If there are none, neither
-   * elsewhere, and a part of the memory has come, the transaction's changes go to the disk.
+   * less often while it gives nothing. If there are none, here or elsewhere, and a part of the memory has come, the transaction's
+   * changes go to the disk.
    */
   def makeRoom(bytes: Int): Unit = {
     coming += Layer.RowBytes + bytes

@@ -15,8 +15,10 @@ private[table] final class RowCounts {
     bytes -= Rows.keyValueBytes(row)
   }
 
-  def clear(): Unit = {
-    rows = 0L
-    bytes = 0L
+  def set(rows: Long, bytes: Long): Unit = {
+    this.rows = rows
+    this.bytes = bytes
   }
+
+  def clear(): Unit = set(0L, 0L)
 }

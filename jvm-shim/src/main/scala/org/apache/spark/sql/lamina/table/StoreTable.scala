@@ -83,7 +83,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
    * Puts the changes of the open transaction on the disk, and gives their memory back; whether there were any. One version back is
    * not kept by a transaction of which changes are there. Not while its change set is sent.
    */
-  def spill(): Boolean = layered && open && !isSent && spills != null && forgetting.exists(_.changes > 0) && {
+  def spill(): Boolean = hasToSpill && {
     if (layer.spill == null) layer.spill = spills()
     forgetting.foreach(_.writeSpill())
     forgetting.foreach(_.endSpill())
@@ -93,10 +93,12 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   }
 
   /** The same before memory has run out: nothing happens where there is no place on the disk. */
-  def spillEarly(): Boolean = (isSpilled || hasPlace()) && spill()
+  def spillEarly(): Boolean = hasToSpill && (isSpilled || hasPlace()) && spill()
+
+  private def hasToSpill: Boolean = layered && open && !isSent && spills != null && forgetting.exists(_.changes > 0)
 
   /** Whether there is a place for changes; it is asked for once in a transaction. */
-  private def hasPlace(): Boolean = layered && open && !isSent && spills != null && !lacksPlace && {
+  private def hasPlace(): Boolean = !lacksPlace && {
     try layer.spill = spills()
     catch { case error: LaminaError if error.kind == LaminaError.StorageFailed => lacksPlace = true }
     isSpilled
@@ -248,7 +250,6 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     families.values.foreach(_.commit())
     open = false
     isSent = false
-    at = version
     stepBackPossible = !isSpilled
     if (isSpilled) {
       families.values.foreach(_.forgetUndo())
@@ -429,18 +430,12 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   def reserve(family: Int, rows: Long): Unit = this.family(family).reserve(rows)
 
   /** Fills a column family that is held with what is below, after all entries that came on top of that. */
-  def hold(family: Int, sink: EntrySink): Unit = {
-    val entries = new BelowEntries
-    var last: Array[Byte] = null
-    while (layered && layer.below != null && !entries.isLast) {
-      entries.clear()
-      layer.below.read(family, last, above = last != null, null, entries)
-      for (i <- 0 until entries.count) {
-        val (key, value) = (entries.keys(i), entries.values(i))
-        sink.entry(family, Ops.Put, key, StoreTable.Bytes, key.length, value, StoreTable.Bytes, value.length)
-        last = key
-      }
+  def hold(family: Int, sink: EntrySink): Unit = if (layered && layer.below != null) {
+    BelowEntries.foreach(layer.below.read(family, _, _, null, _)) { (key, value) =>
+      sink.entry(family, Ops.Put, key, StoreTable.Bytes, key.length, value, StoreTable.Bytes, value.length)
+      true
     }
+    ()
   }
 
   /** The end of a restore, whose entries the column families' `filling` got. */

@@ -1,0 +1,108 @@
+package org.apache.spark.sql.lamina
+
+import java.io.File
+
+import org.rocksdb.{BloomFilter, Options, ReadOptions, RocksDB, RocksIterator}
+
+import org.apache.spark.sql.lamina.table.BelowEntries
+import org.apache.spark.unsafe.Platform
+
+/** Rows of column families in a database of RocksDB, in a local directory that goes when it is closed. */
+private[lamina] abstract class LocalDatabase(directory: File, options: Options, db: RocksDB) {
+  import LocalDatabase._
+
+  private val reading = new ReadOptions()
+  @volatile private var failed = false
+
+  /** Whether something that was asked of RocksDB has failed. */
+  protected def hasFailed: Boolean = failed
+
+  /** Runs work on RocksDB; its errors become those of this database. */
+  protected def told[A](work: => A): A
+
+  protected def noted[A](work: => A): A = {
+    var ended = false
+    try {
+      val result = told(work)
+      ended = true
+      result
+    } finally if (!ended) failed = true
+  }
+
+  def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
+    noted(db.get(reading, keyOf(family, keyBase, keyOffset, keyLength)))
+
+  /** As `Below.read` says. */
+  def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit =
+    noted(LocalDatabase.read(db, reading, family, from, above, until, into))
+
+  protected def release(): Unit = {
+    db.close()
+    reading.close()
+    options.close()
+    remove(directory)
+  }
+}
+
+private[lamina] object LocalDatabase {
+  private val FamilyBytes = 2
+
+  /** Without one the filters in the tables are not read. */
+  lazy val filter = new BloomFilter(10, false)
+
+  /** What `Below.read` says, of a database. */
+  private def read(
+      db: RocksDB,
+      reading: ReadOptions,
+      family: Int,
+      from: Array[Byte],
+      above: Boolean,
+      until: Array[Byte],
+      into: BelowEntries
+  ): Unit = {
+    val start =
+      if (from == null) keyOf(family, null, 0L, 0)
+      else keyOf(family, from, Platform.BYTE_ARRAY_OFFSET.toLong, from.length)
+    val rows = db.newIterator(reading)
+    try {
+      rows.seek(start)
+      if (above && from != null && rows.isValid && java.util.Arrays.equals(rows.key, start)) rows.next()
+      read(family, rows, until, into)
+      // at a damaged block an iterator seems to be at its end
+      rows.status()
+    } finally rows.close()
+  }
+
+  private def read(family: Int, rows: RocksIterator, until: Array[Byte], into: BelowEntries): Unit = {
+    var ended = false
+    while (!ended && into.hasRoom) {
+      if (!rows.isValid) ended = true
+      else {
+        val key = rows.key
+        val own = java.util.Arrays.copyOfRange(key, FamilyBytes, key.length)
+        val isOver = until != null && java.util.Arrays.compareUnsigned(own, until) >= 0
+        if (isOver || ((key(0) & 0xff) << 8 | key(1) & 0xff) != family) ended = true
+        else {
+          into.add(own, rows.value)
+          rows.next()
+        }
+      }
+    }
+    into.isLast = ended
+  }
+
+  def keyOf(family: Int, base: AnyRef, offset: Long, length: Int): Array[Byte] = {
+    val key = new Array[Byte](FamilyBytes + length)
+    key(0) = (family >>> 8).toByte
+    key(1) = family.toByte
+    if (length > 0) Platform.copyMemory(base, offset, key, Platform.BYTE_ARRAY_OFFSET.toLong + FamilyBytes, length)
+    key
+  }
+
+  /** Removes a directory of files, without a process, since threads that are interrupted do it, too. */
+  def remove(directory: File): Unit = {
+    Option(directory.listFiles).foreach(_.foreach(_.delete()))
+    directory.delete()
+    ()
+  }
+}
