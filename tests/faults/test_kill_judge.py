@@ -21,7 +21,7 @@ from tests.kill import __main__ as kill
 from tests.kill import files as kill_files
 from tests.kill import processes as kill_processes
 from tests.kill import storage as kill_storage
-from tests.kill.campaign import HOOK, Campaign
+from tests.kill.campaign import HOOK, SPILLING, Campaign
 from tests.kill.points import (
     AT_RANDOM,
     BETWEEN,
@@ -212,7 +212,7 @@ def clean(minutes: float, kills: list[list[Any]], missed: list[list[Any]] | None
     return {
         **result(broken=None), "minutes": minutes, "kills": kills, "missed": missed or [], "batches": 30,
         "records": 1800, "orphans": [], "leaked_processes": [], "open_files_left": [], "examples": [],
-        "tasks": 400, "task_errors": {}, "unexplained_task_errors": [],
+        "tasks": 400, "spilled_bytes": 0, "task_errors": {}, "unexplained_task_errors": [],
     }  # fmt: skip
 
 
@@ -329,6 +329,12 @@ def test_an_error_of_a_task_that_no_kill_explains_fails_the_campaign(
 def test_a_campaign_that_saw_no_task_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     for minutes in (5, 60):
         assert "no task in Spark's event logs" in str(exit_of(monkeypatch, {**clean(minutes, long()), "tasks": 0}))
+
+
+def test_a_campaign_for_little_memory_that_kept_nothing_on_the_disk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {**clean(60, long()), "backend": SPILLING}
+    assert "no batch kept changes" in str(exit_of(monkeypatch, short))
+    assert exit_of(monkeypatch, {**short, "spilled_bytes": 1}) is None
 
 
 def test_what_was_killed_and_missed_in_several_campaigns_adds_up() -> None:

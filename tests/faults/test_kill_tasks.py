@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
-from tests.kill.tasks import EXECUTOR_LOST, NEAR_S, OF_A_KILL, Kill, TaskEnd, judged, read
+from tests.kill.tasks import EXECUTOR_LOST, NEAR_S, OF_A_KILL, SPILLED, Kill, TaskEnd, judged, read
 
 BEGAN, ENDED = 1_700_000_000.0, 1_700_000_002.0
 LAMINA = "org.apache.spark.sql.lamina"
@@ -45,6 +45,7 @@ def test_a_kill_of_its_engine_explains_that_a_task_lost_it(kind: str) -> None:
     kill = Kill(BEGAN + 1, ENGINE)
     assert judged([failed(lamina_error(kind)), failed(AT_THE_END.format(kind=kind))], [kill]) == {
         "tasks": 2,
+        "spilled_bytes": 0,
         "task_errors": {f"{kind}, engine killed": 2},
         "unexplained_task_errors": [],
     }
@@ -116,12 +117,15 @@ def test_no_kill_explains_a_process_that_ended_by_itself(code: int) -> None:
     ],
 )
 def test_what_spark_ends_by_itself_is_counted_under_its_word(reason: str, text: str) -> None:
-    found = judged([failed(text, reason), TaskEnd(BEGAN, ENDED, "Success")], [])
-    assert found == {"tasks": 2, "task_errors": {reason: 1}, "unexplained_task_errors": []}
+    found = judged([failed(text, reason), TaskEnd(BEGAN, ENDED, "Success", spilled_bytes=3)], [])
+    assert found == {"tasks": 2, "spilled_bytes": 3, "task_errors": {reason: 1}, "unexplained_task_errors": []}
 
 
-def event(**reason: Any) -> str:
-    task = {"Task ID": 7, "Launch Time": 1_700_000_000_000, "Finish Time": 1_700_000_002_000, "Failed": True}
+def event(*metrics: tuple[str, Any], **reason: Any) -> str:
+    task = {
+        "Task ID": 7, "Launch Time": 1_700_000_000_000, "Finish Time": 1_700_000_002_000, "Failed": True,
+        "Accumulables": [{"ID": 1, "Name": name, "Update": value} for name, value in metrics],
+    }  # fmt: skip
     return json.dumps(
         {"Event": "SparkListenerTaskEnd", "Stage ID": 1, "Task End Reason": reason, "Task Info": task},
         separators=(",", ":"),
@@ -132,11 +136,12 @@ def test_ends_of_tasks_are_read_from_the_logs_of_all_drivers(tmp_path: Path) -> 
     failure = event(**{"Reason": "ExceptionFailure", "Description": "[x]", "Full Stack Trace": "at x"})
     lost = event(**{"Reason": "ExecutorLostFailure", "Executor ID": "1", "Loss Reason": "code 137"})
     start = '{"Event":"SparkListenerTaskStart"}'
-    (tmp_path / "app-1").write_text(f"{start}\n{event(Reason='Success')}\n{failure}\n")
+    success = event(("some bytes", "5"), (SPILLED, "7"), (SPILLED, "4"), Reason="Success")
+    (tmp_path / "app-1").write_text(f"{start}\n{success}\n{failure}\n")
     # the driver was killed while it wrote
     (tmp_path / "app-2.inprogress").write_text(f"{lost}\n{failure[:90]}")
     assert list(read(tmp_path)) == [
-        TaskEnd(BEGAN, ENDED, "Success"),
+        TaskEnd(BEGAN, ENDED, "Success", spilled_bytes=11),
         TaskEnd(BEGAN, ENDED, "ExceptionFailure", "at x"),
         TaskEnd(BEGAN, ENDED, "ExecutorLostFailure", "code 137"),
     ]

@@ -5,7 +5,8 @@ driver, at random and at named points; the driver is started again. Each output 
 (tests/kill/records.py). At the end the files are checked, that no process and no open file is left over, and that
 a kill explains each error of lamina that a task had, also where Spark tried it again (tests/kill/tasks.py).
 The exit code is 0 where nothing is wrong and enough was killed to show it (tests/kill/report.py says how much).
-With `--storage s3` the checkpoint is on moto's S3 server, with `--backend rocksdb` it stands on tables of RocksDB.
+With `--storage s3` the checkpoint is on moto's S3 server, with `--backend rocksdb` it stands on tables of RocksDB,
+with `--backend rocksdb-spilling` with so little memory that batches keep changes on the local disk.
 `tests/kill` runs each for some minutes.
 
 `--broken` runs a build with one promise taken away, which the campaign must notice; then it exits with 0 if it did.

@@ -48,18 +48,26 @@ PLAN: tuple[tuple[str, str], ...] = (
 
 def plan_of(backend: str) -> tuple[tuple[str, str], ...]:
     """Where and whom with a backend."""
-    if backend != "rocksdb":
+    if backend == "heap":
         return PLAN
     others = tuple(one for one in PLAN if one[0] != COMPACTION[1])
     return (*others, *((point, victim) for point in TABLES for victim in (MAINTENANCE, ENGINE, EXECUTOR)))
 
 
+SPILLING = "rocksdb-spilling"
+"""Tables of RocksDB with so little memory that batches keep their changes on the local disk."""
+
+_ROCKSDB = {PREFIX + "backend": "rocksdb", PREFIX + "rocksdb.materializeEvery": "3"}  # as often as segments are made
+
 BACKENDS: dict[str, dict[str, str]] = {
     "heap": {},
-    # as often as segments are made
-    "rocksdb": {PREFIX + "backend": "rocksdb", PREFIX + "rocksdb.materializeEvery": "3"},
+    "rocksdb": _ROCKSDB,
+    SPILLING: {**_ROCKSDB, PREFIX + "rocksdb.memory.fixedPerExecutorBytes": str(8 << 20)},
 }
 """What is set for each backend."""
+
+SPILLED_KEYS, SPILLED_RECORDS, PADDING = 400, 240, 1 << 10
+"""Where memory is to be short: more keys and records, and so many bytes more of each record in the state."""
 
 WEIGHTS = {ENGINE: 1.0, MAINTENANCE: 1.0, EXECUTOR: 1.5, DRIVER: 4.0}
 
@@ -88,7 +96,8 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.drawn = random.Random(self.seed)
-        self.feed = Feed(self.root / "in", self.seed)
+        many = (SPILLED_KEYS, SPILLED_RECORDS) if self.backend == SPILLING else ()
+        self.feed = Feed(self.root / "in", self.seed, *many)
         for name in ("out", "orders", "tmp", "events"):
             (self.root / name).mkdir(parents=True)
         self.judge = Judge(self.feed, self.root / "out")
@@ -118,6 +127,7 @@ class Campaign:
             "root": str(self.root), "checkpoint": self.checkpoint.url,
             "conf": {**self.place.conf(), **BACKENDS[self.backend]},
             "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000,
+            "padding": PADDING if self.backend == SPILLING else 0,
         }  # fmt: skip
         self.starts += 1
         with (self.root / f"driver-{self.starts}.log").open("w") as log:

@@ -54,14 +54,18 @@ def session(request: dict[str, Any]) -> SparkSession:
     return configure(builder, backend=backend, retention_min_age_ms=request["min_age_ms"]).getOrCreate()
 
 
-def query(rows: DataFrame) -> DataFrame:
-    """Per key and window, which records came, in their order, each with a tag of its own."""
+def query(rows: DataFrame, padding: int) -> DataFrame:
+    """Per key and window, which records came, in their order, each with a tag of its own.
+
+    In the state each record has so many bytes more.
+    """
     tag = sql.expr("reflect('java.lang.System', 'nanoTime')")
     return (
-        rows.withColumn("item", sql.concat_ws(":", "s", tag))
+        rows.withColumn("item", sql.concat_ws(":", "s", tag, sql.lit("." * padding)))
         .withWatermark("t", f"{DELAY_S} seconds")
         .groupBy(sql.window("t", f"{WINDOW_S} seconds").alias("w"), "k")
         .agg(sql.collect_list("item").alias("items"))
+        .withColumn("items", sql.transform("items", lambda item: sql.substring_index(item, ":", 2)))
         .select(sql.col("w.start").cast("long").alias("start"), "k", "items")
     )
 
@@ -117,7 +121,7 @@ def main(request: dict[str, Any]) -> int:
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     source = spark.readStream.schema("k string, s long, t timestamp").option("maxFilesPerTrigger", 1)
     running = (
-        query(source.json(str(root / "in")))
+        query(source.json(str(root / "in")), request["padding"])
         .writeStream.outputMode("update")
         .foreachBatch(Sink(spark, request["checkpoint"], root / "out", root / "orders", jvm))
         .option("checkpointLocation", request["checkpoint"])

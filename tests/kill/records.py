@@ -32,10 +32,12 @@ Place = tuple[int, str]
 
 @dataclass
 class Feed:
-    """Input files; the same seed gives the same files."""
+    """Input files, of so many `records` each; the same seed gives the same files."""
 
     folder: Path
     seed: int
+    keys: int = KEYS
+    records: int = RECORDS
     files: list[dict[Place, list[int]]] = field(default_factory=list)
     numbers: Counter[str] = field(default_factory=Counter)
 
@@ -54,7 +56,7 @@ class Feed:
     def _add(self, file: int) -> None:
         drawn = random.Random(self.seed * 1_000_003 + file)
         seconds = START_S + file * SECONDS_A_FILE
-        self._write([(f"key {drawn.randrange(KEYS):02d}", seconds) for _ in range(RECORDS)])
+        self._write([(f"key {drawn.randrange(self.keys):02d}", seconds) for _ in range(self.records)])
 
     def _write(self, records: list[tuple[str, int]]) -> None:
         """The next file, of keys and times."""

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from benchmarks.rounds import LONG_MINUTES
 from lamina.errors import KINDS
+from tests.kill.campaign import SPILLING
 from tests.kill.points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE, TABLES
 from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
 from tests.kill.tasks import OF_A_KILL
@@ -67,6 +68,8 @@ def shortfalls(result: dict[str, Any]) -> list[str]:
     process.
     """
     found = [] if result["tasks"] else ["no task in Spark's event logs, so that no error of one was looked at"]
+    if result.get("backend") == SPILLING and not result["spilled_bytes"]:
+        found.append("no batch kept changes on the local disk")
     if result["minutes"] >= LONG_MINUTES:
         return found + [f"{name}: {count} of {bar}" for name, bar, count in targets(result) if count < bar]
     killed, missed = _at(result["kills"]), _at(result["missed"])
@@ -108,8 +111,8 @@ def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
     for name in ("storage", "backend"):
         if len(found := {str(result.get(name)) for result in results}) > 1:
             raise SystemExit(f"campaigns of another {name} do not add up: {', '.join(sorted(found))}")
-    for name in ("minutes", "starts", "batches", "records", "tasks", *WRONG_NUMBERS):
-        total[name] = sum(result[name] for result in results)
+    for name in ("minutes", "starts", "batches", "records", "tasks", "spilled_bytes", *WRONG_NUMBERS):
+        total[name] = sum(result.get(name, 0) for result in results)
     for name in (*WRONG_LISTS, "failures_of_the_query", "unexplained_task_errors", "examples"):
         total[name] = [one for result in results for one in result[name]]
     total["task_errors"] = dict(sum((Counter(result["task_errors"]) for result in results), Counter()))
@@ -164,6 +167,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"records {result['records']}: lost {result['lost']}, duplicated {result['duplicated']}, "
         f"reordered {result['reordered']}, of an attempt that does not count {result['foreign']}"
     )
+    if result["spilled_bytes"]:
+        console.print(f"changes kept on the local disk: {result['spilled_bytes'] >> 20} MiB")
     lists = {name: result[name] for name in (*WRONG_LISTS, "failures_of_the_query")}
     lists["of_them_no_kill_explains"] = unexplained(result)
     lists["errors_of_tasks"] = [f"{count} x {what}" for what, count in sorted(result["task_errors"].items())]

@@ -43,6 +43,10 @@ _KILLED = str(128 + signal.SIGKILL)
 _CODE = "org.apache.spark.sql.lamina."
 
 
+SPILLED = "lamina: bytes of changes that batches kept on the local disk, for want of memory"
+"""How Spark's event logs name the metric `laminaSpilledBytes`."""
+
+
 @dataclass(frozen=True)
 class Kill:
     """A process of the query was sent SIGKILL at `at`, in seconds since 1970."""
@@ -59,6 +63,7 @@ class TaskEnd:
     ended: float
     reason: str
     text: str = ""
+    spilled_bytes: int = 0
 
 
 def read(logs: Path) -> Iterator[TaskEnd]:
@@ -75,15 +80,22 @@ def _end(event: dict[str, Any]) -> TaskEnd:
     reason, task = event["Task End Reason"], event["Task Info"]
     texts = (reason.get(name) for name in ("Full Stack Trace", "Loss Reason", "Kill Reason", "Message"))
     text = next(filter(None, texts), "")
-    return TaskEnd(task["Launch Time"] / 1000, task["Finish Time"] / 1000, reason["Reason"], text)
+    spilled = sum(
+        int(metric.get("Update", 0)) for metric in task.get("Accumulables", []) if metric.get("Name") == SPILLED
+    )
+    return TaskEnd(task["Launch Time"] / 1000, task["Finish Time"] / 1000, reason["Reason"], text, spilled)
 
 
 def judged(ends: Iterable[TaskEnd], kills: Sequence[Kill]) -> dict[str, Any]:
-    """How many tasks ended, how many failed by what explains it, and the texts of those that nothing explains."""
-    tasks, explained = 0, Counter[str]()
+    """How many tasks ended, how many failed by what explains it, and the texts of those that nothing explains.
+
+    `spilled_bytes` is what batches kept on the local disk.
+    """
+    tasks, spilled, explained = 0, 0, Counter[str]()
     unexplained = []
     for end in ends:
         tasks += 1
+        spilled += end.spilled_bytes
         if end.reason == SUCCESS:
             continue
         reason = explanation(end, kills)
@@ -91,7 +103,12 @@ def judged(ends: Iterable[TaskEnd], kills: Sequence[Kill]) -> dict[str, Any]:
             unexplained.append(f"{end.reason}: {_shortened(end.text)}"[:TEXT_LENGTH])
         else:
             explained[reason] += 1
-    return {"tasks": tasks, "task_errors": dict(explained), "unexplained_task_errors": unexplained}
+    return {
+        "tasks": tasks,
+        "spilled_bytes": spilled,
+        "task_errors": dict(explained),
+        "unexplained_task_errors": unexplained,
+    }
 
 
 def _shortened(text: str) -> str:

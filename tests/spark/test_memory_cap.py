@@ -39,7 +39,7 @@ def test_a_query_at_the_cap_fails_with_what_to_do_and_goes_on_under_a_larger_one
     capped = run(fed, heap__maxBytes="16m")
     assert capped["answers"] == {"0": [1_000, 1_000]}
     assert "[memory.cap]" in capped["failure"]
-    assert f"of the {16 << 20} bytes that rows may have by heap.maxBytes are reserved" in capped["failure"]
+    assert f"of the {16 << 20} bytes that rows may have by heap.maxBytes are in use" in capped["failure"]
     assert "raise spark.sql.streaming.stateStore.lamina.heap.maxBytes" in capped["failure"]
 
     larger = run(fed, heap__maxBytes="256m")

@@ -91,11 +91,12 @@ final class LiveTable(
     registry: TableRegistry = TableRegistry.ofExecutor,
     private[lamina] val scheduling: Scheduling = Scheduling.Threads,
     layers: Option[Layers] = None,
-    openBelow: (InPlace, ReadCounts) => Below = TablesBelow.open(_, _)
+    openBelow: (InPlace, ReadCounts) => Below = TablesBelow.open(_, _),
+    openSpill: () => Spill = () => SpillDatabase.open()
 ) {
   import LiveTable.Sibling
 
-  val table = new StoreTable(pool, layers.isDefined, () => SpillDatabase.open())
+  val table = new StoreTable(pool, layers.isDefined, openSpill)
   StatePool.tables.incrementAndGet()
 
   @volatile private var position = Position.Start

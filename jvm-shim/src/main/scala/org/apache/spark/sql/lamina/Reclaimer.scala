@@ -4,6 +4,8 @@ import java.util.concurrent.{CountDownLatch, LinkedBlockingQueue, ThreadPoolExec
 import java.util.concurrent.atomic.AtomicLong
 import java.util.concurrent.locks.LockSupport
 
+import scala.collection.mutable
+
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.lamina.table.PagePool
 import org.apache.spark.sql.lamina.wire.DaemonThreads
@@ -38,41 +40,89 @@ object Reclaimer extends Logging {
 
   /**
    * Has tables at rest forget rows that are on the disk, too, and put others there where it `relieves` them; whether memory came of
-   * it. Another thread does it, since the caller may hold the lock of a table, and it is not waited for long: others who hold one may
-   * wait like the caller.
+   * it. Another thread does it, since the caller may hold the lock of a table. Callers who ask meanwhile wait for the same.
+   *
+   * @param patienceMs how long it is waited while nothing happens: others who hold a table's lock may wait like the caller
    */
-  def makeRoom(registry: TableRegistry, pool: PagePool, relieves: Boolean = true): Boolean = {
-    val tables = registry.layeredAtRest(pool)
-    tables.nonEmpty && {
-      val gained = new AtomicLong()
-      val done = new CountDownLatch(tables.size)
-      // one by one: who waits for one table holds up no other caller
-      tables.foreach { table =>
-        room.execute { () =>
-          try forgetAll(table, gained, relieves)
-          catch {
-            case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
-          } finally done.countDown()
+  def makeRoom(
+      registry: TableRegistry,
+      pool: PagePool,
+      relieves: Boolean = true,
+      patienceMs: Long = PatienceMs
+  ): Boolean = {
+    val round = rounds.synchronized {
+      rounds.get((pool, relieves)).orElse {
+        val round = begun(registry.layeredAtRest(pool), relieves)
+        round.foreach(rounds((pool, relieves)) = _)
+        round
+      }
+    }
+    round.exists(_.await(patienceMs))
+  }
+
+  /** The rounds in which tables are asked now, by what they are asked for. */
+  private val rounds = mutable.Map.empty[(PagePool, Boolean), Round]
+
+  private def begun(tables: Seq[LiveTable], relieves: Boolean): Option[Round] = Option.when(tables.nonEmpty) {
+    val round = new Round(tables.size, relieves)
+    // one by one: who waits for one table holds up no other caller
+    tables.foreach { table =>
+      room.execute { () =>
+        try round.ask(table)
+        catch {
+          case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
+        } finally {
+          round.done.countDown()
+          rounds.synchronized(rounds.filterInPlace((_, other) => !other.isOver))
         }
       }
-      done.await(RoomMs, TimeUnit.MILLISECONDS)
+    }
+    round
+  }
+
+  /** Tables at rest that are asked for memory, one after the other. */
+  private final class Round(tables: Int, relieves: Boolean) {
+    val done = new CountDownLatch(tables)
+    private val gained = new AtomicLong()
+
+    /** Whether a table's lock was got and is worked under, and how often that was so. */
+    @volatile private var works = false
+    private val steps = new AtomicLong()
+
+    def isOver: Boolean = done.getCount == 0
+
+    /** Adds the bytes that a table gives back, as it does: of rows that are on the disk already, else of others that go there. */
+    def ask(live: LiveTable): Unit = {
+      while (step(live)(live.forgetSomeAtRest())) ()
+      if (relieves && gained.get <= 0 && step(live)(live.relieveAtRest()))
+        while (step(live)(live.forgetSomeAtRest())) ()
+    }
+
+    private def step(live: LiveTable)(work: => Boolean): Boolean = live.isAtRest && live.synchronized {
+      works = true
+      try {
+        val before = live.table.memory.total
+        val more = work
+        gained.addAndGet(before - live.table.memory.total)
+        more
+      } finally {
+        steps.incrementAndGet()
+        works = false
+      }
+    }
+
+    /** Waits for its end, or until nothing has happened for a while; whether memory came of it. */
+    def await(patienceMs: Long): Boolean = {
+      var happens = true
+      while (happens) {
+        val before = steps.get
+        happens = !done.await(patienceMs, TimeUnit.MILLISECONDS) && (works || steps.get != before)
+      }
       gained.get > 0
     }
   }
 
-  /** Adds the bytes that a table at rest gives back, as it does: of rows that are on the disk already, else of others that go there. */
-  private def forgetAll(live: LiveTable, gained: AtomicLong, relieves: Boolean): Unit = {
-    def step(work: => Boolean): Boolean = live.isAtRest && live.synchronized {
-      val before = live.table.memory.total
-      val more = work
-      gained.addAndGet(before - live.table.memory.total)
-      more
-    }
-    while (step(live.forgetSomeAtRest())) ()
-    if (relieves && gained.get <= 0 && step(live.relieveAtRest())) while (step(live.forgetSomeAtRest())) ()
-  }
-
-  private val RoomMs = 2000L
+  private val PatienceMs = 2000L
 
   /** Runs work after what has been submitted. */
   private[lamina] def execute(work: Runnable): Unit = executor.execute(work)

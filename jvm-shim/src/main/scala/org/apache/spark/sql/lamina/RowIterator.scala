@@ -103,8 +103,9 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
       cursor.base = base
       fetch()
       step()
+      // only now is the row's address good in any case
+      if (valueRow != null) store.validate(keyRow, valueRow, from, row)
     }
-    if (valueRow != null) store.validate(keyRow, valueRow, from, row)
   }
 
   /** Fetches rows together, so that the processor waits for several of them at once. */

@@ -66,7 +66,9 @@ private[lamina] object SpillDatabase {
     val tables = new BlockBasedTableConfig().setBlockCache(BlockCache.get).setCacheIndexAndFilterBlocks(true)
       .setFilterPolicy(LocalDatabase.filter)
     val options = new Options().setCreateIfMissing(true).setTableFormatConfig(tables)
-      .setWriteBufferSize(WriteBufferBytes).setCompressionType(CompressionType.LZ4_COMPRESSION).setMaxOpenFiles(-1)
+      .setWriteBufferSize(WriteBufferBytes).setWriteBufferManager(
+        BlockCache.writeBuffers
+      ).setCompressionType(CompressionType.LZ4_COMPRESSION).setMaxOpenFiles(-1)
     try new SpillDatabase(place, options, told(place)(RocksDB.open(options, place.getPath)))
     catch {
       case error: Throwable =>

@@ -3,7 +3,17 @@ package org.apache.spark.sql.lamina
 import java.io.File
 
 import org.json4s.{JObject, JValue}
-import org.rocksdb.{BlockBasedTableConfig, Cache, LRUCache, Options, RocksDB, RocksDBException, Statistics, StatsLevel}
+import org.rocksdb.{
+  BlockBasedTableConfig,
+  Cache,
+  LRUCache,
+  Options,
+  RocksDB,
+  RocksDBException,
+  Statistics,
+  StatsLevel,
+  WriteBufferManager
+}
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -101,6 +111,14 @@ private[lamina] object BlockCache {
 
   private var cache: Cache = _
 
+  /** Rows of databases that are written, until they are in files: within the cache's bytes, at most a quarter of them. */
+  private var buffers: WriteBufferManager = _
+
+  def writeBuffers: WriteBufferManager = synchronized {
+    get
+    buffers
+  }
+
   def get: Cache = synchronized {
     if (cache == null) set(DefaultBytes, 0.1)
     cache
@@ -115,6 +133,7 @@ private[lamina] object BlockCache {
     RocksDB.loadLibrary()
     // that of before is not closed: somebody may have just got it
     cache = new LRUCache(bytes, ShardBits, false, highPriority)
+    buffers = new WriteBufferManager(bytes / 4, cache)
   }
 }
 

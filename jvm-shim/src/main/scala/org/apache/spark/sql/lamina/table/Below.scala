@@ -29,8 +29,12 @@ private[lamina] trait Below extends AutoCloseable {
   override def close(): Unit = ()
 }
 
-/** Some entries of a column family in the order of their keys. */
-private[lamina] final class BelowEntries {
+/**
+ * Some entries of a column family in the order of their keys.
+ *
+ * @param first for how many there is room at first
+ */
+private[lamina] final class BelowEntries(first: Int = BelowEntries.LeastEntries / 2) {
   import BelowEntries._
 
   var keys: Array[Array[Byte]] = new Array(LeastEntries)
@@ -41,15 +45,21 @@ private[lamina] final class BelowEntries {
   var isLast = false
 
   private var bytes = 0L
-  private var most = LeastEntries / 2
+  private var most = first
 
   /** Empties it, for more than the last time: most scans are short. */
-  def clear(): Unit = {
+  def clear(): Unit = clear(math.min(2 * most, MostEntries))
+
+  /** Empties it, for so many. */
+  def clear(room: Int): Unit = {
     count = 0
     bytes = 0L
     isLast = false
-    most = math.min(2 * most, MostEntries)
+    most = room
   }
+
+  /** How many more it takes, but for a few. */
+  def room: Int = math.max(LeastEntries, most - count)
 
   /** Whether there is room for more. */
   def hasRoom: Boolean = count < most && bytes < MostBytes

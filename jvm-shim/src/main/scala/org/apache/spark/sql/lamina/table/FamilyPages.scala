@@ -236,7 +236,7 @@ private[table] final class FamilyPages(
 
   /** As large as all rows that share pages together, within bounds, and large enough for a row. */
   private def nextPageBytes(size: Long): Long = {
-    val alive = usedBytes - deadBytes - largeBytes
+    val alive = math.min(usedBytes - deadBytes - largeBytes, pool.mostPageBytes)
     val wanted = math.max(PagePool.SmallestPageBytes, math.max(alive, size + PagePool.PageHeader))
     if (wanted > PagePool.PageBytes / 2) PagePool.PageBytes else java.lang.Long.highestOneBit(2 * wanted - 1)
   }

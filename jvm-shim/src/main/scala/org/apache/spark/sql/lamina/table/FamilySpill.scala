@@ -67,7 +67,7 @@ private[table] final class FamilySpill(
         made
     }
     Rows.setLabel(row, layer.labels.current)
-    keys.add(row)
+    lists.freedUnless(row)(keys.add(row))
     val word = index.find(hash, keyBase, keyOffset, keyLength)
     if (word == 0L) index.insert(hash, row, removed = false) else index.update(row, removed = false)
     undo.add(if (word == 0L) 0L else rowOf(word), row)

@@ -155,9 +155,12 @@ final class FamilyTable private[table] (
    */
   private def makeRoom(bytes: Int): Unit = if (room != null) room.makeRoom(bytes)
 
-  /** After memory was refused: whether there is some now, since the open transaction's changes were put on the disk. */
-  private def hasSpilled(error: LaminaError): Boolean =
-    room != null && error.kind == LaminaError.MemoryCap && room.spillAll()
+  /**
+   * After memory was refused for the time `before` and more: whether there is some now, since the open transaction's changes were put
+   * on the disk, and at last the base's, too.
+   */
+  private def hasRoom(error: LaminaError, before: Int): Boolean = room != null && error.kind == LaminaError.MemoryCap &&
+    (before == 0 && room.spillAll() || before < 2 && room.relieve())
 
   private def live(row: Long): Long = if (layered && Rows.isTombstone(row)) 0L else row
 
@@ -168,12 +171,14 @@ final class FamilyTable private[table] (
       valueBase: AnyRef,
       valueOffset: Long,
       valueLength: Int
-  ): Unit =
-    try putOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    catch {
-      case error: LaminaError if hasSpilled(error) =>
+  ): Unit = {
+    var refused = 0
+    while (refused >= 0)
+      try {
         putOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    }
+        refused = -1
+      } catch { case error: LaminaError if hasRoom(error, refused) => refused += 1 }
+  }
 
   private def putOnce(
       keyBase: AnyRef,
@@ -200,12 +205,14 @@ final class FamilyTable private[table] (
       valueBase: AnyRef,
       valueOffset: Long,
       valueLength: Int
-  ): Unit =
-    try appendOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    catch {
-      case error: LaminaError if hasSpilled(error) =>
+  ): Unit = {
+    var refused = 0
+    while (refused >= 0)
+      try {
         appendOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-    }
+        refused = -1
+      } catch { case error: LaminaError if hasRoom(error, refused) => refused += 1 }
+  }
 
   private def appendOnce(
       keyBase: AnyRef,
@@ -239,9 +246,15 @@ final class FamilyTable private[table] (
   }
 
   /** Removes a key; false where it was absent. */
-  def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
-    try removeOnce(keyBase, keyOffset, keyLength)
-    catch { case error: LaminaError if hasSpilled(error) => removeOnce(keyBase, keyOffset, keyLength) }
+  def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
+    var (refused, wasThere) = (0, false)
+    while (refused >= 0)
+      try {
+        wasThere = removeOnce(keyBase, keyOffset, keyLength)
+        refused = -1
+      } catch { case error: LaminaError if hasRoom(error, refused) => refused += 1 }
+    wasThere
+  }
 
   private def removeOnce(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
     makeRoom(keyLength)
@@ -663,14 +676,14 @@ final class FamilyTable private[table] (
     if (word == 0L) {
       Rows.setFlags(row, Rows.Fresh)
       if (layered) Rows.setLabel(row, layer.labels.current)
-      addKey(row)
+      lists.freedUnless(row)(addKey(row))
       index.insert(hash, row, removed = false)
       undo.add(0L, row)
     } else {
       val old = rowOf(word)
       if (layered) {
         Rows.setLabel(row, layer.labels.current)
-        if (!Rows.has(old, Rows.Own)) addKey(row)
+        if (!Rows.has(old, Rows.Own)) lists.freedUnless(row)(addKey(row))
       }
       if (isRemoved(word)) {
         if (Rows.has(old, Rows.Removed)) {

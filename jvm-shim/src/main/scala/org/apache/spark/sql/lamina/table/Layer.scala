@@ -57,43 +57,59 @@ private[table] final class Layer(pool: PagePool) {
     view = if (spill == null) null else new SpilledBelow(below, spill, 0L)
   }
 
+  private var isWriting = false
+
+  /** A transaction begins or ends. */
+  def writing(begins: Boolean): Unit = if (begins != isWriting) {
+    isWriting = begins
+    pool.writing(begins)
+  }
+
   private var coming = 0L
-  private var vain = 0
+
+  /** How often rows were looked for in vain lately, and how many more looks are left out for that. */
+  private var vain, skipped = 0
 
   /**
    * Where memory is short, forgets some rows that are the same below before more come: looked at for each so many bytes that do, and
    * less often while it gives nothing. If there are none, here or elsewhere, and a part of the memory has come, the transaction's
-   * changes go to the disk.
+   * changes go to the disk. The part is the smaller the more transactions there are.
    */
   def makeRoom(bytes: Int): Unit = {
     coming += Layer.RowBytes + bytes
     came += Layer.RowBytes + bytes
-    if (coming >= (Layer.BytesALook << vain)) {
+    if (coming >= PagePool.BytesALook) {
       coming = 0L
-      if (!pool.isNearlyFull) vain = 0
-      else {
-        var forgotten = 0L
-        families().foreach { family =>
-          var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
-          while (parts > 0) {
-            forgotten += family.forgetClean()
-            parts -= 1
-          }
-        }
-        vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
-        if (forgotten == 0 && came > pool.tableBytes / Layer.PartOfMemory && !pool.othersForget()) spillEarly()
-      }
+      if (!pool.isNearlyFull) {
+        vain = 0
+        skipped = 0
+      } else if (!forgetSome() && came > pool.writersShare && !pool.othersForget()) spillEarly()
     }
   }
+
+  private def forgetSome(): Boolean =
+    if (skipped > 0) {
+      skipped -= 1
+      false
+    } else {
+      var forgotten = 0L
+      families().foreach { family =>
+        var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
+        while (parts > 0) {
+          forgotten += family.forgetClean()
+          parts -= 1
+        }
+      }
+      vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
+      skipped = (1 << vain) - 1
+      forgotten > 0
+    }
 }
 
 private[table] object Layer {
 
   /** What a row takes beside its key and value, about. */
   val RowBytes = 48L
-
-  /** Much less than an eighth of the least memory. */
-  val BytesALook: Long = 32L << 10
 
   /** All rows are looked at in so many looks. */
   val PartOfIndex = 16
@@ -102,9 +118,6 @@ private[table] object Layer {
 
   /** Reads after which it is tried again to keep a row. */
   val Unkept = 1024
-
-  /** A transaction that got less of the memory does not put its changes on the disk for that. */
-  val PartOfMemory = 16
 }
 
 /** A row that is in no table, and is good until the next one. */

@@ -157,6 +157,15 @@ private[table] final class ListBuffers(pages: FamilyPages, pool: PagePool, multi
       pages.free(row)
     }
 
+  /** Does what has to be done before anything leads to a new row; where that fails, the row goes. */
+  def freedUnless(row: Long)(work: => Unit): Unit = {
+    var isDone = false
+    try {
+      work
+      isDone = true
+    } finally if (!isDone) free(row)
+  }
+
   /** A buffer has one view less; whether that was the last. */
   private def giveUp(buffer: Long): Boolean = {
     Rows.setViews(buffer, Rows.views(buffer) - 1)

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina.table
 
 import java.util.TreeMap
+import java.util.concurrent.atomic.AtomicInteger
 
 import org.apache.spark.sql.lamina.errors.LaminaError
 
@@ -27,8 +28,17 @@ private[table] object PagePool {
   /** Pages of rows are of this size or of its doubles, up to `PageBytes`. */
   val SmallestPageBytes: Long = 4L << 10
 
+  /** Pages of rows are at most of this size where there is little memory for many transactions. */
+  private val ShortPageBytes = 32L << 10
+
+  /** Bytes of rows that come in a transaction from one look at the memory to the next: much less than an eighth of the least memory. */
+  private[table] val BytesALook: Long = 32L << 10
+
   /** Pages of single rows, and all else that is larger than a cell, are multiples of this. */
   val UnitBytes: Long = 8L << 10
+
+  /** A transaction that got less than this part of the memory does not put its changes on the disk, unless there are many. */
+  private val LeastParts = 16L
 
   private val UnitsPerPage = (PageBytes / UnitBytes).toInt
 
@@ -92,6 +102,20 @@ final class PagePool(
   /** Whether others have given some memory up. */
   private[table] def othersForget(): Boolean = synchronized(shortage)()
 
+  private val writers = new AtomicInteger()
+
+  /** A transaction begins, or ends, that puts its changes on the disk where memory is short. */
+  private[table] def writing(begins: Boolean): Unit = {
+    if (begins) writers.incrementAndGet() else writers.decrementAndGet()
+    ()
+  }
+
+  /**
+   * What may come in such a transaction before it puts its changes on the disk: never more than its part of half of what there is, so
+   * that one of them has come that far before memory has run out.
+   */
+  private[table] def writersShare: Long = tableBytes / math.max(PagePool.LeastParts, 2L * writers.get)
+
   /** Bytes of pages that are in use, or were and are still in memory: those of rows, indexes and logs. */
   def reservedBytes: Long = synchronized(reserved)
 
@@ -101,8 +125,18 @@ final class PagePool(
   /** What tables may have. */
   def tableBytes: Long = synchronized(maxBytes - aside)
 
-  /** Whether seven eighths of what tables may have are in use. */
-  def isNearlyFull: Boolean = synchronized(used >= (maxBytes - aside) / 8 * 7)
+  /**
+   * Whether of what tables may have an eighth is left, or what all transactions may take before they look again, where that is more;
+   * but never while more than half of it is.
+   */
+  def isNearlyFull: Boolean = synchronized {
+    val all = maxBytes - aside
+    val reserve = math.max(all / 8, math.min(writers.get * (mostPageBytes + BytesALook), all / 2))
+    used >= all - reserve
+  }
+
+  /** How large pages of rows are made: small where a large one for each transaction would be a large part of all memory. */
+  private[table] def mostPageBytes: Long = if (writers.get * PageBytes <= tableBytes / 4) PageBytes else ShortPageBytes
 
   /** Keeps a part of what is not in memory for something else; gives the bytes. */
   private[lamina] def setAside(part: Double): Long = synchronized {
@@ -255,7 +289,9 @@ final class PagePool(
 
   private def capError(bytes: Long): LaminaError = synchronized {
     val reason =
-      if (refused == null) s"but $reserved of the ${maxBytes - aside} bytes that rows may have by $setting are reserved"
+      if (refused == null)
+        s"but $used of the ${maxBytes - aside} bytes that rows may have by $setting are in use" +
+          (if (used + bytes <= maxBytes - aside) ", and the others are in pieces that are too small" else "")
       else s"which the system refuses beyond the $reserved bytes that are reserved"
     new LaminaError(
       LaminaError.MemoryCap,

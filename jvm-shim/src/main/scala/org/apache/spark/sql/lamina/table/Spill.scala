@@ -95,35 +95,22 @@ private[table] final class SpilledBelow(val under: Below, val spill: Spill, val 
   }
 
   override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit = {
-    val (ours, theirs) = (new BelowEntries, new BelowEntries)
-    var (last, isAbove, ended) = (from, above, false)
-    while (!ended && into.hasRoom) {
-      ours.clear()
-      theirs.clear()
-      spill.read(family, last, isAbove, until, ours)
-      if (under == null) theirs.isLast = true else under.read(family, last, isAbove, until, theirs)
-      var (i, j, known) = (0, 0, true)
-      while (known && into.hasRoom) {
-        val (noOurs, noTheirs) = (i == ours.count, j == theirs.count)
-        if (noOurs && noTheirs && ours.isLast && theirs.isLast) {
-          ended = true
-          known = false
-        } else if (noOurs && !ours.isLast || noTheirs && !theirs.isLast) known = false
-        else {
-          val order =
-            if (noOurs) 1
-            else if (noTheirs) -1
-            else java.util.Arrays.compareUnsigned(ours.keys(i), theirs.keys(j))
-          last = if (order <= 0) ours.keys(i) else theirs.keys(j)
-          isAbove = true
-          val value = if (order <= 0) Spilled.value(ours.values(i)) else theirs.values(j)
-          if (value != null) into.add(last, value)
-          if (order <= 0) i += 1
-          if (order >= 0) j += 1
-        }
-      }
+    val ours = new MergedEntries(into, spill.read(family, _, _, until, _), from, above)
+    val theirs =
+      if (under == null) MergedEntries.none
+      else new MergedEntries(into, under.read(family, _, _, until, _), from, above)
+    while (into.hasRoom && (ours.key != null || theirs.key != null)) {
+      val order =
+        if (ours.key == null) 1
+        else if (theirs.key == null) -1
+        else java.util.Arrays.compareUnsigned(ours.key, theirs.key)
+      val key = if (order <= 0) ours.key else theirs.key
+      val value = if (order <= 0) Spilled.value(ours.value) else theirs.value
+      if (value != null) into.add(key, value)
+      if (order <= 0) ours.next()
+      if (order >= 0) theirs.next()
     }
-    into.isLast = ended
+    into.isLast = ours.key == null && theirs.key == null
   }
 
   /** The same changes on top of a newer state, which may have them: then they are given up. The old one is closed. */
@@ -144,4 +131,45 @@ private[table] final class SpilledBelow(val under: Below, val spill: Spill, val 
   override def close(): Unit =
     try spill.close()
     finally if (under != null) under.close()
+}
+
+/** One of two sides that are merged: its entries one by one, of which as many are read at once as the result has room for. */
+private[table] final class MergedEntries(
+    into: BelowEntries,
+    read: (Array[Byte], Boolean, BelowEntries) => Unit,
+    from: Array[Byte],
+    above: Boolean
+) {
+  private val entries = new BelowEntries(into.room)
+  private var position = 0
+
+  /** That of the entry, or null behind the last one. */
+  var key: Array[Byte] = _
+
+  read(from, above, entries)
+  settle()
+
+  def value: Array[Byte] = entries.values(position)
+
+  def next(): Unit = {
+    position += 1
+    settle()
+  }
+
+  private def settle(): Unit = {
+    while (position == entries.count && !entries.isLast) {
+      val (last, isAbove) = if (position == 0) (from, above) else (entries.keys(position - 1), true)
+      entries.clear(into.room)
+      position = 0
+      read(last, isAbove, entries)
+    }
+    key = if (position == entries.count) null else entries.keys(position)
+  }
+}
+
+private[table] object MergedEntries {
+
+  /** No entries. */
+  def none: MergedEntries =
+    new MergedEntries(new BelowEntries, (_, _, entries) => entries.isLast = true, null, above = false)
 }

@@ -59,7 +59,10 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     settleMoves()
     // Twice what was given up since the last begin: the backlog cannot grow, whatever maintenance gets done.
     resting.freeRows(math.max(StoreTable.FreedAtOnce, 2L * resting.takeAdded()))
-    if (layered) layer.renew()
+    if (layered) {
+      layer.renew()
+      layer.writing(begins = true)
+    }
     isSent = false
     lacksPlace = false
     open = true
@@ -249,6 +252,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     settleSpill()
     families.values.foreach(_.commit())
     open = false
+    if (layered) layer.writing(begins = false)
     isSent = false
     stepBackPossible = !isSpilled
     if (isSpilled) {
@@ -263,6 +267,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   def abort(): Unit = if (open) {
     families.values.foreach(_.abort())
     open = false
+    if (layered) layer.writing(begins = false)
     isSent = false
     dropSpill()
     reclaimBudget = math.max(reclaimBudget, StoreTable.PagesAfterAbort)
@@ -520,6 +525,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     resting.release()
     if (layered) {
       val below = layer.below
+      layer.writing(begins = false)
       dropSpill()
       isSent = false
       layer.below = null

@@ -3,6 +3,8 @@ package org.apache.spark.sql.lamina.table
 import org.scalacheck.{Gen, Prop, Properties, Test}
 import org.scalacheck.Prop.forAll
 
+import org.apache.spark.sql.lamina.errors.LaminaError
+
 /** A table with a state below it against a map, over random histories in which the state below changes and rows are forgotten. */
 object LayeredProperties extends Properties("layered table") {
   import TableModel._
@@ -215,6 +217,66 @@ object LayeredProperties extends Properties("layered table") {
       layered = true
     )
   }: _*)
+
+  property("where memory is short, and the disk is sometimes full, a transaction is done or has not been") =
+    Prop.all((1 to 8).map(seed => shortOfMemory(seed)): _*)
+
+  private def shortOfMemory(seed: Int): Prop = {
+    val model = new TableModel(maxBytes = 3L << 20, layered = true)
+    val random = new scala.util.Random(seed)
+    // half of the histories have a disk that is never full
+    if (seed % 2 == 0) model.diskFails = () => random.nextInt(20000) == 0
+    var failed = Map.empty[String, Int]
+    var spills = 0
+
+    /** Whether it was done. */
+    def tried(work: => Unit): Boolean =
+      try {
+        work
+        true
+      } catch {
+        case error: LaminaError if error.kind == LaminaError.MemoryCap || error.kind == LaminaError.StorageFailed =>
+          failed += error.kind -> (failed.getOrElse(error.kind, 0) + 1)
+          false
+      }
+
+    for (_ <- 1 to 25) {
+      val isDone = tried {
+        for (_ <- 1 to 3000) {
+          val k = f"${random.nextInt(9000)}%08d"
+          random.nextInt(6) match {
+            case 0 => model.remove(if (random.nextBoolean()) Plain else Lists, k)
+            case 1 => model.put(Sorted, k, "x" * random.nextInt(200))
+            case 2 => model.append(k, "y" * random.nextInt(300))
+            case 3 => assert(model.get(Plain, k) == model.state.get((Plain, k)))
+            case _ => model.put(Plain, k, "x" * random.nextInt(400))
+          }
+        }
+        if (random.nextInt(4) == 0) model.checkRange(Some("00001000"), Some("00001500"), base = random.nextBoolean())
+        if (model.table.isSpilled) spills += 1
+        if (random.nextInt(4) == 0) model.abort() else model.commit()
+      }
+      if (!isDone) model.abort()
+      if (random.nextInt(3) == 0) tried(model.relieve())
+      if (random.nextInt(4) == 0) model.cut()
+      if (random.nextInt(4) == 0) model.raise(newest = random.nextBoolean())
+      model.forget()
+      // reclaim takes no memory of others
+      try model.maintain()
+      catch { case error: LaminaError if error.kind == LaminaError.MemoryCap => () }
+      assert(model.state == model.base)
+      for (family <- Families)
+        assert(model.table.rows(family) == model.state.keys.count(_._1 == family), s"rows of family $family")
+    }
+    model.diskFails = () => false
+    model.check()
+    model.close()
+    model.pool.trim()
+    Prop(
+      spills > 5 && model.pool.reservedBytes == 0 && (seed % 2 == 0) == failed.contains(LaminaError.StorageFailed)
+    ) :|
+      s"seed $seed: $spills transactions spilled, $failed failed, ${model.pool.reservedBytes} bytes stay in use"
+  }
 
   property("what is below can be forgotten, however often something comes below, whatever was told apart") = {
     // versions that are told apart before the newest one comes below

@@ -103,4 +103,43 @@ class MemoryCapSuite extends AnyFunSuite {
     assert(fill(wanting, rows = 3500, valueBytes = 900) == "none")
     wanting.close()
   }
+
+  test("many transactions at once leave room for one more, since some of them go to the disk") {
+    val shared = pool(8L << 20)
+    def layered(): StoreTable = {
+      val table = new StoreTable(shared, layered = true, () => new MemorySpill)
+      table.addFamily(0, ordered = false, multiValue = false)
+      table.begin()
+      table
+    }
+    val tables = Seq.fill(40)(layered())
+    // more than there is memory for; each alone has less than a sixteenth of it
+    for (row <- 0 until 2000; table <- tables) put(table, row, valueBytes = 100)
+    assert(tables.exists(_.isSpilled))
+    val newcomer = layered()
+    for (row <- 0 until 2000) put(newcomer, row, valueBytes = 100)
+    (tables :+ newcomer).foreach { table =>
+      assert(table.rows == 2000)
+      table.commit()
+      table.close()
+    }
+    shared.trim()
+    assert(shared.reservedBytes == 0)
+  }
+
+  test("a key for which there is no memory leaves no row behind") {
+    // whatever is refused: a page, a part of an index, of a log, or of the keys in order
+    for (pages <- 2 to 40; valueBytes <- Seq(0, 40)) {
+      val tight = pool(pages * PagePool.PageBytes)
+      val table = newTable(tight, ordered = true)
+      assert(fill(table, rows = 1000000, valueBytes) == LaminaError.MemoryCap)
+      for (_ <- 1 to 2) {
+        table.begin()
+        table.commit()
+      }
+      while (table.maintain(100)) ()
+      assert(table.family(0).liveBytes == 0, s"with $pages pages")
+      table.close()
+    }
+  }
 }

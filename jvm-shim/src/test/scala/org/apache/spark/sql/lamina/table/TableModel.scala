@@ -7,6 +7,7 @@ import scala.collection.mutable
 
 import org.scalacheck.Prop
 
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /** A store table beside a Scala map that does the same; `check` compares all there is to compare. */
@@ -18,7 +19,11 @@ private[table] final class TableModel(
   import TableModel._
 
   val pool = new PagePool(maxBytes)
-  val table = new StoreTable(pool, layered, () => new MemorySpill)
+
+  /** Asked before anything is put on the disk: whether that fails. */
+  var diskFails: () => Boolean = () => false
+
+  val table = new StoreTable(pool, layered, () => new MemorySpill(() => diskFails()))
   addFamilies()
 
   private def addFamilies(): Unit = {
@@ -402,8 +407,13 @@ private[table] object MemoryBelow {
 }
 
 /** Changes of a transaction in maps. */
-private[table] final class MemorySpill extends Spill {
+private[table] final class MemorySpill(fails: () => Boolean = () => false) extends Spill {
   import TableModel._
+
+  check()
+
+  private def check(): Unit =
+    if (fails()) throw new LaminaError(LaminaError.StorageFailed, "no space is left on the disk")
 
   private var families = Map.empty[Int, TreeMap[String, Array[Byte]]]
   private var isClosed = false
@@ -413,10 +423,18 @@ private[table] final class MemorySpill extends Spill {
   override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
     of(family).getOrElse(text(keyBase, keyOffset, keyLength), null)
 
-  override def put(family: Int, key: Long, keyLength: Int, entry: Array[Byte]): Unit =
+  override def put(family: Int, key: Long, keyLength: Int, entry: Array[Byte]): Unit = {
+    check()
     families += family -> of(family).updated(text(null, key, keyLength), entry)
+  }
 
-  override def flush(): Unit = ()
+  /** A value that a key got, or that it was removed. */
+  def set(family: Int, key: String, value: Option[String]): Unit = {
+    val header = Array[Byte](if (value.isEmpty) Ops.Delete else Ops.Put, 0, 0, 0, 0)
+    families += family -> of(family).updated(key, header ++ value.fold(Array.emptyByteArray)(TableModel.bytes))
+  }
+
+  override def flush(): Unit = check()
 
   override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries): Unit =
     MemoryBelow.read(of(family), from, above, until, into)(identity)
