@@ -50,15 +50,25 @@ object Reclaimer extends Logging {
       relieves: Boolean = true,
       patienceMs: Long = PatienceMs
   ): Boolean = {
-    val round = rounds.synchronized {
-      rounds.get((pool, relieves)).orElse {
-        val round = begun(registry.layeredAtRest(pool), relieves)
-        round.foreach(rounds((pool, relieves)) = _)
-        round
+    val (round, isJoined) = joined(registry, pool, relieves)
+    round.exists(_.await(patienceMs)) || isJoined && {
+      // that one may have passed tables by which have come to rest since
+      val next = joined(registry, pool, relieves)._1
+      next != round && next.exists(_.await(patienceMs))
+    }
+  }
+
+  /** The round that goes on, or a new one; whether it was there. */
+  private def joined(registry: TableRegistry, pool: PagePool, relieves: Boolean): (Option[Round], Boolean) =
+    rounds.synchronized {
+      rounds.get((pool, relieves)).filter(!_.isOver) match {
+        case None =>
+          val round = begun(registry.layeredAtRest(pool), relieves)
+          round.foreach(rounds((pool, relieves)) = _)
+          (round, false)
+        case found => (found, true)
       }
     }
-    round.exists(_.await(patienceMs))
-  }
 
   /** The rounds in which tables are asked now, by what they are asked for. */
   private val rounds = mutable.Map.empty[(PagePool, Boolean), Round]
@@ -80,14 +90,14 @@ object Reclaimer extends Logging {
     round
   }
 
+  /** Whether the thread that makes room works under a table's lock, and how often it has: whichever round it is for. */
+  @volatile private var works = false
+  private val steps = new AtomicLong()
+
   /** Tables at rest that are asked for memory, one after the other. */
   private final class Round(tables: Int, relieves: Boolean) {
     val done = new CountDownLatch(tables)
     private val gained = new AtomicLong()
-
-    /** Whether a table's lock was got and is worked under, and how often that was so. */
-    @volatile private var works = false
-    private val steps = new AtomicLong()
 
     def isOver: Boolean = done.getCount == 0
 
@@ -111,16 +121,23 @@ object Reclaimer extends Logging {
       }
     }
 
-    /** Waits for its end, or until nothing has happened for a while; whether memory came of it. */
+    /** Waits until memory comes, or for the end, or until nothing has happened for a while; whether memory came. */
     def await(patienceMs: Long): Boolean = {
-      var happens = true
-      while (happens) {
-        val before = steps.get
-        happens = !done.await(patienceMs, TimeUnit.MILLISECONDS) && (works || steps.get != before)
+      val before = gained.get
+      var (seen, since) = (steps.get, System.nanoTime())
+      def isPatient = {
+        if (works || steps.get != seen) {
+          seen = steps.get
+          since = System.nanoTime()
+        }
+        System.nanoTime() - since < TimeUnit.MILLISECONDS.toNanos(patienceMs)
       }
-      gained.get > 0
+      while (gained.get <= before && isPatient && !done.await(LookMs, TimeUnit.MILLISECONDS)) ()
+      gained.get > before
     }
   }
+
+  private val LookMs = 2L
 
   private val PatienceMs = 2000L
 

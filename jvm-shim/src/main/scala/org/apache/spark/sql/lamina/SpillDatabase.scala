@@ -56,6 +56,9 @@ private[lamina] object SpillDatabase {
   /** What it has in memory of rows that are being written. */
   private val WriteBufferBytes = 1L << 20
 
+  /** What the first of them takes: small, since many databases share the buffers. */
+  private val ArenaBytes = 16L << 10
+
   /** @throws LaminaError `storage.failed` naming the directory */
   def open(): SpillDatabase = {
     RocksDB.loadLibrary()
@@ -66,7 +69,7 @@ private[lamina] object SpillDatabase {
     val tables = new BlockBasedTableConfig().setBlockCache(BlockCache.get).setCacheIndexAndFilterBlocks(true)
       .setFilterPolicy(LocalDatabase.filter)
     val options = new Options().setCreateIfMissing(true).setTableFormatConfig(tables)
-      .setWriteBufferSize(WriteBufferBytes).setWriteBufferManager(
+      .setWriteBufferSize(WriteBufferBytes).setArenaBlockSize(ArenaBytes).setWriteBufferManager(
         BlockCache.writeBuffers
       ).setCompressionType(CompressionType.LZ4_COMPRESSION).setMaxOpenFiles(-1)
     try new SpillDatabase(place, options, told(place)(RocksDB.open(options, place.getPath)))

@@ -6,6 +6,7 @@ import java.util.concurrent.atomic.AtomicInteger
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.state.NoPrefixKeyStateEncoderSpec
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
@@ -40,20 +41,26 @@ class ReclaimerSuite extends AnyFunSuite {
     val registry = new TableRegistry(() => 0L, (_, _) => ())
     val asked = new AtomicInteger()
     val begun, goesOn = new CountDownLatch(1)
-    val live = new LiveTable(
-      pool,
-      registry,
-      layers = Some(Layers(100)),
-      openSpill = () => {
-        asked.incrementAndGet()
-        begun.countDown()
-        goesOn.await(60, TimeUnit.SECONDS)
-        SpillDatabase.open()
-      }
-    )
-    registry.add(live, Owner)
-    registry.enter(live, Owner)
-    live.synchronized {
+    @volatile var isDiskFull = false
+    private var tables = List.empty[LiveTable]
+    val live = newTable { () =>
+      asked.incrementAndGet()
+      begun.countDown()
+      goesOn.await(60, TimeUnit.SECONDS)
+      if (isDiskFull) throw new LaminaError(LaminaError.StorageFailed, "no space is left on the disk")
+      SpillDatabase.open()
+    }
+
+    def newTable(openSpill: () => Spill): LiveTable = {
+      val live = new LiveTable(pool, registry, layers = Some(Layers(100)), openSpill = openSpill)
+      tables ::= live
+      registry.add(live, Owner)
+      registry.enter(live, Owner)
+      fill(live)
+      live
+    }
+
+    private def fill(live: LiveTable): Unit = live.synchronized {
       val open = new Open(null, writes = true)
       live.enter(open)
       live.begin(open)
@@ -66,12 +73,11 @@ class ReclaimerSuite extends AnyFunSuite {
       live.advance(Position(1, s"L1.1.1.o.-.${"a" * 32}", live.working), 1000 * 1008)
       live.leave(open)
     }
-    assert(live.isAtRest)
 
     def makeRoom(patienceMs: Long): CompletableFuture[Boolean] =
       CompletableFuture.supplyAsync(() => Reclaimer.makeRoom(registry, pool, patienceMs = patienceMs))
 
-    override def close(): Unit = live.synchronized(live.table.close())
+    override def close(): Unit = tables.foreach(table => table.synchronized(table.table.close()))
   }
 
   private def result(future: CompletableFuture[Boolean]): Boolean = future.get(60, TimeUnit.SECONDS)
@@ -103,6 +109,23 @@ class ReclaimerSuite extends AnyFunSuite {
       goesOn.countDown()
       assert((first +: others).forall(result))
       assert(asked.get == 1)
+    } finally fixture.close()
+  }
+
+  test("who joins others hears of tables that have come to rest since") {
+    val fixture = new Fixture
+    import fixture._
+    try {
+      val first = makeRoom(patienceMs = 60000)
+      assert(begun.await(60, TimeUnit.SECONDS))
+      val later = newTable(() => SpillDatabase.open())
+      val joined = makeRoom(patienceMs = 60000)
+      Thread.sleep(100)
+      isDiskFull = true
+      goesOn.countDown()
+      assert(!result(first))
+      assert(result(joined))
+      assert(later.table.memory.total < 500000)
     } finally fixture.close()
   }
 

@@ -89,7 +89,7 @@ private[table] final class FamilyPages(
 
   /** The full page with the largest dead share, if that is worth reclaiming; null otherwise. */
   def mostDead: Page = {
-    if (deadBytes * 100 <= usedBytes * deadPercent || usedBytes < PagePool.PageBytes) null
+    if (deadBytes * 100 <= usedBytes * deadPercent || usedBytes < pool.mostPageBytes) null
     else {
       var best: Page = null
       var i = 0

@@ -155,13 +155,6 @@ final class FamilyTable private[table] (
    */
   private def makeRoom(bytes: Int): Unit = if (room != null) room.makeRoom(bytes)
 
-  /**
-   * After memory was refused for the time `before` and more: whether there is some now, since the open transaction's changes were put
-   * on the disk, and at last the base's, too.
-   */
-  private def hasRoom(error: LaminaError, before: Int): Boolean = room != null && error.kind == LaminaError.MemoryCap &&
-    (before == 0 && room.spillAll() || before < 2 && room.relieve())
-
   private def live(row: Long): Long = if (layered && Rows.isTombstone(row)) 0L else row
 
   def put(
@@ -177,7 +170,11 @@ final class FamilyTable private[table] (
       try {
         putOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
         refused = -1
-      } catch { case error: LaminaError if hasRoom(error, refused) => refused += 1 }
+      } catch {
+        case error: LaminaError if room != null && error.kind == LaminaError.MemoryCap =>
+          refused = room.refused(refused)
+          if (refused < 0) throw error
+      }
   }
 
   private def putOnce(
@@ -211,7 +208,11 @@ final class FamilyTable private[table] (
       try {
         appendOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
         refused = -1
-      } catch { case error: LaminaError if hasRoom(error, refused) => refused += 1 }
+      } catch {
+        case error: LaminaError if room != null && error.kind == LaminaError.MemoryCap =>
+          refused = room.refused(refused)
+          if (refused < 0) throw error
+      }
   }
 
   private def appendOnce(
@@ -252,7 +253,11 @@ final class FamilyTable private[table] (
       try {
         wasThere = removeOnce(keyBase, keyOffset, keyLength)
         refused = -1
-      } catch { case error: LaminaError if hasRoom(error, refused) => refused += 1 }
+      } catch {
+        case error: LaminaError if room != null && error.kind == LaminaError.MemoryCap =>
+          refused = room.refused(refused)
+          if (refused < 0) throw error
+      }
     wasThere
   }
 
@@ -550,6 +555,9 @@ final class FamilyTable private[table] (
   /** How many calls of `forgetClean` look at all rows, as long as the index does not grow. */
   private[table] def indexParts: Int = index.parts
 
+  /** Forgets all rows that are the same below; the bytes of what went. */
+  private[table] def forgetAllClean(): Long = (0 until indexParts).foldLeft(0L)((bytes, _) => bytes + forgetClean())
+
   /** Where the next look for rows that may go begins: a prefix of hashes. */
   private var hand = 0L
 
@@ -575,8 +583,8 @@ final class FamilyTable private[table] (
 
   // ---- maintenance
 
-  /** Moves the live rows out of the page with the most dead ones; false where there is nothing to gain. */
-  private[table] def reclaimPage(moved: MovedRows): Boolean = reclaim.reclaimPage(moved)
+  /** Moves the live rows out of the page with the most dead ones; its bytes, or 0 where there is nothing to gain. */
+  private[table] def reclaimPage(moved: MovedRows): Long = reclaim.reclaimPage(moved)
 
   /** Points the undo log of the last transaction at rows that were moved. */
   private[table] def follow(moved: MovedRows): Unit = follow(previous, moved, from = 0, firsts = true, seconds = true)

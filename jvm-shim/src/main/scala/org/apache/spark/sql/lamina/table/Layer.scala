@@ -45,8 +45,32 @@ private[table] final class Layer(pool: PagePool) {
   /** Puts the changes of the open transaction on the disk; whether there were any. The other one does it before it has to be. */
   var spillAll, spillEarly: () => Boolean = () => false
 
-  /** Puts all that differs from the state below on the disk, changes of the open transaction first; whether there was any. */
+  /** Whether the transaction has changes which could be put there. */
+  var canSpill: () => Boolean = () => false
+
+  /**
+   * Puts all that differs from the state below on the disk, changes of the open transaction first, and forgets all others; whether there
+   * was any.
+   */
   var relieve: () => Boolean = () => false
+
+  /**
+   * After memory was refused: forgets all rows that are the same below; then puts the transaction's changes on the disk; then the base's,
+   * too. Not while an address of a row is in hand.
+   *
+   * @param from the first of these steps to be tried
+   * @return the step to be tried where memory is refused again; -1 where nothing is left to be done
+   */
+  def refused(from: Int): Int = {
+    var (step, gave) = (from, false)
+    while (!gave && step < 3) {
+      gave = if (step == 0) forgetAll() else if (step == 1) spillAll() else relieve()
+      step += 1
+    }
+    if (gave) step else -1
+  }
+
+  private def forgetAll(): Boolean = families().foldLeft(0L)((bytes, family) => bytes + family.forgetAllClean()) > 0
 
   /** Bytes that came since the transaction began, or since its changes were put on the disk. */
   var came = 0L
@@ -54,6 +78,8 @@ private[table] final class Layer(pool: PagePool) {
   /** What the transaction sees has changed: scans that are under way read it anew. */
   def renew(): Unit = {
     came = 0L
+    vain = 0
+    skipped = 0
     view = if (spill == null) null else new SpilledBelow(below, spill, 0L)
   }
 
@@ -83,10 +109,11 @@ private[table] final class Layer(pool: PagePool) {
       if (!pool.isNearlyFull) {
         vain = 0
         skipped = 0
-      } else if (!forgetSome() && came > pool.writersShare && !pool.othersForget()) spillEarly()
+      } else if (!forgetSome() && came > pool.writersShare && canSpill() && !pool.othersForget()) spillEarly()
     }
   }
 
+  /** Whether as much could be forgotten as may come until the next look. */
   private def forgetSome(): Boolean =
     if (skipped > 0) {
       skipped -= 1
@@ -102,7 +129,7 @@ private[table] final class Layer(pool: PagePool) {
       }
       vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
       skipped = (1 << vain) - 1
-      forgotten > 0
+      forgotten >= PagePool.BytesALook
     }
 }
 

@@ -4,13 +4,13 @@ package org.apache.spark.sql.lamina.table
 private[table] final class PageReclaim(index: HashIndex, pages: FamilyPages, lists: ListBuffers, multiValue: Boolean) {
   import HashIndex.{isRemoved, rowOf}
 
-  /** Moves the live rows out of the page with the most dead ones; false where there is nothing to gain. */
-  def reclaimPage(moved: MovedRows): Boolean = {
+  /** Moves the live rows out of the page with the most dead ones; its bytes, or 0 where there is nothing to gain. */
+  def reclaimPage(moved: MovedRows): Long = {
     val page = pages.mostDead
-    if (page == null) false
+    if (page == null) 0L
     else {
       pages.empty(page) { row => if (Rows.isBuffer(row)) moveBuffer(row, moved) else moveRow(row, moved) }
-      true
+      page.bytes
     }
   }
 

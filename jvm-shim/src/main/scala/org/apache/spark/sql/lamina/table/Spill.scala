@@ -142,6 +142,7 @@ private[table] final class MergedEntries(
 ) {
   private val entries = new BelowEntries(into.room)
   private var position = 0
+  private var before = into.count
 
   /** That of the entry, or null behind the last one. */
   var key: Array[Byte] = _
@@ -159,7 +160,9 @@ private[table] final class MergedEntries(
   private def settle(): Unit = {
     while (position == entries.count && !entries.isLast) {
       val (last, isAbove) = if (position == 0) (from, above) else (entries.keys(position - 1), true)
-      entries.clear(into.room)
+      // more where all were removed keys
+      if (into.count == before) entries.clear() else entries.clear(into.room)
+      before = into.count
       position = 0
       read(last, isAbove, entries)
     }

@@ -20,12 +20,13 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     layer.families = () => forgetting
     layer.spillAll = () => spill()
     layer.spillEarly = () => spillEarly()
+    layer.canSpill = () => hasToSpill && !lacksPlace
     layer.relieve = () => relieve()
   }
   private val resting = new Resting(pool)
   private var open = false
   private var stepBackPossible = false
-  private var reclaimBudget = 0
+  private var reclaimBudget = 0L
   private val moves = mutable.HashMap.empty[Int, MovedRows]
 
   /**
@@ -127,8 +128,8 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   var at = 0L
 
   /**
-   * Puts all rows on the disk that differ from the state below, those of the open transaction first; whether there were any. One
-   * version back is not kept.
+   * Puts all rows on the disk that differ from the state below, those of the open transaction first, and forgets the others; whether
+   * there were any. One version back is not kept.
    */
   def relieve(): Boolean = layered && !isSent && spills != null && {
     val changed = spill()
@@ -155,8 +156,9 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
       layer.below = new SpilledBelow(layer.below, spilled, at)
       layer.renew()
     }
+    val forgotten = forgetting.map(_.forgetAllClean()).sum
     resting.freeRows(Long.MaxValue)
-    changed || isDone
+    changed || isDone || forgotten > 0
   }
 
   /** How many sets of changes of versions above the tables below are on the disk. */
@@ -238,7 +240,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
       bytes += key.length + valueLength
       true
     }
-    reclaimBudget = 4 + (4 * (bytes + families.values.map(_.leftBytes).sum) / PagePool.PageBytes).toInt
+    reclaimBudget = 4 * (PagePool.PageBytes + bytes + families.values.map(_.leftBytes).sum)
     ChangeSummary(rows, bytes)
   }
 
@@ -270,7 +272,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     if (layered) layer.writing(begins = false)
     isSent = false
     dropSpill()
-    reclaimBudget = math.max(reclaimBudget, StoreTable.PagesAfterAbort)
+    reclaimBudget = math.max(reclaimBudget, StoreTable.ReclaimedAfterAbort)
   }
 
   def canStepBack: Boolean = stepBackPossible && !open
@@ -426,7 +428,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
           parts -= 1
         }
       }
-      reclaimBudget += (4 * bytes / PagePool.PageBytes).toInt
+      reclaimBudget += 4 * bytes
     }
     bytes
   }
@@ -457,20 +459,27 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   }
 
   private def reclaim(maxPages: Int): Boolean = PagePool.inBackground {
-    var pages = math.min(maxPages, reclaimBudget)
-    var more = false
+    var left = math.min(maxPages * PagePool.PageBytes, reclaimBudget)
+    var (more, isDone) = (false, false)
     resting.hold()
-    families.values.foreach { family =>
-      while (pages > 0 && family.reclaimPage(moves.getOrElseUpdate(family.id, new MovedRows(pool)))) {
-        pages -= 1
-        reclaimBudget -= 1
-        more = true
+    try {
+      families.values.foreach { family =>
+        var bytes = -1L
+        while (left > 0 && bytes != 0L) {
+          bytes = family.reclaimPage(moves.getOrElseUpdate(family.id, new MovedRows(pool)))
+          left -= bytes
+          reclaimBudget -= bytes
+          if (bytes > 0) more = true
+        }
       }
+      isDone = true
+    } finally {
+      // also where there was no memory for the rest: pages that are empty go
+      val goesOn = isDone && more && reclaimBudget > 0
+      if (!goesOn) settleMoves()
+      if (moves.isEmpty) resting.release()
     }
-    val goesOn = more && reclaimBudget > 0
-    if (!goesOn) settleMoves()
-    if (moves.isEmpty) resting.release()
-    goesOn
+    more && reclaimBudget > 0
   }
 
   /** Lets the undo logs follow the rows that reclaim moved. Until then no page is used again: an address names one row. */
@@ -540,7 +549,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
 private object StoreTable {
   val Bytes: Long = Platform.BYTE_ARRAY_OFFSET.toLong
 
-  val PagesAfterAbort = 16
+  val ReclaimedAfterAbort: Long = 16 * PagePool.PageBytes
 
   /** Rows whose space is given up in one go: some milliseconds. */
   val FreedAtOnce = 16384L

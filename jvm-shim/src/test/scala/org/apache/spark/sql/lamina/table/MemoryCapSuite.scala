@@ -104,27 +104,56 @@ class MemoryCapSuite extends AnyFunSuite {
     wanting.close()
   }
 
-  test("many transactions at once leave room for one more, since some of them go to the disk") {
+  private def layered(pool: PagePool, below: Below): StoreTable = {
+    val table = new StoreTable(pool, layered = true, () => new MemorySpill)
+    table.addFamily(0, ordered = false, multiValue = false)
+    table.standOn(below)
+    table.begin()
+    table
+  }
+
+  private def below(rows: Int, valueBytes: Int): Below =
+    new MemoryBelow(1L, (0 until rows).map(row => (0, f"$row%08d") -> "v" * valueBytes).toMap)
+
+  private def read(table: StoreTable, row: Int): Boolean = {
+    val key = f"$row%08d".getBytes
+    table.family(0).get(key, base, key.length) != 0L
+  }
+
+  Seq(false, true).foreach { reads =>
+    test(s"many transactions at once leave room for one more${if (reads) ", whatever they read besides" else ""}") {
+      val shared = pool(8L << 20)
+      val known = below(2000, 100)
+      val tables = Seq.fill(40)(layered(shared, known))
+      // more than there is memory for; each alone has less than a sixteenth of it
+      for (row <- 0 until 2000; table <- tables) {
+        put(table, row, valueBytes = 100)
+        if (reads) assert(read(table, row))
+      }
+      assert(tables.exists(_.isSpilled))
+      val newcomer = layered(shared, known)
+      for (row <- 0 until 2000) put(newcomer, row, valueBytes = 100)
+      (tables :+ newcomer).foreach { table =>
+        table.settleSpill()
+        table.commit()
+        table.close()
+      }
+      shared.trim()
+      assert(shared.reservedBytes == 0)
+    }
+  }
+
+  test("rows that are the same below go before a transaction fails") {
     val shared = pool(8L << 20)
-    def layered(): StoreTable = {
-      val table = new StoreTable(shared, layered = true, () => new MemorySpill)
-      table.addFamily(0, ordered = false, multiValue = false)
-      table.begin()
-      table
-    }
-    val tables = Seq.fill(40)(layered())
-    // more than there is memory for; each alone has less than a sixteenth of it
-    for (row <- 0 until 2000; table <- tables) put(table, row, valueBytes = 100)
-    assert(tables.exists(_.isSpilled))
-    val newcomer = layered()
-    for (row <- 0 until 2000) put(newcomer, row, valueBytes = 100)
-    (tables :+ newcomer).foreach { table =>
-      assert(table.rows == 2000)
-      table.commit()
-      table.close()
-    }
-    shared.trim()
-    assert(shared.reservedBytes == 0)
+    val table = layered(shared, below(40, 100000))
+    (0 until 40).foreach(row => assert(read(table, row)))
+    val others = newTable(shared)
+    others.begin()
+    val error = intercept[LaminaError]((0 until 1000000).foreach(put(others, _, valueBytes = 1000)))
+    assert(error.kind == LaminaError.MemoryCap)
+    put(table, 1, valueBytes = 100000)
+    assert(table.rows == 1)
+    Seq(table, others).foreach(_.close())
   }
 
   test("a key for which there is no memory leaves no row behind") {

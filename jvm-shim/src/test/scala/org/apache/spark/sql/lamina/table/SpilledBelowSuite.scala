@@ -45,4 +45,31 @@ class SpilledBelowSuite extends AnyFunSuite {
     assert(reads < Keys / 2 / 3 * 4)
     below.close()
   }
+
+  test("removed keys are passed over by many at a time") {
+    var reads = 0
+    val base = new Below {
+      override def version: Long = 1L
+      override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] = bytes("base")
+      override def read(family: Int, from: Array[Byte], above: Boolean, until: Array[Byte], into: BelowEntries)
+          : Unit = {
+        reads += 1
+        var row = if (from == null) 0 else text(from, Base, from.length).toInt + (if (above) 1 else 0)
+        while (row < Keys && into.hasRoom) {
+          into.add(bytes(keyOf(row)), bytes("base"))
+          row += 1
+        }
+        into.isLast = row == Keys
+      }
+    }
+    val spill = new MemorySpill
+    (0 until Keys - 1).foreach(row => spill.set(Plain, keyOf(row), None))
+    var found = Vector.empty[String]
+    BelowEntries.foreach(new SpilledBelow(base, spill, 2L).read(Plain, _, _, null, _)) { (key, _) =>
+      found :+= text(key, Base, key.length)
+      true
+    }
+    assert(found == Vector(keyOf(Keys - 1)))
+    assert(reads < 50)
+  }
 }
