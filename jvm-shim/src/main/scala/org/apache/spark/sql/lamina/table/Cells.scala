@@ -15,9 +15,6 @@ private[table] final class Cells {
 
   private val pages = mutable.LongMap.empty[CellPage]
 
-  /** What is free in these pages. */
-  var freeBytes = 0L
-
   /** By size, the pages that have a free cell, by address. */
   private val open = Array.fill(Divisors.length)(new TreeMap[Long, CellPage]())
 
@@ -31,7 +28,6 @@ private[table] final class Cells {
       val cell = page.used.nextClearBit(0)
       page.used.set(cell)
       page.free -= 1
-      freeBytes -= sizeOf(kind)
       if (page.free == 0) open(kind).remove(page.address)
       page.address + cell * sizeOf(kind)
     }
@@ -42,7 +38,6 @@ private[table] final class Cells {
     val kind = kindOf(bytes)
     val page = new CellPage(address, Divisors(kind))
     pages(address) = page
-    freeBytes += page.cells * sizeOf(kind)
     open(kind).put(address, page)
   }
 
@@ -55,10 +50,8 @@ private[table] final class Cells {
       throw new IllegalStateException("a cell that is not in use")
     page.used.clear(index)
     page.free += 1
-    freeBytes += sizeOf(kind)
     val empty = page.free == page.cells
     if (empty) {
-      freeBytes -= page.cells * sizeOf(kind)
       open(kind).remove(page.address)
       pages.remove(page.address)
     } else if (page.free == 1) open(kind).put(page.address, page)

@@ -132,7 +132,7 @@ final class PagePool(
   def isNearlyFull: Boolean = synchronized {
     val all = maxBytes - aside
     val reserve = math.max(all / 8, math.min(writers.get * (mostPageBytes + BytesALook), all / 2))
-    used - smallPages.freeBytes >= all - reserve
+    used >= all - reserve
   }
 
   /** How large pages of rows are made: small where a large one for each transaction would be a large part of all memory. */
