@@ -40,6 +40,8 @@ def session(request: dict[str, Any]) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        # with more keys lists would be collected by sorting, which does not keep their order
+        .config("spark.sql.objectHashAggregate.sortBased.fallbackThreshold", "100000")
         .config("spark.sql.streaming.minBatchesToRetain", request["min_batches"])
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "2s")
         .config("spark.sql.warehouse.dir", f"{request['root']}/warehouse")

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.streams import LAMINA, Streams, wait_for
+from tests.spark.streams import BACKEND, LAMINA, Streams, wait_for
 from tests.spark.test_restarts import Answers, rows, totals, unload_all
 
 BATCHES, COMPACTED, COLLECTED = 16, 5, 10
-"""Batches, and those that wait: for a segment of all versions before, which the commit after it refers to; and until
-those versions are gone, when two such commits are retained and the next one has begun."""
+"""Batches, and those that wait: for a segment of all versions before, or a list of tables, which the commit after it
+refers to; and until those versions are gone, when two such commits are retained and the next one has begun."""
+
+BASES = "*.rdb" if BACKEND == "rocksdb" else "*.seg"
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(strea
         store = streams.checkpoint() / "state" / "0"
         if batch == COMPACTED:
             # the stores stay open between two batches, and so does the maintenance of them
-            wait_for(lambda: all(list((store / part).glob("*.seg")) for part in ("0", "1")))
+            wait_for(lambda: all(list((store / part).glob(BASES)) for part in ("0", "1")))
         if batch == COLLECTED:
             wait_for(lambda: all(not files_of(store / part, 1) for part in ("0", "1")))
 
@@ -44,6 +46,7 @@ def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(strea
         prefix + "minBatchesToRetain": "1",
         prefix + "stateStore.maintenanceInterval": "300ms",
         prefix + "stateStore.lamina.retention.minAgeMs": "1",
+        prefix + "stateStore.lamina.rocksdb.materializeEvery": "4",
     }
     run = streams.run(totals, LAMINA, mode="complete", conf=conf, each_batch=each_batch)
     answers.check()
