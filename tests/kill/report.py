@@ -111,8 +111,10 @@ def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
     for name in ("storage", "backend"):
         if len(found := {str(result.get(name)) for result in results}) > 1:
             raise SystemExit(f"campaigns of another {name} do not add up: {', '.join(sorted(found))}")
-    for name in ("minutes", "starts", "batches", "records", "tasks", "spilled_bytes", *WRONG_NUMBERS):
-        total[name] = sum(result.get(name, 0) for result in results)
+    for name in ("minutes", "starts", "batches", "records", "tasks", *WRONG_NUMBERS):
+        total[name] = sum(result[name] for result in results)
+    # older records do not have it
+    total["spilled_bytes"] = sum(result.get("spilled_bytes", 0) for result in results)
     for name in (*WRONG_LISTS, "failures_of_the_query", "unexplained_task_errors", "examples"):
         total[name] = [one for result in results for one in result[name]]
     total["task_errors"] = dict(sum((Counter(result["task_errors"]) for result in results), Counter()))

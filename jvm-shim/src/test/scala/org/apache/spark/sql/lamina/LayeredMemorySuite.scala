@@ -6,6 +6,8 @@ import org.apache.spark.sql.lamina.table.PagePool
 
 /** Stores on tables of RocksDB whose rows are more than the memory that they have, on the engine of this repository. */
 class LayeredMemorySuite extends ProviderFixture {
+  import LayeredMemorySuite.Ran
+
   private val MaxBytes = 12L << 20
   private val RowsPerBatch = 8000
   private val Batches = 40
@@ -37,18 +39,18 @@ class LayeredMemorySuite extends ProviderFixture {
     Option(store.get(key(at), family)).map(_.getInt(0))
 
   /**
-   * Runs batches of new keys, a quarter of which change keys of the batch before; the id and the rows of the last version, and in how
-   * many batches memory was short: so that their opens waited, or changes were put on the disk.
+   * Runs batches of new keys, a quarter of which change keys of the batch before; the id and the rows of the last version, how many
+   * opens waited, and in how many batches changes were put on the disk.
    */
   private def run(
       provider: LaminaStateStoreProvider,
       pool: PagePool,
       batches: Int,
       rowsPerBatch: Int = RowsPerBatch
-  ): (Option[String], Map[Long, Int], Int) = {
+  ): Ran = {
     var base = Option.empty[String]
     var expected = Map.empty[Long, Int]
-    var short = 0
+    var (waits, spills) = (0L, 0)
     for (version <- 0 until batches) {
       val store = provider.getStore(version, base)
       val rows = (0 until rowsPerBatch).map { row =>
@@ -58,12 +60,13 @@ class LayeredMemorySuite extends ProviderFixture {
       rows.foreach { case (at, number) => put(store, at -> number) }
       store.commit()
       expected ++= rows
-      if (metric(store, "laminaMemoryWaits") + metric(store, "laminaSpilledBytes") > 0) short += 1
+      waits += metric(store, "laminaMemoryWaits")
+      if (metric(store, "laminaSpilledBytes") > 0) spills += 1
       base = attempt(store)
       assert(pool.reservedBytes <= MaxBytes)
     }
     check(provider, batches, base, expected)
-    (base, expected, short)
+    Ran(base, expected, waits, spills)
   }
 
   private def check(
@@ -81,10 +84,10 @@ class LayeredMemorySuite extends ProviderFixture {
     val pool = newPool()
     val provider = small(pool)
     try {
-      val (_, rows, short) = run(provider, pool, Batches, 12000)
+      val Ran(_, rows, waits, spills) = run(provider, pool, Batches, 12000)
       // more than there is room for: a row has a header, a key and a value of 16 bytes each
       assert(rows.size * 56L > MaxBytes)
-      assert(short > 0 && short < Batches)
+      assert(waits + spills > 0 && waits + spills < Batches)
     } finally provider.close()
   }
 
@@ -92,7 +95,7 @@ class LayeredMemorySuite extends ProviderFixture {
     val pool = newPool()
     val provider = small(pool)
     try {
-      val (base, rows, _) = run(provider, pool, 9)
+      val Ran(base, rows, _, _) = run(provider, pool, 9)
       val few = rows.keys.filter(_ % 5 == 0)
       val large = (0 until 250000).map(row => (1L << 40) + row -> row)
       val again = large.filter(_._2 % 7 == 0).map { case (at, number) => at -> -number }
@@ -164,7 +167,7 @@ class LayeredMemorySuite extends ProviderFixture {
       finally store.release()
     }
     try {
-      val (id, rows, _) = run(first, pool, 10)
+      val Ran(id, rows, _, _) = run(first, pool, 10)
       val before = held(first, 10, id)
       // rows that are nowhere else: there are none of its own to forget
       commit(second, 0, None)(store => (0 until 100000).foreach(row => put(store, row.toLong -> row)))
@@ -180,8 +183,11 @@ class LayeredMemorySuite extends ProviderFixture {
     val pool = new PagePool(256L << 20)
     val provider = small(pool, every = 1)
     try {
-      val (_, _, waited) = run(provider, pool, 5)
-      assert(waited == 4)
+      assert(run(provider, pool, 5).waits == 4)
     } finally provider.close()
   }
+}
+
+private object LayeredMemorySuite {
+  final case class Ran(id: Option[String], rows: Map[Long, Int], waits: Long, spills: Int)
 }

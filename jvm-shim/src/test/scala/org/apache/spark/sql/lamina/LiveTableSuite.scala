@@ -6,29 +6,14 @@ import scala.collection.mutable
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.execution.streaming.state.NoPrefixKeyStateEncoderSpec
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table._
-import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
 /** Where a table goes when a version is opened, and what that costs. */
 class LiveTableSuite extends AnyFunSuite {
   private val offset = Platform.BYTE_ARRAY_OFFSET.toLong
-  private val schema = new StructType().add("key", "string")
-  private val families = ColumnFamilies.Empty.add(id =>
-    ColumnFamily(
-      id,
-      "default",
-      internal = false,
-      schema,
-      schema,
-      NoPrefixKeyStateEncoderSpec(schema),
-      "unsaferow",
-      multiValue = false,
-      rowChecksum = false
-    )
-  )
+  private val families = TestFamilies.one
 
   private def id(version: Long, letter: Char): String = s"L1.$version.1.o.-.${letter.toString * 32}"
 

@@ -5,29 +5,14 @@ import java.util.concurrent.atomic.AtomicInteger
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.apache.spark.sql.execution.streaming.state.NoPrefixKeyStateEncoderSpec
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table._
-import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
 /** How long it is waited for tables that are asked for memory. */
 class ReclaimerSuite extends AnyFunSuite {
   private val offset = Platform.BYTE_ARRAY_OFFSET.toLong
-  private val schema = new StructType().add("key", "string")
-  private val families = ColumnFamilies.Empty.add(id =>
-    ColumnFamily(
-      id,
-      "default",
-      internal = false,
-      schema,
-      schema,
-      NoPrefixKeyStateEncoderSpec(schema),
-      "unsaferow",
-      multiValue = false,
-      rowChecksum = false
-    )
-  )
+  private val families = TestFamilies.one
 
   private object Owner extends TableOwner {
     override def leftAll(): Unit = ()
@@ -74,69 +59,75 @@ class ReclaimerSuite extends AnyFunSuite {
       live.leave(open)
     }
 
-    def makeRoom(patienceMs: Long): CompletableFuture[Boolean] =
+    def makeRoom(patienceMs: Long = 60000): CompletableFuture[Boolean] =
       CompletableFuture.supplyAsync(() => Reclaimer.makeRoom(registry, pool, patienceMs = patienceMs))
+
+    /** The same, of which the first table has begun to put its rows on the disk, and does not go on. */
+    def begunRound(patienceMs: Long = 60000): CompletableFuture[Boolean] = {
+      val round = makeRoom(patienceMs)
+      assert(begun.await(60, TimeUnit.SECONDS))
+      round
+    }
 
     override def close(): Unit = tables.foreach(table => table.synchronized(table.table.close()))
   }
 
   private def result(future: CompletableFuture[Boolean]): Boolean = future.get(60, TimeUnit.SECONDS)
 
-  test("rows on their way to the disk are waited for, however long that takes") {
+  private def withTables(test: Fixture => Unit): Unit = {
     val fixture = new Fixture
-    import fixture._
-    try {
-      val waiting = makeRoom(patienceMs = 1)
-      assert(begun.await(60, TimeUnit.SECONDS))
+    try test(fixture)
+    finally fixture.close()
+  }
+
+  test("rows on their way to the disk are waited for, however long that takes") {
+    withTables { fixture =>
+      import fixture._
+      val waiting = begunRound(patienceMs = 1)
       // much more than the patience
       Thread.sleep(200)
       assert(!waiting.isDone)
       goesOn.countDown()
       assert(result(waiting))
       assert(live.table.memory.total < 500000)
-    } finally fixture.close()
+    }
   }
 
   test("who asks meanwhile waits for the same") {
-    val fixture = new Fixture
-    import fixture._
-    try {
-      val first = makeRoom(patienceMs = 60000)
-      assert(begun.await(60, TimeUnit.SECONDS))
-      val others = Seq.fill(4)(makeRoom(patienceMs = 60000))
+    withTables { fixture =>
+      import fixture._
+      val first = begunRound()
+      val others = Seq.fill(4)(makeRoom())
       Thread.sleep(100)
       assert((first +: others).forall(!_.isDone))
       goesOn.countDown()
       assert((first +: others).forall(result))
       assert(asked.get == 1)
-    } finally fixture.close()
+    }
   }
 
   test("who joins others hears of tables that have come to rest since") {
-    val fixture = new Fixture
-    import fixture._
-    try {
-      val first = makeRoom(patienceMs = 60000)
-      assert(begun.await(60, TimeUnit.SECONDS))
+    withTables { fixture =>
+      import fixture._
+      val first = begunRound()
       val later = newTable(() => SpillDatabase.open())
-      val joined = makeRoom(patienceMs = 60000)
+      val joined = makeRoom()
       Thread.sleep(100)
       isDiskFull = true
       goesOn.countDown()
       assert(!result(first))
       assert(result(joined))
       assert(later.table.memory.total < 500000)
-    } finally fixture.close()
+    }
   }
 
   test("a table whose lock another one has is not waited for") {
-    val fixture = new Fixture
-    import fixture._
-    goesOn.countDown()
-    try {
+    withTables { fixture =>
+      import fixture._
+      goesOn.countDown()
       // as by somebody who waits for memory, too
       live.synchronized(assert(!result(makeRoom(patienceMs = 1))))
-      assert(result(makeRoom(patienceMs = 60000)))
-    } finally fixture.close()
+      assert(result(makeRoom()))
+    }
   }
 }

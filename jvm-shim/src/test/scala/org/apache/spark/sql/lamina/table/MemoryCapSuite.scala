@@ -143,16 +143,36 @@ class MemoryCapSuite extends AnyFunSuite {
     }
   }
 
+  /** Fills what is left, in a transaction that goes on. */
+  private def fillUp(table: StoreTable): Unit = {
+    table.begin()
+    val error = intercept[LaminaError]((0 until 1000000).foreach(put(table, _, valueBytes = 1000)))
+    assert(error.kind == LaminaError.MemoryCap)
+  }
+
   test("rows that are the same below go before a transaction fails") {
     val shared = pool(8L << 20)
     val table = layered(shared, below(40, 100000))
     (0 until 40).foreach(row => assert(read(table, row)))
     val others = newTable(shared)
-    others.begin()
-    val error = intercept[LaminaError]((0 until 1000000).foreach(put(others, _, valueBytes = 1000)))
-    assert(error.kind == LaminaError.MemoryCap)
+    fillUp(others)
     put(table, 1, valueBytes = 100000)
     assert(table.rows == 1)
+    Seq(table, others).foreach(_.close())
+  }
+
+  test("rows of the base that are nowhere else go to the disk before a transaction fails") {
+    val shared = pool(8L << 20)
+    val table = layered(shared, below(0, 0))
+    for (row <- 0 until 3000) put(table, row, valueBytes = 1000)
+    table.settleSpill()
+    table.commit()
+    assert(table.spillsBelow == 0)
+    val others = newTable(shared)
+    fillUp(others)
+    table.begin()
+    for (row <- 3000 until 5000) put(table, row, valueBytes = 1000)
+    assert(table.spillsBelow == 1 && table.rows == 5000)
     Seq(table, others).foreach(_.close())
   }
 
