@@ -93,6 +93,14 @@ class QueryOnDisk:
             self.plan()
             self.finish(self.execute(rows))
 
+    def materialize(self) -> None:
+        """Each store's newest version becomes a base, which the next batch stands on."""
+        for store, attempt in zip(self._stores, self.attempts[-1], strict=True):
+            store.confirm(Version(self.version, attempt))
+            compacted = store.compact()
+            assert compacted is not None
+            store.adopt(compacted.made)
+
     def forget(self, kept: int) -> None:
         """Spark removes all but the newest entries of its logs."""
         for log in ("offsets", "commits"):

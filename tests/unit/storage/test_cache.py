@@ -46,6 +46,19 @@ def test_what_was_read_whole_is_read_once(directory: Path) -> None:
     assert counted.reads() == 2
 
 
+def test_a_copy_is_named_for_its_url_whether_it_was_written_or_linked(tmp_path: Path) -> None:
+    """The name is the same in each release, so that processes of several share the copies."""
+    written = Counted(tmp_path / "written", url="memory://golden/names")
+    written.storage.publish("0/0/a.lam", b"0123456789")
+    linked = Counted(tmp_path / "linked", url=written.url)
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789")
+    linked.cache.keep_file("memory://golden/names/0/0/a.lam", str(source))
+    for counted in (written, linked):
+        names = [path.name for path in counted.copies()]
+        assert names == ["cebf18b59ba2ab488dbf3d2dc37392fbcaaf207d401e3642d814dd3b77727d5f"]
+
+
 def test_a_part_of_an_object_is_no_copy(directory: Path) -> None:
     counted = Counted(directory)
     Storage(counted.url).publish("f", b"0123456789")

@@ -408,7 +408,8 @@ def test_damage_on_the_local_disk_is_no_end_of_the_rows(broken: Broken, monkeypa
         rows_of(broken.query.open().load(broken.version, have=None, read_only=True))
 
 
-def test_without_rocksdict_the_error_says_what_to_install(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_rocksdict(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> Broken:
     plain = builtins.__import__
 
     def importing(name: str, *arguments: Any, **named: Any) -> Any:
@@ -417,9 +418,24 @@ def test_without_rocksdict_the_error_says_what_to_install(broken: Broken, monkey
         return plain(name, *arguments, **named)
 
     monkeypatch.setattr(builtins, "__import__", importing)
+    return broken
+
+
+def test_without_rocksdict_the_error_says_what_to_install(without_rocksdict: Broken) -> None:
+    broken = without_rocksdict
     with fails_with("engine.dependency") as caught:
         rows_of(broken.query.open().load(broken.version, have=None, read_only=True))
     assert "lamina[rocksdb]" in caught.error.message
+
+
+def test_without_rocksdict_a_check_reads_the_lists(without_rocksdict: Broken) -> None:
+    broken = without_rocksdict
+    identity = listed(broken.query, broken.list).store
+    reseal(broken, tables=[])
+    named = {broken.version.version: broken.version.attempt}
+    check = StoreChecker(broken.query.storage, identity, named, clock=broken.query.clock, contents=True).check()
+    of_list = [(problem.kind, problem.versions) for problem in check.problems if broken.list in problem.message]
+    assert of_list == [("file.damaged", (broken.version.version,))]
 
 
 def test_a_check_counts_the_rows_of_tables(tables: Query) -> None:

@@ -26,7 +26,8 @@ from lamina.store.collection.classes import FOREIGN, kind_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
-from lamina.store.tables.reading import is_table_list
+from lamina.store.tables.database import lacking
+from lamina.store.tables.reading import is_table_list, of_list, table_list
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
 
@@ -72,6 +73,7 @@ class StoreChecker:
         self._others = others or OtherPins()
         self._findings = Findings()
         self._checked: list[Problem] = []
+        self._uncounted: list[str] = []
 
     def check(self) -> StoreCheck:
         """Looks at everything; never changes the store.
@@ -113,7 +115,7 @@ class StoreChecker:
             orphans,
             tuple(sorted(collected)),
             (*problems, *self._findings.unread_problems()),
-            tuple(self._others.missing(self._files, self._elsewhere(versions))),
+            (*self._uncounted, *self._others.missing(self._files, self._elsewhere(versions))),
         )
 
     def _opened(self, listing: Mapping[str, Listed]) -> dict[int, Opened]:
@@ -268,17 +270,19 @@ class StoreChecker:
                 self._findings.note(place, LaminaError.from_kind("file.damaged", text), version)
         return place not in self._findings.broken
 
-    def _count(self, opened: Mapping[int, Opened], pinned: Iterable[tuple[int, Opened]]) -> int | None:
+    def _count(self, opened: Mapping[int, Opened], pinned: Sequence[tuple[int, Opened]]) -> int | None:
         """The live rows of the newest version, None where it is broken; the manifest of each version that is whole must
         agree with what its files have. Versions that stand on whole files without a list are not counted."""
         newest = max(self._named, default=None)
+        unopened = self._check_lists([*opened.items(), *pinned])
         broken = self._findings.versions()
         if newest not in opened and newest not in broken:
             return 0
 
         def counted(version: int, found: Opened) -> bool:
             whole_files = [reference for reference in found.references if reference.kind == FILE]
-            return version not in broken and (not whole_files or any(map(is_table_list, whole_files)))
+            is_counted = not whole_files or any(map(is_table_list, whole_files))
+            return is_counted and version not in broken and version not in unopened
 
         for version, found in pinned:
             if counted(version, found):
@@ -299,6 +303,27 @@ class StoreChecker:
                 self._findings.note(failed.place, failed.error, *lost)
                 left = {version: found for version, found in left.items() if version not in lost}
         return None
+
+    def _check_lists(self, versions: Sequence[tuple[int, Opened]]) -> set[int]:
+        """The versions whose tables cannot be opened here, of which the lists are read instead; that is told."""
+        why = lacking()
+        lists = [
+            (version, found, first)
+            for version, found in (versions if why else ())
+            for first in filter(is_table_list, found.references)
+        ]
+        for version, found, first in lists:
+            place = place_of(first)
+            if place not in self._findings.broken and place not in self._findings.unread:
+                try:
+                    table_list(self._files, of_list(found.references, first))
+                except LaminaError as error:
+                    self._findings.note(place, error, version)
+        unopened = {version for version, _, _ in lists}
+        if unopened:
+            numbers = ", ".join(map(str, sorted(unopened)))
+            self._uncounted.append(f"rows of versions {numbers} were not counted, nor their tables opened: {why}")
+        return unopened
 
     def _counted(self, opened: Mapping[int, Opened]) -> int:
         numbers: dict[str, list[int]] = {}

@@ -206,6 +206,15 @@ def require() -> None:
     _rocksdict()
 
 
+def lacking() -> str | None:
+    """Why tables cannot be opened here, and what to do; None where they can."""
+    try:
+        require()
+    except LaminaError as error:
+        return error.message
+    return None
+
+
 def _rocksdict() -> Any:
     try:
         import rocksdict

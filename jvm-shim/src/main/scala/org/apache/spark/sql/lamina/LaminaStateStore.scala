@@ -237,8 +237,8 @@ final class LaminaStateStore(
     }
 
   private def isOfBase(from: OpenFamily, row: Long): Boolean =
-    if (from.table.rowsMayGo) !Rows.isOwn(row)
-    else from.table.getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) == row
+    !Rows.isOwn(row) &&
+      (from.table.rowsMayGo || from.table.getBase(null, Rows.keyAddress(row), Rows.keyLength(row)) == row)
 
   // ---- scans
 

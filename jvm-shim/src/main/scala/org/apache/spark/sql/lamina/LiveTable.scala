@@ -310,7 +310,8 @@ final class LiveTable(
    * them, where some are there already.
    */
   def settle(): Unit = {
-    if (isLayered && pool.isNearlyFull && table.cameBytes > shareBytes / LiveTable.PartOfShare) table.spillEarly()
+    val isShort = isLayered && pool.isNearlyFull && table.cameBytes > shareBytes / LiveTable.PartOfShare
+    if (isShort && table.canSpill) table.spillEarly()
     table.settleSpill()
   }
 

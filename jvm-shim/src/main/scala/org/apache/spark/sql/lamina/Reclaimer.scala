@@ -51,10 +51,10 @@ object Reclaimer extends Logging {
       patienceMs: Long = PatienceMs
   ): Boolean = {
     val (round, isJoined) = joined(registry, pool, relieves)
-    round.exists(_.await(patienceMs)) || isJoined && {
+    round.exists(_.await(patienceMs, isJoined)) || isJoined && {
       // that one may have passed tables by which have come to rest since
-      val next = joined(registry, pool, relieves)._1
-      next != round && next.exists(_.await(patienceMs))
+      val (next, isJoinedToo) = joined(registry, pool, relieves)
+      next != round && next.exists(_.await(patienceMs, isJoinedToo))
     }
   }
 
@@ -74,19 +74,9 @@ object Reclaimer extends Logging {
   private val rounds = mutable.Map.empty[(PagePool, Boolean), Round]
 
   private def begun(tables: Seq[LiveTable], relieves: Boolean): Option[Round] = Option.when(tables.nonEmpty) {
-    val round = new Round(tables.size, relieves)
+    val round = new Round(tables.size)
     // one by one: who waits for one table holds up no other caller
-    tables.foreach { table =>
-      room.execute { () =>
-        try round.ask(table)
-        catch {
-          case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
-        } finally {
-          round.done.countDown()
-          rounds.synchronized(rounds.filterInPlace((_, other) => !other.isOver))
-        }
-      }
-    }
+    tables.foreach(table => room.execute(() => round.end(round.ask(table, relieves))))
     round
   }
 
@@ -95,14 +85,24 @@ object Reclaimer extends Logging {
   private val steps = new AtomicLong()
 
   /** Tables at rest that are asked for memory, one after the other. */
-  private final class Round(tables: Int, relieves: Boolean) {
-    val done = new CountDownLatch(tables)
+  private final class Round(tables: Int) {
+    private val done = new CountDownLatch(tables)
     private val gained = new AtomicLong()
 
     def isOver: Boolean = done.getCount == 0
 
+    /** Asks one of the tables. */
+    def end(ask: => Unit): Unit =
+      try ask
+      catch {
+        case error: Exception => logWarning("Rows of a table could not be forgotten; they are not affected", error)
+      } finally {
+        done.countDown()
+        rounds.synchronized(rounds.filterInPlace((_, other) => !other.isOver))
+      }
+
     /** Adds the bytes that a table gives back, as it does: of rows that are on the disk already, else of others that go there. */
-    def ask(live: LiveTable): Unit = {
+    def ask(live: LiveTable, relieves: Boolean): Unit = {
       while (step(live)(live.forgetSomeAtRest())) ()
       if (relieves && gained.get <= 0 && step(live)(live.relieveAtRest()))
         while (step(live)(live.forgetSomeAtRest())) ()
@@ -121,9 +121,12 @@ object Reclaimer extends Logging {
       }
     }
 
-    /** Waits until memory comes, or for the end, or until nothing has happened for a while; whether memory came. */
-    def await(patienceMs: Long): Boolean = {
-      val before = gained.get
+    /**
+     * Waits until memory comes, or for the end, or until nothing has happened for a while; whether memory came: to who begun the round
+     * since its begin, which may have given some already.
+     */
+    def await(patienceMs: Long, isJoined: Boolean): Boolean = {
+      val before = if (isJoined) gained.get else 0L
       var (seen, since) = (steps.get, System.nanoTime())
       def isPatient = {
         if (works || steps.get != seen) {

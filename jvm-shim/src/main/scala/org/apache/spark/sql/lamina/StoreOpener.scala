@@ -556,7 +556,12 @@ final class StoreOpener(
       while (!settled) {
         val pending = table.synchronized {
           turns.await(table, deadline, () => owns(table))
-          if (owns(table)) table.pending else null
+          if (!owns(table)) null
+          else {
+            // others may have had it relieved since its commit
+            engine.isDue = table.isDue
+            table.pending
+          }
         }
         if (pending == null) settled = true else pending.settle()
       }

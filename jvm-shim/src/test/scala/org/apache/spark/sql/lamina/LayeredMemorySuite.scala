@@ -1,8 +1,11 @@
 package org.apache.spark.sql.lamina
 
+import org.apache.hadoop.conf.Configuration
+
 import org.apache.spark.SparkConf
-import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina.table.PagePool
+import org.apache.spark.sql.lamina.wire.ProcessSettings
 
 /** Stores on tables of RocksDB whose rows are more than the memory that they have, on the engine of this repository. */
 class LayeredMemorySuite extends ProviderFixture {
@@ -24,6 +27,18 @@ class LayeredMemorySuite extends ProviderFixture {
 
   private final class SmallProvider(pool: PagePool) extends StreamingProvider {
     override private[lamina] def newPool(settings: StoreSettings, conf: SparkConf): PagePool = pool
+
+    var engine: EngineStore = _
+    override private[lamina] def newEngine(
+        id: StateStoreId,
+        storeConf: StateStoreConf,
+        hadoopConf: Configuration,
+        process: ProcessSettings,
+        settings: Map[String, String]
+    ): EngineStore = {
+      engine = super.newEngine(id, storeConf, hadoopConf, process, settings)
+      engine
+    }
   }
 
   private def small(pool: PagePool, every: Int = 900, id: StateStoreId = newId()): SmallProvider = init(
@@ -177,6 +192,19 @@ class LayeredMemorySuite extends ProviderFixture {
       first.close()
       second.close()
     }
+  }
+
+  test("a store whose changes went to the disk while it was at rest says so with its next transaction") {
+    val pool = new PagePool(256L << 20)
+    val provider = small(pool)
+    try {
+      val Ran(id, _, _, _) = run(provider, pool, 1)
+      assert(!provider.engine.isDue)
+      assert(Reclaimer.makeRoom(TableRegistry.ofExecutor, pool))
+      val store = provider.getStore(1, id)
+      assert(provider.engine.isDue)
+      store.abort()
+    } finally provider.close()
   }
 
   test("with each batch materialized the tables hold the version before") {

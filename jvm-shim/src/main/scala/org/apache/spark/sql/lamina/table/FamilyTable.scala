@@ -155,6 +155,13 @@ final class FamilyTable private[table] (
    */
   private def makeRoom(bytes: Int): Unit = if (room != null) room.makeRoom(bytes)
 
+  /** After a change failed, having tried so many of `Layer.refused`'s steps: gives memory up, so that it is to be done again, or fails. */
+  private def refused(error: LaminaError, step: Int): Int = {
+    val next = if (room == null || error.kind != LaminaError.MemoryCap) -1 else room.refused(step)
+    if (next < 0) throw error
+    next
+  }
+
   private def live(row: Long): Long = if (layered && Rows.isTombstone(row)) 0L else row
 
   def put(
@@ -165,16 +172,12 @@ final class FamilyTable private[table] (
       valueOffset: Long,
       valueLength: Int
   ): Unit = {
-    var refused = 0
-    while (refused >= 0)
+    var step = 0
+    while (step >= 0)
       try {
         putOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-        refused = -1
-      } catch {
-        case error: LaminaError if room != null && error.kind == LaminaError.MemoryCap =>
-          refused = room.refused(refused)
-          if (refused < 0) throw error
-      }
+        step = -1
+      } catch { case error: LaminaError => step = refused(error, step) }
   }
 
   private def putOnce(
@@ -203,16 +206,12 @@ final class FamilyTable private[table] (
       valueOffset: Long,
       valueLength: Int
   ): Unit = {
-    var refused = 0
-    while (refused >= 0)
+    var step = 0
+    while (step >= 0)
       try {
         appendOnce(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength)
-        refused = -1
-      } catch {
-        case error: LaminaError if room != null && error.kind == LaminaError.MemoryCap =>
-          refused = room.refused(refused)
-          if (refused < 0) throw error
-      }
+        step = -1
+      } catch { case error: LaminaError => step = refused(error, step) }
   }
 
   private def appendOnce(
@@ -248,16 +247,12 @@ final class FamilyTable private[table] (
 
   /** Removes a key; false where it was absent. */
   def remove(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean = {
-    var (refused, wasThere) = (0, false)
-    while (refused >= 0)
+    var (step, wasThere) = (0, false)
+    while (step >= 0)
       try {
         wasThere = removeOnce(keyBase, keyOffset, keyLength)
-        refused = -1
-      } catch {
-        case error: LaminaError if room != null && error.kind == LaminaError.MemoryCap =>
-          refused = room.refused(refused)
-          if (refused < 0) throw error
-      }
+        step = -1
+      } catch { case error: LaminaError => step = refused(error, step) }
     wasThere
   }
 

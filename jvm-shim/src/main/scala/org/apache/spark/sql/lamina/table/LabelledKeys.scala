@@ -19,11 +19,15 @@ private[table] final class LabelledKeys(pool: PagePool, index: HashIndex, layer:
   /** The keys, for a scan; others than before where they were dropped meanwhile. One that is sent may ask beside one of a reader. */
   def all: OrderedKeys = synchronized {
     unscanned = 0
-    if (keys == null)
-      keys =
-        try find()
-        // then few are left
-        catch { case error: LaminaError if error.kind == LaminaError.MemoryCap && layer.relieve() => find() }
+    var step = Layer.Relieve
+    while (keys == null)
+      try keys = find()
+      catch {
+        case error: LaminaError if error.kind == LaminaError.MemoryCap =>
+          // then few are left
+          step = layer.refused(step)
+          if (step < 0) throw error
+      }
     keys
   }
 

@@ -4,8 +4,28 @@ import java.nio.ByteBuffer
 
 import org.apache.spark.unsafe.Platform
 
+/** What a layered table can do for memory. */
+private[table] trait Relief {
+
+  /** All families of the table that forget. */
+  private[table] def forgetting: Iterable[FamilyTable]
+
+  /** Puts the changes of the open transaction on the disk; whether there were any. */
+  def spill(): Boolean
+
+  /** Whether the transaction has changes which could be put there, and doing it before it has to be: whether it did. */
+  def canSpill: Boolean
+  def spillEarly(): Boolean
+
+  /**
+   * Puts all that differs from the state below on the disk, changes of the open transaction first, and forgets all others; whether there
+   * was any.
+   */
+  def relieve(): Boolean
+}
+
 /** What all families of a layered table share: the state below, which may be none, and since when rows differ from it. */
-private[table] final class Layer(pool: PagePool) {
+private[table] final class Layer(pool: PagePool, table: Relief) {
   @volatile var below: Below = _
   val labels = new Labels
 
@@ -33,26 +53,11 @@ private[table] final class Layer(pool: PagePool) {
 
   def keepNone(): Unit = unkept = Layer.Unkept
 
-  /** All families of the table that forget. */
-  var families: () => Iterable[FamilyTable] = () => Nil
-
   /** Changes of the open transaction that are on the disk, or null; and what it sees where the table has no row. */
   var spill: Spill = _
   private var view: Below = _
 
   def seen: Below = if (view == null) below else view
-
-  /** Puts the changes of the open transaction on the disk; whether there were any. The other one does it before it has to be. */
-  var spillAll, spillEarly: () => Boolean = () => false
-
-  /** Whether the transaction has changes which could be put there. */
-  var canSpill: () => Boolean = () => false
-
-  /**
-   * Puts all that differs from the state below on the disk, changes of the open transaction first, and forgets all others; whether there
-   * was any.
-   */
-  var relieve: () => Boolean = () => false
 
   /**
    * After memory was refused: forgets all rows that are the same below; then puts the transaction's changes on the disk; then the base's,
@@ -63,14 +68,15 @@ private[table] final class Layer(pool: PagePool) {
    */
   def refused(from: Int): Int = {
     var (step, gave) = (from, false)
-    while (!gave && step < 3) {
-      gave = if (step == 0) forgetAll() else if (step == 1) spillAll() else relieve()
+    while (!gave && step <= Layer.Relieve) {
+      gave = if (step == 0) forgetAll() else if (step == 1) table.spill() else table.relieve()
       step += 1
     }
     if (gave) step else -1
   }
 
-  private def forgetAll(): Boolean = families().foldLeft(0L)((bytes, family) => bytes + family.forgetAllClean()) > 0
+  private def forgetAll(): Boolean =
+    table.forgetting.foldLeft(0L)((bytes, family) => bytes + family.forgetAllClean()) > 0
 
   /** Bytes that came since the transaction began, or since its changes were put on the disk. */
   var came = 0L
@@ -109,7 +115,8 @@ private[table] final class Layer(pool: PagePool) {
       if (!pool.isNearlyFull) {
         vain = 0
         skipped = 0
-      } else if (!forgetSome() && came > pool.writersShare && canSpill() && !pool.othersForget()) spillEarly()
+      } else if (!forgetSome() && came > pool.writersShare && table.canSpill && !pool.othersForget())
+        table.spillEarly()
     }
   }
 
@@ -120,7 +127,7 @@ private[table] final class Layer(pool: PagePool) {
       false
     } else {
       var forgotten = 0L
-      families().foreach { family =>
+      table.forgetting.foreach { family =>
         var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
         while (parts > 0) {
           forgotten += family.forgetClean()
@@ -134,6 +141,9 @@ private[table] final class Layer(pool: PagePool) {
 }
 
 private[table] object Layer {
+
+  /** The last step of `refused`. */
+  val Relieve = 2
 
   /** What a row takes beside its key and value, about. */
   val RowBytes = 48L

@@ -13,16 +13,9 @@ import org.apache.spark.unsafe.Platform
  *
  * @param spills makes a place on the local disk for changes of a transaction of a layered table, where memory is short; or null
  */
-final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => Spill = null) {
-  private val layer = if (layered) new Layer(pool) else null
+final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => Spill = null) extends Relief {
+  private val layer = if (layered) new Layer(pool, this) else null
   private val families = mutable.TreeMap.empty[Int, FamilyTable]
-  if (layered) {
-    layer.families = () => forgetting
-    layer.spillAll = () => spill()
-    layer.spillEarly = () => spillEarly()
-    layer.canSpill = () => hasToSpill && !lacksPlace
-    layer.relieve = () => relieve()
-  }
   private val resting = new Resting(pool)
   private var open = false
   private var stepBackPossible = false
@@ -40,7 +33,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     families.getOrElseUpdate(id, new FamilyTable(id, ordered, multiValue, pool, resting, below, layer))
   }
 
-  private def forgetting: Iterable[FamilyTable] = families.values.filter(_.forgets)
+  private[table] override def forgetting: Iterable[FamilyTable] = families.values.filter(_.forgets)
 
   /** Whether a column family of this shape can have the id: an aborted transaction may have left one of another. */
   def takes(id: Int, ordered: Boolean, multiValue: Boolean, held: Boolean = false): Boolean =
@@ -87,8 +80,12 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
    * Puts the changes of the open transaction on the disk, and gives their memory back; whether there were any. One version back is
    * not kept by a transaction of which changes are there. Not while its change set is sent.
    */
-  def spill(): Boolean = hasToSpill && {
-    if (layer.spill == null) layer.spill = spills()
+  override def spill(): Boolean = hasToSpill && {
+    if (!isSpilled) layer.spill = spills()
+    writeSpill()
+  }
+
+  private def writeSpill(): Boolean = {
     forgetting.foreach(_.writeSpill())
     forgetting.foreach(_.endSpill())
     layer.renew()
@@ -96,13 +93,16 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     true
   }
 
-  /** The same before memory has run out: nothing happens where there is no place on the disk. */
-  def spillEarly(): Boolean = hasToSpill && (isSpilled || hasPlace()) && spill()
+  /** Whether it has changes that may be put there, as far as is known. */
+  override def canSpill: Boolean = hasToSpill && !lacksPlace
+
+  /** Does so, where it can, before memory has run out: nothing happens where there is no place on the disk. */
+  override def spillEarly(): Boolean = hasPlace() && writeSpill()
 
   private def hasToSpill: Boolean = layered && open && !isSent && spills != null && forgetting.exists(_.changes > 0)
 
   /** Whether there is a place for changes; it is asked for once in a transaction. */
-  private def hasPlace(): Boolean = !lacksPlace && {
+  private def hasPlace(): Boolean = isSpilled || {
     try layer.spill = spills()
     catch { case error: LaminaError if error.kind == LaminaError.StorageFailed => lacksPlace = true }
     isSpilled
@@ -131,7 +131,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
    * Puts all rows on the disk that differ from the state below, those of the open transaction first, and forgets the others; whether
    * there were any. One version back is not kept.
    */
-  def relieve(): Boolean = layered && !isSent && spills != null && {
+  override def relieve(): Boolean = layered && !isSent && spills != null && {
     val changed = spill()
     if (!open) settleMoves()
     var spilled: Spill = null

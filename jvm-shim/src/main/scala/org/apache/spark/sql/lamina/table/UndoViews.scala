@@ -1,9 +1,21 @@
 package org.apache.spark.sql.lamina.table
 
-/** From a row of the open transaction to the base version's row of its key. Made only when somebody reads the base meanwhile. */
+import org.apache.spark.sql.lamina.errors.LaminaError
+
+/**
+ * From a row of the open transaction to the base version's row of its key. Made only when somebody reads the base meanwhile.
+ *
+ * The undo log says it; a map makes that fast. What the map has no memory for is searched in the log: so a look never fails at the cap.
+ */
 private[table] final class BaseRows(undo: LongLog, pool: PagePool) {
   private val before = new AddressMap(pool)
-  private var seen = 0
+
+  /** So many entries of the log are in the map. */
+  private var mapped = 0
+
+  /** Memory was refused: from then on the map takes nobody else's, and is tried again after so many looks. */
+  private var isShort = false
+  private var untried = 0
 
   def bytes: Long = before.bytes
 
@@ -11,17 +23,42 @@ private[table] final class BaseRows(undo: LongLog, pool: PagePool) {
   def of(row: Long): Long = {
     extend()
     var at = row
-    while (at != 0L && Rows.has(at, Rows.Own)) at = before.get(at) & ~1L
+    // the row before was logged before
+    var i = undo.size
+    while (i > mapped && isOwn(at)) {
+      i -= 1
+      if (undo.second(i) == at) at = undo.first(i) & ~1L
+    }
+    while (isOwn(at)) at = before.get(at) & ~1L
     at
   }
 
-  /** Takes in what was logged since. */
-  private def extend(): Unit = while (seen < undo.size) {
-    if (undo.first(seen) != 0L && undo.second(seen) != 0L) before.put(undo.second(seen), undo.first(seen))
-    seen += 1
+  private def isOwn(row: Long): Boolean = row != 0L && Rows.has(row, Rows.Own)
+
+  /** Takes in what was logged since, as far as there is memory. */
+  private def extend(): Unit =
+    if (untried > 0) untried -= 1
+    else if (mapped < undo.size) {
+      try if (isShort) PagePool.inBackground(extendAll()) else extendAll()
+      catch {
+        case error: LaminaError if error.kind == LaminaError.MemoryCap =>
+          isShort = true
+          untried = BaseRows.Untried
+      }
+    }
+
+  private def extendAll(): Unit = while (mapped < undo.size) {
+    if (undo.first(mapped) != 0L && undo.second(mapped) != 0L) before.put(undo.second(mapped), undo.first(mapped))
+    mapped += 1
   }
 
   def close(): Unit = before.close()
+}
+
+private[table] object BaseRows {
+
+  /** A refusal costs more than a look. */
+  private val Untried = 1024
 }
 
 /** Where rows went when their page was reclaimed. */

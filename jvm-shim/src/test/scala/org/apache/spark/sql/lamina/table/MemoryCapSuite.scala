@@ -161,6 +161,47 @@ class MemoryCapSuite extends AnyFunSuite {
     Seq(table, others).foreach(_.close())
   }
 
+  Seq(false, true).foreach { isLayered =>
+    test(
+      s"the base is read where there is no memory for a map of it${if (isLayered) ", above another state" else ""}"
+    ) {
+      val shared = pool(8L << 20)
+      val table = if (isLayered) layered(shared, below(0, 0)) else newTable(shared)
+      val family = table.family(0)
+      def keyOf(row: Int) = f"$row%08d".getBytes
+      def change(row: Int, length: Int): Unit =
+        if (length < 0) family.remove(keyOf(row), base, 8)
+        else family.put(keyOf(row), base, 8, new Array[Byte](length), base, length)
+      if (!isLayered) table.begin()
+      for (row <- 0 until 1000) change(row, row % 100)
+      table.commit()
+      table.begin()
+      // some again and again, and some that are new
+      for (row <- 0 until 1500; length <- Seq(110, -1, row % 100, 120).take(1 + row % 4)) change(row, length)
+      val others = newTable(shared)
+      fillUp(others)
+      for (row <- 0 until 1500) {
+        val found = family.getBase(keyOf(row), base, 8)
+        assert((if (found == 0L) -1 else Rows.valueLength(found)) == (if (row < 1000) row % 100 else -1))
+      }
+      // of others than those that are again what they were: of a table that stands on nothing these are there, too
+      val changed = scala.collection.mutable.Map.empty[String, Int]
+      table.changeSet { (_, op, keyBase, keyOffset, keyLength, _, _, length) =>
+        changed(TableModel.text(keyBase, keyOffset, keyLength)) = if (op == Ops.Delete) -1 else length
+      }
+      for (row <- 0 until 1500 if row % 4 != 2)
+        assert(changed.get(f"$row%08d").contains(Map(
+          0 -> 110,
+          1 -> -1,
+          3 -> 120
+        )(row % 4)) || row >= 1000 && row % 4 == 1)
+      for (row <- 0 until 1000 if isLayered && row % 4 == 2) assert(!changed.contains(f"$row%08d"), s"row $row")
+      Seq(table, others).foreach(_.close())
+      shared.trim()
+      assert(shared.reservedBytes == 0)
+    }
+  }
+
   test("rows of the base that are nowhere else go to the disk before a transaction fails") {
     val shared = pool(8L << 20)
     val table = layered(shared, below(0, 0))
