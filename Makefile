@@ -170,6 +170,8 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) hatch_build.py
 	$(PY) -m tests.kill --minutes 15 --broken "publication before data"
 	$(PY) -m tests.kill --minutes 15 --broken "no lineage check"
+	$(PY) -m tests.kill --minutes 15 --broken "entry before durable"
+	$(PY) -m tests.kill --minutes 15 --broken "wrong object waited for"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
 	$(PY) -m pytest tests/packaging $(call REPORT,packaging)

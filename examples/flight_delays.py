@@ -124,7 +124,7 @@ QUERIES = (
 def session(provider: str = "lamina", conf: dict[str, str] | None = None, mode: str = "heap") -> SparkSession:
     """A session whose streaming state is kept by `provider`: lamina, or one of Spark's own, rocksdb or hdfs.
 
-    `mode` is lamina's backend: heap, or rocksdb.
+    `mode` is lamina's backend, heap or rocksdb, alone or with "-changelog" behind it.
     """
     builder = (
         SparkSession.builder.appName("flight-delays")
@@ -140,7 +140,7 @@ def session(provider: str = "lamina", conf: dict[str, str] | None = None, mode: 
     if provider == "lamina":
         import lamina
 
-        builder = lamina.configure(builder, backend=mode)
+        builder = lamina.configure(builder, backend=mode.partition("-")[0], changelog=mode.endswith("-changelog"))
     elif provider == "rocksdb":
         rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         builder = (

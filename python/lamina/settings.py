@@ -27,6 +27,7 @@ _BYTES = re.compile(r"([0-9]+)([kmgtp]?)b?", re.IGNORECASE)
 """As Spark reads sizes, in powers of 1024: the shim reads them with Spark's own parser."""
 
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_CLASS = re.compile(r"[\w$]+(\.[\w$]+)*")
 _INTEGER = re.compile(r"[+-]?\d+")
 
 
@@ -94,6 +95,17 @@ def _function_or_none() -> Kind:
         return text
 
     return Kind(f"`{NONE}`, or `package.module:function`", read)
+
+
+def _class_or_none() -> Kind:
+    def read(text: str) -> str:
+        if text.lower() == NONE:
+            return NONE
+        if not _CLASS.fullmatch(text):
+            raise ValueError(text)
+        return text
+
+    return Kind(f"`{NONE}`, or the full name of a class", read)
 
 
 def _choice(*values: str) -> Kind:
@@ -392,11 +404,108 @@ class Settings:
     )
     durability_level: str = _key(
         "durability.level",
-        _choice("task", "store"),
+        _choice("task", "store", "executor"),
         "task",
         "What a commit waits for: `store` waits until its own file is durable; `task` lets the uploads of a task's "
-        "stores overlap, and the task ends when all are durable.",
-        "`store` adds the uploads up where a task has several stores (joins); a batch is durable with both.",
+        "stores overlap, and the task ends when all are durable. With `executor` tasks do not wait for log objects, "
+        "and the batch's entry in Spark's commit log does: it needs `changelog.enabled` and "
+        "`spark.sql.streaming.checkpointFileManagerClass` `org.apache.spark.sql.lamina.LaminaCheckpointFileManager`.",
+        "`store` adds the uploads up where a task has several stores (joins). With `executor` all stores of an "
+        "executor wait for one object, and a lost executor costs a restart of the query in place of a task. A batch is "
+        "durable with each.",
+    )
+    changelog_enabled: bool = _key(
+        "changelog.enabled",
+        _boolean(),
+        False,
+        "Whether small commits of all stores of an executor become durable together, in one log object, instead of in "
+        "a file each. It needs checkpoint format v2.",
+        "One request for many stores; a commit waits for others up to `changelog.persistDelayMs`. On a local disk a "
+        "file each is as quick.",
+    )
+    changelog_persist_delay_ms: int = _key(
+        "changelog.persistDelayMs",
+        _milliseconds(),
+        10,
+        "How long a commit for which a task waits waits for others to share its log object, at most. None waits when "
+        "all stores have committed that did so in the batch before.",
+        "Longer: fewer objects. Shorter: less waiting where commits come one by one.",
+    )
+    changelog_batch_delay_ms: int = _key(
+        "changelog.batchDelayMs",
+        _milliseconds(),
+        500,
+        "How long a log object waits for a further commit where no task waits, but the batch at its end "
+        "(`durability.level` `executor`); twenty times as long in all.",
+        "Longer: fewer objects where tasks take long. Shorter: less waiting after stores have moved away.",
+    )
+    changelog_max_object_bytes: int = _key(
+        "changelog.maxObjectBytes",
+        _integer(1 << 10, 1 << 30, "bytes"),
+        8 << 20,
+        "A log object that is as large takes no more commits.",
+        "Larger: fewer requests. Smaller: an upload takes less long, and begins earlier.",
+    )
+    changelog_max_idle_batches: int = _key(
+        "changelog.maxIdleBatches",
+        _integer(1, 1_000_000),
+        100,
+        "A store that has changed nothing for so many batches, and whose last commit is in a log object, writes its "
+        "state whole into a file of its own, so that no object is kept for longer by stores that rest.",
+        "Fewer: less space of the log. More: states of stores that rest are written less often.",
+    )
+    changelog_materialize_parts: int = _key(
+        "changelog.materializeParts",
+        _integer(1, 1_000),
+        32,
+        "How many commits in log objects a version may consist of before they are merged into a file of the store, "
+        "with `backend` `heap`; with `rocksdb` `rocksdb.materializeEvery` says it.",
+        "More: fewer files of stores are written, restores read more objects, and objects are kept for longer.",
+    )
+    changelog_upload_attempts: int = _key(
+        "changelog.upload.attempts",
+        _integer(1, 20),
+        4,
+        "How often the upload of a log object is tried; a second attempt beside a slow one counts, too.",
+        "More: a batch outlives more failures of the storage, and fails later where it is down.",
+    )
+    changelog_upload_timeout_ms: int = _key(
+        "changelog.upload.timeoutMs",
+        _milliseconds(1),
+        30_000,
+        "How long an attempt may take before it counts as failed. All attempts together may take three "
+        "eighths of `retention.minAgeMs` at most: what a commit refers to has to stay until it is durable.",
+        "Shorter gives a hanging request up sooner.",
+    )
+    changelog_uploads_in_flight: int = _key(
+        "changelog.upload.inFlight",
+        _integer(1, 256),
+        4,
+        "How many log objects of a checkpoint are uploaded at once; others wait.",
+        "More: more bandwidth, and more memory and threads.",
+    )
+    changelog_barrier_timeout_ms: int = _key(
+        "changelog.barrierTimeoutMs",
+        _milliseconds(1),
+        300_000,
+        "How long a batch waits for its log objects, with `durability.level` `executor`, before it fails.",
+        "Shorter notices a lost executor sooner; it has to be longer than an upload with all its attempts.",
+    )
+    changelog_checkpoint_file_manager_class: str = _key(
+        "changelog.checkpointFileManagerClass",
+        _class_or_none(),
+        NONE,
+        "With `durability.level` `executor`: the checkpoint file manager that writes Spark's logs, around which "
+        "lamina's is put. `none` is the one that Spark would choose.",
+        "It is what `spark.sql.streaming.checkpointFileManagerClass` was before; `lamina.configure` takes it from "
+        "there.",
+    )
+    changelog_hedging_enabled: bool = _key(
+        "changelog.hedging.enabled",
+        _boolean(),
+        True,
+        "Whether an upload that takes longer than 95 % of those before has a second attempt beside it.",
+        "It shortens the slowest commits by about one request more in twenty.",
     )
     storage_fsync_enabled: bool = _key(
         "storage.fsync.enabled",

@@ -19,7 +19,7 @@ from lamina.format import blocks, manifest, paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.container import FORMAT_VERSION, verify
 from lamina.format.manifest import CommitManifest
-from lamina.format.paths import CHECKPOINT, PINS, RUNS, CommitName, TableName, parse_name
+from lamina.format.paths import CHECKPOINT, LOG, PINS, RUNS, CommitName, TableName, parse_name
 from lamina.storage import Storage
 from lamina.store.direct.open import open_store
 from lamina.store.direct.store import DirectStore
@@ -32,8 +32,9 @@ START_MS = 1_790_000_000_000
 MODES = ["run", "snapshot", "rewrite", "tables"]
 """What the newest version of an example stands on."""
 
-METADATA = {CHECKPOINT, PINS, RUNS}
-"""Each of these has tests of its own: below, and tests/unit/checkpoint/test_pins.py."""
+METADATA = {CHECKPOINT, LOG, PINS, RUNS}
+"""Each of these has tests of its own: below, tests/unit/checkpoint/test_pins.py and, for log objects,
+tests/unit/store/test_log_parts.py."""
 
 DETECTED = ("file.damaged", "file.identity", "file.version", "file.missing")
 
@@ -134,8 +135,8 @@ def test_every_class_of_file_is_among_the_examples() -> None:
     assert kinds == known
     places = {value for value in vars(paths).values() if isinstance(value, str) and value.startswith("_lamina/")}
     assert places == METADATA
-    # a pin is made by whoever refers to the checkpoint from elsewhere
-    assert {place for place in places for path in others if path.startswith(place)} == METADATA - {PINS}
+    # a pin is made by whoever refers to the checkpoint from elsewhere, a log object by several stores
+    assert {place for place in places for path in others if path.startswith(place)} == METADATA - {LOG, PINS}
     assert all(path.startswith(tuple(METADATA)) for path in others)
 
 

@@ -393,12 +393,12 @@ def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path, looked
     checkpoint = looked_at(directory)
     footprints = kill_files.Footprints(checkpoint, 1)
     footprints.look()
-    assert kill_files.orphans(checkpoint, footprints.needed, 4e9) == []
+    assert kill_files.orphans(checkpoint, footprints, 4e9) == []
     for name in ("0/0/9-9_x.seg", "0/0/.1.lam.7-7.tmp", f"_lamina/runs/{temporary_name('1_run', 7, 7)}"):
         (directory / "state" / name).write_bytes(b"")
     checkpoint = looked_at(directory)
-    assert len(kill_files.orphans(checkpoint, footprints.needed, 4e9)) == 3
-    assert kill_files.orphans(checkpoint, footprints.needed, 0) == []
+    assert len(kill_files.orphans(checkpoint, footprints, 4e9)) == 3
+    assert kill_files.orphans(checkpoint, footprints, 0) == []
 
 
 def test_a_batch_that_leaves_retention_is_passed_over_and_a_lost_one_is_not(

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import struct
 import tempfile
 import zlib
@@ -64,31 +65,72 @@ def part_of(key: bytes, parts: int, name: str) -> int:
     return zlib.crc32(key) % parts
 
 
+PART = re.compile(r"[0-9]+_(L1\.[0-9]+\.[0-9]+\.g\.([0-9a-f]{32})-([0-9]+)\.[0-9a-f]{32})\.lam", re.ASCII)
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of a file, or those of the part of a log object that goes by its name."""
+    match = PART.fullmatch(path.name)
+    if match is None:
+        return path.read_bytes()
+    state = next(parent for parent in path.parents if parent.name == "state")
+    return LogObject(state / "_lamina" / "log" / f"{match[2]}.log").part(match[1], int(match[3]))
+
+
+def container_of(data: bytes) -> tuple[int, int, int, dict[str, Any]]:
+    """Format version, kind, where the manifest begins, and the manifest, all verified."""
+    need(len(data) >= 80, "too short")
+    need(data[:8] == b"LAMINA\r\n", "magic at the start")
+    version, kind = struct.unpack("<HB", data[8:11])
+    need(version in (1, 2, 3), "format version in the header")
+    need(kind in (1, 2, 3, 4), "kind")
+    need(data[11:16] == bytes(5), "zeros in the header")
+    footer = data[-64:]
+    offset, stored, length = struct.unpack("<QQQ", footer[:24])
+    whole, crc, footer_version = struct.unpack("<QII", footer[40:56])
+    need(footer[56:] == b"\r\nANIMAL", "magic at the end")
+    need(footer_version == version, "format version in the footer")
+    need(zlib.crc32(footer[:48]) == crc, "checksum of the footer")
+    need(whole == len(data), "length of the file")
+    need(offset + stored + 64 == len(data), "the manifest ends where the footer begins")
+    manifest = data[offset : offset + stored]
+    need(half_sha256(manifest) == footer[24:40], "checksum of the manifest")
+    text = pa.Codec("zstd").decompress(manifest, decompressed_size=length, asbytes=True)
+    found: dict[str, Any] = json.loads(text)
+    need(json.dumps(found, sort_keys=True) == json.dumps(json.loads(text)), "object keys are sorted")
+    need(found["header_crc"] == zlib.crc32(data[:16]), "checksum of the header")
+    return version, kind, offset, found
+
+
+class LogObject:
+    """One `.log` file, verified as the specification asks."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = path.read_bytes()
+        version, kind, offset, self.manifest = container_of(self.data)
+        need(version == 1 and kind == 4, "a log object")
+        need(f"{self.manifest['log']}.log" == path.name, "it has its own name")
+        end, last = 16, -1
+        for part in self.manifest["parts"]:
+            need(part["offset"] % 8 == 0, "parts start at multiples of 8")
+            need(not any(self.data[end : part["offset"]]) and 0 <= part["offset"] - end < 8, "zero padding")
+            need(part["number"] > last, "numbers ascend")
+            end, last = part["offset"] + part["length"], part["number"]
+        need(not any(self.data[end:offset]) and 0 <= offset - end < 8, "zero padding before the manifest")
+
+    def part(self, attempt: str, number: int) -> bytes:
+        """The commit of an attempt."""
+        found = [one for one in self.manifest["parts"] if one["number"] == number and one["attempt"] == attempt]
+        need(len(found) == 1, f"a part of {attempt}")
+        return self.data[found[0]["offset"] :][: found[0]["length"]]
+
+
 class File:
     """One `.lam`, `.seg` or `.rdb` file, verified as the specification asks; `sections` are decoded entries by name."""
 
     def __init__(self, path: Path) -> None:
-        data = path.read_bytes()
-        need(len(data) >= 80, "too short")
-        need(data[:8] == b"LAMINA\r\n", "magic at the start")
-        version, kind = struct.unpack("<HB", data[8:11])
-        need(version in (1, 2, 3), "format version in the header")
-        need(kind in (1, 2, 3), "kind")
-        need(data[11:16] == bytes(5), "zeros in the header")
-        footer = data[-64:]
-        offset, stored, length = struct.unpack("<QQQ", footer[:24])
-        whole, crc, footer_version = struct.unpack("<QII", footer[40:56])
-        need(footer[56:] == b"\r\nANIMAL", "magic at the end")
-        need(footer_version == version, "format version in the footer")
-        need(zlib.crc32(footer[:48]) == crc, "checksum of the footer")
-        need(whole == len(data), "length of the file")
-        need(offset + stored + 64 == len(data), "the manifest ends where the footer begins")
-        manifest = data[offset : offset + stored]
-        need(half_sha256(manifest) == footer[24:40], "checksum of the manifest")
-        text = pa.Codec("zstd").decompress(manifest, decompressed_size=length, asbytes=True)
-        self.manifest: dict[str, Any] = json.loads(text)
-        need(json.dumps(self.manifest, sort_keys=True) == json.dumps(json.loads(text)), "object keys are sorted")
-        need(self.manifest["header_crc"] == zlib.crc32(data[:16]), "checksum of the header")
+        data = content_of(path)
+        version, kind, offset, self.manifest = container_of(data)
         references = self.manifest.get("references", ())
         rewrites = any("rewrite" in reference for reference in references)
         bases = any(reference["kind"] == "file" or "union" in reference for reference in references)

@@ -26,9 +26,8 @@ from rich.console import Console
 
 from benchmarks import machine, variants
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
-from tests.kill.campaign import BACKENDS, STEP_S, Campaign, CannotGoOn, plan_of
-from tests.kill.points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
-from tests.kill.processes import DRIVER, EXECUTOR
+from tests.kill.campaign import BACKENDS, CHANGELOG, STEP_S, Campaign, CannotGoOn, broken_plan, plan_of
+from tests.kill.points import BARRIERS, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from tests.kill.report import faults, is_caught, merged, shortfalls, show, targets
 from tests.kill.storage import DISK, S3, place
 from tests.kill.tasks import judged, read
@@ -44,7 +43,7 @@ def run(
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="kill-", dir=keep)).resolve()
-    plan = plan_of(backend) if broken is None else ((BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR))
+    plan = plan_of(backend) if broken is None else broken_plan(broken)
     with place(storage, folder) as there:
         result = ran(Campaign(folder, there, seed, broken, plan, backend), minutes)
     if keep is None:
@@ -136,11 +135,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--storage", choices=(DISK, S3), default=DISK)
     parser.add_argument("--backend", choices=list(BACKENDS), default="heap")
-    parser.add_argument("--broken", choices=(PUBLICATION_BEFORE_DATA, NO_LINEAGE_CHECK))
+    parser.add_argument("--broken", choices=(PUBLICATION_BEFORE_DATA, NO_LINEAGE_CHECK, *BARRIERS))
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--keep", type=Path, help="keep the files of the campaign in this directory")
     parser.add_argument("--add", type=Path, help="add the counts to this file, made where it is not there")
     given = parser.parse_args()
+    if given.broken in BARRIERS:
+        given.backend = CHANGELOG
     result = run(given.minutes, given.seed, given.storage, given.broken, given.keep, given.backend)
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}

@@ -15,11 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scala import ROOT, linked_spark
+from benchmarks.scala import ROOT, compile_jar, linked_spark
 from lamina.settings import PREFIX
+from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
 from tests.kill import files as kill_files
 from tests.kill import processes as kill_processes
-from tests.kill.points import AT_RANDOM, BETWEEN, COLLECTION, COMPACTION, PUBLICATION, RESTORE, TABLES
+from tests.kill.points import (
+    ACCEPTED,
+    AT_RANDOM,
+    BARRIERS,
+    BETWEEN,
+    COLLECTION,
+    COMPACTION,
+    PUBLICATION,
+    RESTORE,
+    TABLES,
+)
 from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PROGRAM
 from tests.kill.records import Feed, Judge
 from tests.kill.storage import Place
@@ -48,6 +59,8 @@ PLAN: tuple[tuple[str, str], ...] = (
 
 def plan_of(backend: str) -> tuple[tuple[str, str], ...]:
     """Where and whom with a backend."""
+    if backend == CHANGELOG:
+        return (*PLAN, *((ACCEPTED, victim) for victim in (ENGINE, EXECUTOR, DRIVER)))
     if backend == "heap":
         return PLAN
     others = tuple(one for one in PLAN if one[0] != COMPACTION[1])
@@ -59,8 +72,19 @@ SPILLING = "rocksdb-spilling"
 
 _ROCKSDB = {PREFIX + "backend": "rocksdb", PREFIX + "rocksdb.materializeEvery": "3"}  # as often as segments are made
 
+CHANGELOG = "heap-changelog"
 BACKENDS: dict[str, dict[str, str]] = {
     "heap": {},
+    CHANGELOG: {
+        PREFIX + "changelog.enabled": "true",
+        PREFIX + "durability.level": "executor",
+        PREFIX + "changelog.barrierTimeoutMs": "8000",
+        # within the minimum age of the campaign
+        PREFIX + "changelog.batchDelayMs": "100",
+        PREFIX + "changelog.upload.attempts": "2",
+        PREFIX + "changelog.upload.timeoutMs": "1500",
+        FILE_MANAGER_KEY: FILE_MANAGER,
+    },
     "rocksdb": _ROCKSDB,
     SPILLING: {**_ROCKSDB, PREFIX + "rocksdb.memory.fixedPerExecutorBytes": str(8 << 20)},
 }
@@ -70,6 +94,22 @@ SPILLED_KEYS, SPILLED_RECORDS, PADDING = 400, 240, 1 << 10
 """Where memory is to be short: more keys and records, and so many bytes more of each record in the state."""
 
 WEIGHTS = {ENGINE: 1.0, MAINTENANCE: 1.0, EXECUTOR: 1.5, DRIVER: 4.0}
+
+
+def broken_plan(broken: str) -> tuple[tuple[str, str], ...]:
+    """Where and whom in a build with this promise taken away."""
+    if broken in BARRIERS:
+        return tuple((point, victim) for point in (ACCEPTED, PUBLICATION[0]) for victim in (ENGINE, EXECUTOR))
+    return (BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR)
+
+
+def broken_conf(broken: str | None) -> dict[str, str]:
+    """What Spark is told so that a barrier is broken."""
+    if broken not in BARRIERS:
+        return {}
+    jar = compile_jar("kill-barrier", [Path(__file__).parent / "barrier"])
+    name = f"org.apache.spark.sql.lamina.kill.{BARRIERS[broken]}"
+    return {"spark.jars": str(jar), PREFIX + "changelog.checkpointFileManagerClass": name}
 
 
 class CannotGoOn(Exception):
@@ -125,7 +165,7 @@ class Campaign:
         self._feed()
         request = {
             "root": str(self.root), "checkpoint": self.checkpoint.url,
-            "conf": {**self.place.conf(), **BACKENDS[self.backend]},
+            "conf": {**self.place.conf(), **BACKENDS[self.backend], **broken_conf(self.broken)},
             "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000,
             "padding": PADDING if self.backend == SPILLING else 0,
         }  # fmt: skip
@@ -318,7 +358,7 @@ class Campaign:
         footprints.look()
         self.judge.check(self.done)
         return {
-            "orphans": kill_files.orphans(self.checkpoint, footprints.needed, began),
+            "orphans": kill_files.orphans(self.checkpoint, footprints, began),
             "damaged": [*kill_files.damaged(self.checkpoint), *kill_files.checked(self.checkpoint)],
             "held": held,
         }

@@ -14,11 +14,14 @@ from typing import Any
 import fsspec
 
 from lamina.errors import LaminaError
-from lamina.format.attempt_id import EMPTY, AttemptId
+from lamina.format import log_object, paths
+from lamina.format.attempt_id import EMPTY, GROUP, AttemptId
 from lamina.format.container import verify
+from lamina.format.log_object import PartId
 from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName, TableName, parse_name
 from lamina.storage import is_temporary
+from lamina.store.files.locator import attempt_of
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Footprints:
     checkpoint: Checkpoint
     min_batches: int
     needed: set[str] = field(default_factory=set)
+    parts: set[tuple[str, int]] = field(default_factory=set)
+    """By store, the versions of commits in log objects that are needed: other attempts of these stay with them."""
     looked: set[int] = field(default_factory=set)
 
     def look(self) -> None:
@@ -106,11 +111,30 @@ class Footprints:
     def _add(self, directory: str, attempt: AttemptId) -> None:
         if attempt.kind == EMPTY:
             return
-        path = f"{directory}/{CommitName(attempt)}"
-        manifest = verify(self.checkpoint.read(path), path)
+        path = _place(directory, str(CommitName(attempt)))
+        data = self.checkpoint.read(path)
+        manifest = verify(data if attempt.kind != GROUP else _part(data, path, attempt), path)
         assert isinstance(manifest, CommitManifest)
         self.needed.add(path)
-        self.needed.update(f"{directory}/{reference.path}" for reference in manifest.references if reference.path)
+        names = [reference.path for reference in manifest.references if reference.path]
+        self.needed.update(_place(directory, name) for name in names)
+        parts = [part for part in map(attempt_of, (str(CommitName(attempt)), *names)) if part is not None]
+        self.parts.update((directory, part.version) for part in parts if part.kind == GROUP)
+
+
+def _place(directory: str, name: str) -> str:
+    """Where a file of a store is, or the log object that has it as a part."""
+    attempt = attempt_of(name)
+    if attempt is None or attempt.kind != GROUP:
+        return f"{directory}/{name}"
+    return f"state/{paths.log_path(PartId.of(attempt).log)}"
+
+
+def _part(data: bytes, path: str, attempt: AttemptId) -> bytes:
+    """The commit of an attempt in a log object."""
+    index = log_object.verify(data, PartId.of(attempt).log, path)
+    part = next(part for part in index.parts if part.attempt == str(attempt))
+    return data[part.offset : part.offset + part.length]
 
 
 def state_files(checkpoint: Checkpoint) -> dict[str, float]:
@@ -123,23 +147,41 @@ def _is_store(path: str) -> bool:
     return len(parts) == 4 and parts[2].isdigit() and not parts[3].endswith(".crc")
 
 
-def orphans(checkpoint: Checkpoint, needed: set[str], before: float) -> list[str]:
-    """Files last written before `before` (seconds since 1970) that nothing needs, those cut off in `_lamina` too."""
+def orphans(checkpoint: Checkpoint, footprints: Footprints, before: float) -> list[str]:
+    """Files last written before `before` (seconds since 1970) that nothing needs, log objects and those cut off in
+    `_lamina`, too."""
     shared = checkpoint.written("state/_lamina").items()
-    cut_off = {path: written for path, written in shared if is_temporary(path.rsplit("/", 1)[1])}
-    found = {**state_files(checkpoint), **cut_off}
-    return [path for path, written in found.items() if path not in needed and written < before]
+    others = {path: written for path, written in shared if is_temporary(path.rsplit("/", 1)[1]) or _log_of(path)}
+    found = {**state_files(checkpoint), **others}
+    old = [path for path, written in found.items() if path not in footprints.needed and written < before]
+    return [path for path in old if not _stays(checkpoint, path, footprints)]
+
+
+def _stays(checkpoint: Checkpoint, path: str, footprints: Footprints) -> bool:
+    """Whether a log object has another attempt of a version that is needed."""
+    if (log := _log_of(path)) is None:
+        return False
+    parts = log_object.verify(checkpoint.read(path), log, path).parts
+    return any((f"state/{part.store.operator}/{part.store.partition}", part.to) in footprints.parts for part in parts)
+
+
+def _log_of(path: str) -> str | None:
+    return paths.log_of(path.removeprefix("state/"))
 
 
 def damaged(checkpoint: Checkpoint) -> list[str]:
     """Published files that are not whole; of tables, which are no containers, `lamina fsck` says so."""
     found = []
-    for path in state_files(checkpoint):
+    logs = {path for path in checkpoint.written("state/_lamina") if _log_of(path)}
+    for path in [*state_files(checkpoint), *logs]:
         name = path.rsplit("/", 1)[1]
         if name.startswith(".") or isinstance(parse_name(name), TableName):
             continue
         try:
-            verify(checkpoint.read(path), name)
+            if (log := _log_of(path)) is None:
+                verify(checkpoint.read(path), name)
+            else:
+                log_object.verify(checkpoint.read(path), log, name)
         except FileNotFoundError:
             continue
         except LaminaError as error:

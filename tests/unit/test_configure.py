@@ -188,4 +188,5 @@ def test_each_properties_file_holds_settings_that_parse(repository: Path) -> Non
         assert entries[PROVIDER_KEY] == PROVIDER
         assert entries[CHECKPOINT_FORMAT_KEY] == "2"
         assert entries[EXTENSIONS_KEY] == EXTENSION
-        assert Settings.parse(entries).backend == path.stem
+        settings = Settings.parse(entries)
+        assert path.stem == settings.backend + ("-changelog" if settings.changelog_enabled else "")

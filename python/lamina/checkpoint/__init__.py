@@ -24,7 +24,7 @@ from lamina.checkpoint.runs import (
     read_runs,
     smallest_claims,
 )
-from lamina.checkpoint.sealed import sealed_bytes
+from lamina.checkpoint.sealed import read_sealed, sealed_bytes
 from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema, state_schema_bytes
 from lamina.checkpoint.stores import (
     LoggedStore,
@@ -73,6 +73,7 @@ __all__ = [
     "read_pin",
     "read_pins",
     "read_runs",
+    "read_sealed",
     "remove_pin",
     "sealed_bytes",
     "selected_stores",

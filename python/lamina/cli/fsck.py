@@ -15,10 +15,11 @@ from lamina.checkpoint import StoreSelection, logged_stores
 from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.wording import number_text, plain_table, show, size_text, store_name
-from lamina.store.admin.check import check_stores
-from lamina.store.check.report import UNREAD, Problem, StoreCheck
+from lamina.store.admin.check import check_log, check_stores
+from lamina.store.check.log_checker import NEEDS, OBJECT, PART, TEMPORARY
+from lamina.store.check.report import UNREAD, LogCheck, Problem, StoreCheck
 
-_CONCURRENT_STORES = 8
+_NOT_NEEDED = {OBJECT: "object", PART: "part of other objects", NEEDS: "needs file", TEMPORARY: "temporary file"}
 
 
 def fsck(
@@ -39,7 +40,7 @@ def fsck(
     that another checkpoint has pinned. It checks
       of each version   the manifest, the lineage, that the references add up,
                         by merging its files, that it has the rows it says,
-      of each file      every checksum.
+      of each file      every checksum; of log objects every byte.
 
     Files of other checkpoints that a version needs are checked where
     --root names those; whether they are pinned there is looked at, too.
@@ -61,16 +62,18 @@ def fsck(
         found = logged_stores(storage(checkpoint, hadoop, root), StoreSelection(operator, partition, store))
         with progress_bar("checking", in_bytes=True) as progress:
             checks = check_stores(found, contents=not quick, progress=progress)
+        with progress_bar("checking log objects") as progress:
+            log = check_log(found, checks, contents=not quick, progress=progress)
     if as_json:
-        json.dump(_to_json(found.url, checks), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(_to_json(found.url, checks, log), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        show(Console(highlight=False), _parts(checks, quick=quick))
-    if any(check.problems for check in checks):
+        show(Console(highlight=False), _parts(checks, log, quick=quick))
+    if log.problems or any(check.problems for check in checks):
         raise typer.Exit(1)
 
 
-def _parts(checks: Sequence[StoreCheck], *, quick: bool) -> list[RenderableType]:
+def _parts(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> list[RenderableType]:
     table = plain_table("store", ">versions", ">damaged", ">files", ">size", ">rows", ">not needed", "")
     parts: list[RenderableType] = [table]
     for check in checks:
@@ -90,8 +93,26 @@ def _parts(checks: Sequence[StoreCheck], *, quick: bool) -> list[RenderableType]
             parts.append(Text(f"{store_name(check.identity)}  {_about(problem)}", style="red"))
         for warning in check.warnings:
             parts.append(Text(f"{store_name(check.identity)}  {warning}", style="yellow"))
-    parts.append(_verdict(checks, quick=quick))
+    parts += [Text(f"log  {_about(problem)}", style="red") for problem in log.problems]
+    parts += [Text(f"log  {warning}", style="yellow") for warning in log.warnings]
+    if log.objects or log.not_needed:
+        parts.append(Text(_log_text(log)))
+    parts.append(_verdict(checks, log, quick=quick))
     return parts
+
+
+def _log_text(log: LogCheck) -> str:
+    text = f"log: {_counted('object', log.objects)} ({size_text(log.bytes)}) with commits of these stores"
+    left = [f"{_counted(_NOT_NEEDED[kind], count)} ({size_text(size)})" for kind, (count, size) in _sorted(log)]
+    return f"{text}; not needed: {', '.join(left)}" if left else text
+
+
+def _sorted(log: LogCheck) -> list[tuple[str, tuple[int, int]]]:
+    return sorted(log.not_needed.items())
+
+
+def _counted(what: str, count: int) -> str:
+    return f"{number_text(count)} {what}{'' if count == 1 else 's'}"
 
 
 def _about(problem: Problem) -> str:
@@ -99,10 +120,17 @@ def _about(problem: Problem) -> str:
     return f"[{problem.kind}] {problem.message}{versions}"
 
 
-def _verdict(checks: Sequence[StoreCheck], *, quick: bool) -> Text:
+def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Text:
     files, size = sum(check.files for check in checks), sum(check.bytes for check in checks)
     what = f"{number_text(len(checks))} stores, {number_text(files)} files, {size_text(size)}"
     damaged = sum(_is_damaged(check) for check in checks)
+    if not damaged and log.problems:
+        return Text(
+            f"{what} checked: they are whole, and {_counted('log object', len(log.problems))} of theirs "
+            f"{'is' if len(log.problems) == 1 else 'are'} damaged. Put the named files back from a copy (docs: "
+            "operations).",
+            style="red",
+        )
     if not damaged and any(check.problems for check in checks):
         return Text(
             f"{what} checked: what was read is whole. Other checkpoints whose files are to be read have to be named by "
@@ -134,10 +162,10 @@ def _ranges(versions: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def _to_json(url: str, checks: Sequence[StoreCheck]) -> dict[str, Any]:
+def _to_json(url: str, checks: Sequence[StoreCheck], log: LogCheck) -> dict[str, Any]:
     return {
         "checkpoint": url,
-        "damaged": any(_is_damaged(check) for check in checks),
+        "damaged": any(map(_is_damaged, checks)) or bool(log.problems),
         "stores": [
             {
                 "operator": check.identity.operator,
@@ -152,12 +180,23 @@ def _to_json(url: str, checks: Sequence[StoreCheck]) -> dict[str, Any]:
                 "not_needed": {
                     kind: {"files": count, "bytes": size} for kind, (count, size) in sorted(check.orphans.items())
                 },
-                "problems": [
-                    {"kind": problem.kind, "versions": list(problem.versions), "message": problem.message}
-                    for problem in check.problems
-                ],
+                "problems": _problems(check),
                 "warnings": list(check.warnings),
             }
             for check in checks
         ],
+        "log": {
+            "objects": log.objects,
+            "bytes": log.bytes,
+            "not_needed": {kind: {"number": count, "bytes": size} for kind, (count, size) in _sorted(log)},
+            "problems": _problems(log),
+            "warnings": list(log.warnings),
+        },
     }
+
+
+def _problems(check: StoreCheck | LogCheck) -> list[dict[str, Any]]:
+    return [
+        {"kind": problem.kind, "versions": list(problem.versions), "message": problem.message}
+        for problem in check.problems
+    ]

@@ -25,6 +25,12 @@ def to_json(found: CheckpointSurvey) -> dict[str, Any]:
         "format_version": found.format_version,
         "operators": [_operator(operator) for operator in found.operators],
         "stores": [_store(store) for store in found.stores],
+        "log": {
+            "objects": found.log.objects,
+            "bytes": found.log.bytes,
+            "needs": found.log.needs,
+            "oldest_ms": found.log.oldest_ms,
+        },
         "problems": found.problems,
     }
 

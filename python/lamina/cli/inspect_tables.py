@@ -75,6 +75,9 @@ def _summary(found: CheckpointSurvey) -> RenderableType:
     if found.runs:
         newest = found.runs[-1]
         rows.append(("runs", f"{len(found.runs)}, the newest {newest.id} (epoch {newest.epoch})"))
+    if found.log.oldest_ms is not None:
+        size, oldest = size_text(found.log.bytes), time_text(found.log.oldest_ms)
+        rows.append(("log", f"{number_text(found.log.objects)} objects, {size}, the oldest of {oldest}"))
     for name, value in rows:
         table.add_row(name, value)
     return Padding(table, (1, 0, 1, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
@@ -12,9 +13,15 @@ from rich.text import Text
 
 from lamina.format.manifest import StoreIdentity
 
+_IN_LOG = re.compile(r"(.*\.g\.)([0-9a-f]{32})(-\d+\.)([0-9a-f]{32})\.lam", re.ASCII)
+"""The name of a commit in a log object: the object's id, the number of the part, the random part."""
+
 
 def short_name(name: str) -> str:
-    """A file name with its random part cut, so that it fits: `42_L1.42.3.o.-.9f3c0a5b….lam`."""
+    """A file name with its random parts cut, so that it fits: `42_L1.42.3.o.-.9f3c0a5b….lam`."""
+    in_log = _IN_LOG.fullmatch(name)
+    if in_log is not None:
+        return f"{in_log[1]}{in_log[2][:8]}…{in_log[3]}{in_log[4][:8]}….lam"
     stem, dot, extension = name.rpartition(".")
     head, separator, random = stem.rpartition(".") if ".-." in stem else stem.rpartition("_")
     return f"{head}{separator}{random[:8]}…{dot}{extension}" if len(random) == 32 else name

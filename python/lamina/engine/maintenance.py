@@ -191,9 +191,9 @@ class Maintainer:
             deletion = Deletion(kept.others, judged.storage, judged.paths)
             yield deletion
             stopped = deletion.outcome()
-            collected = judged.deleted() if stopped is None else Collected((), False, stopped)
+            collected = judged.done() if stopped is None else Collected((), False, stopped)
         else:
-            collected = judged.deleted()
+            collected = judged.done()
         report |= {"collected": collected.metrics(), "stopped": collected.stopped}
         if collected.stopped is not None and not is_empty(confirmed.attempt):
             kept.warn_once(collected.stopped)

@@ -21,6 +21,7 @@ from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import known_to_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, StoreOpener
+from lamina.engine.ticker import Ticker
 from lamina.errors import EngineError, LaminaError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
@@ -142,7 +143,7 @@ class StoreHandle:
         )
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
         self._compaction_due = begun.compaction_due
-        self._due = self._reads_in_place and argument.get("due") is True
+        self._due = begun.materialization_due or (self._reads_in_place and argument.get("due") is True)
         if begun.compaction_due or self._due:
             self._queue(collect=False)
         return {
@@ -151,6 +152,7 @@ class StoreHandle:
             "snapshot": begun.snapshot,
             "rewrite": None if begun.rewrite is None else {"part": begun.rewrite[0], "parts": begun.rewrite[1]},
             "lost": begun.lost,
+            "apart": begun.apart,
         }
 
     @property
@@ -181,6 +183,7 @@ class StoreHandle:
             "raw_bytes": committed.raw_bytes,
             "write_ms": committed.write_ms,
             "maintained": self._maintenance.pop_figures(self.argument.store),
+            "log": self._stores.log_figures(self.argument),
             "copied_bytes": self._stores.copied_bytes,
             "local_bytes": LOCAL_DISK.bytes,
             "in_place": self._exchanged(None),
@@ -234,7 +237,7 @@ class StoreHandle:
             "confirmed": {"version": confirmed.version, "attempt": confirmed.attempt},
             "collect": collect,
             "compact": self._compaction_due,
-            # whether all increments are to be put into tables, however few they are
+            # whether all increments are to be merged, however few they are
             "at_once": awaited or self._due,
             "awaited": awaited,
             "in_place": self._reads_in_place,
@@ -326,7 +329,7 @@ class Sessions:
         most_late = max(1, fixed.engine_connections // 2)
         self._clock = clock
         self._calls = StorageCalls(clock.monotonic, most_late, fixed.engine_request_timeout_ms / 1000)
-        self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm)
+        self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm, Ticker())
         self._maintenance = maintenance
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)

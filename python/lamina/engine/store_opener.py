@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.components import Clock, Ids
-from lamina.errors import EngineError
+from lamina.engine.ticker import Ticker
+from lamina.errors import EngineError, SettingsError
 from lamina.format import paths
-from lamina.settings import Settings
+from lamina.settings import PREFIX, Settings
 from lamina.storage import Jvm, LocalCache, Storage
 from lamina.store import CheckpointState, Store, StoreConf, StoreId
+from lamina.store.changelog.changelog import Changelog, longest_s
 from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.factory import make_store
+from lamina.store.files.log_parts import LogObjects
+from lamina.store.materialization.materializer import judged_ms
 from lamina.store.materialization.waiting_segments import WaitingSegments
 
 _UNUSED_CHECKPOINTS = 16
@@ -98,6 +102,8 @@ class _Shared:
     longest first, in seconds of the clock."""
 
     state: CheckpointState
+    logs: LogObjects
+    changelog: Changelog | None = None
     users: int = 0
     stores: dict[StoreId, _Known] = field(default_factory=dict)
     closed: OrderedDict[StoreId, float] = field(default_factory=OrderedDict)
@@ -136,11 +142,20 @@ class StoreOpener:
     settings of an open; `jvm` has file systems for URLs that Python has none for. A writer's checkpoint is remembered
     for a while after its last store was closed, since with `unloadOnCommit` all stores close after each batch; a
     reader's is not, since it may come to one that was made anew.
+
+    Args:
+        ticker: seals groups of commits in time; without one, each commit is a file of its own.
     """
 
     def __init__(
-        self, settings_of: Callable[[Mapping[str, str]], Settings], clock: Clock, ids: Ids, jvm: Jvm | None = None
+        self,
+        settings_of: Callable[[Mapping[str, str]], Settings],
+        clock: Clock,
+        ids: Ids,
+        jvm: Jvm | None = None,
+        ticker: Ticker | None = None,
     ) -> None:
+        self._ticker = ticker
         self._settings_of = settings_of
         self._jvm = jvm
         self._clock = clock
@@ -157,7 +172,8 @@ class StoreOpener:
             LaminaError: `settings.*`, `storage.*`, `file.*`.
         """
         settings = self._settings_of(argument.settings)
-        checkpoint, known = self._checkpoint(argument, settings)
+        shared, known = self._checkpoint(argument, settings)
+        checkpoint, changelog = shared.state, shared.changelog
         try:
             store = make_store(
                 checkpoint,
@@ -167,6 +183,8 @@ class StoreOpener:
                 ids=self._ids,
                 segments=known.segments,
                 untold=known.untold,
+                groups=None if changelog is None else changelog.groups,
+                logs=shared.logs,
             )
         except BaseException:
             self.close(argument)
@@ -182,24 +200,70 @@ class StoreOpener:
             shared.left(argument.store, now)
             for one in self._shared.values():
                 one.forget(now - _UNUSED_S)
-            if shared.users == 0 and argument.read_only:
-                del self._shared[key]
+            forgotten = [self._shared.pop(key)] if shared.users == 0 and argument.read_only else []
             unused = [key for key, shared in self._shared.items() if shared.users == 0]
             for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
-                del self._shared[old]
+                forgotten.append(self._shared.pop(old))
+        # what waits in a changelog is published first
+        for one in forgotten:
+            self._forget(one)
 
-    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> tuple[CheckpointState, _Known]:
+    def log_figures(self, argument: OpenArgument) -> dict[str, int]:
+        """What became of the log objects of a store's checkpoint since this was last asked for any of its stores."""
+        with self._lock:
+            shared = self._shared.get(self._key(argument, self._settings_of(argument.settings)))
+        return {} if shared is None or shared.changelog is None else shared.changelog.pop_figures()
+
+    def _forget(self, shared: _Shared) -> None:
+        if shared.changelog is not None and self._ticker is not None:
+            self._ticker.remove(shared.changelog.groups)
+            shared.changelog.close()
+
+    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> tuple[_Shared, _Known]:
         key = self._key(argument, settings)
         with self._turn(key):
             with self._lock:
                 shared = self._shared.get(key)
                 if shared is not None:
                     self._shared.move_to_end(key)
-                    return shared.state, shared.entered(argument.store)
-            shared = _Shared(self._opened(argument, settings))
+                    return shared, shared.entered(argument.store)
+            state = self._opened(argument, settings)
+            logs = LogObjects(state.storage, self._clock, self._ids, tells=not argument.read_only)
+            shared = _Shared(state, logs, self._changelog_of(argument, state, settings))
             with self._lock:
                 self._shared[key] = shared
-                return shared.state, shared.entered(argument.store)
+                return shared, shared.entered(argument.store)
+
+    def _changelog_of(self, argument: OpenArgument, state: CheckpointState, settings: Settings) -> Changelog | None:
+        """What commits of the run go into; None where each is a file of its own."""
+        if not settings.changelog_enabled or argument.read_only or self._ticker is None:
+            return None
+        if argument.format_version < 2:
+            raise SettingsError(
+                "settings.invalid",
+                f"{PREFIX}changelog.enabled is set, and the checkpoint has format v1, whose logs name no attempts; "
+                f"leave it out, or begin a checkpoint with spark.sql.streaming.stateStore.checkpointFormatVersion=2",
+            )
+        longest_ms = round(1000 * longest_s(settings))
+        # of that half, a part is for a commit's arrival, and one for listings that are some seconds old
+        if longest_ms > judged_ms(settings.retention_min_age_ms) * 3 // 8:
+            raise SettingsError(
+                "settings.invalid",
+                f"a log object may take {longest_ms} ms by {PREFIX}changelog.upload.attempts, "
+                f"{PREFIX}changelog.upload.timeoutMs and the delays of commits, and what its commits refer to "
+                f"may be collected after {PREFIX}retention.minAgeMs, {settings.retention_min_age_ms} ms: raise that to "
+                "three times as much, or lower the others",
+            )
+        if settings.durability_level == "executor" and settings.changelog_barrier_timeout_ms <= longest_ms:
+            raise SettingsError(
+                "settings.invalid",
+                f"{PREFIX}changelog.barrierTimeoutMs is {settings.changelog_barrier_timeout_ms} ms, and an object may "
+                f"take {longest_ms} ms by {PREFIX}changelog.upload.attempts, {PREFIX}changelog.upload.timeoutMs and "
+                "the delays of commits: raise it, or lower the others",
+            )
+        changelog = Changelog(state.storage, state.uuid or "", settings, self._clock, self._ids)
+        self._ticker.add(changelog.groups)
+        return changelog
 
     def _opened(self, argument: OpenArgument, settings: Settings) -> CheckpointState:
         storage = Storage(

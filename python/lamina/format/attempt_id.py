@@ -30,8 +30,8 @@ _PARSED_KEPT = 4096
 class AttemptId:
     """One execution of version - 1 → version of one store.
 
-    `kind` is `FILE`, `GROUP` or `EMPTY`, of which this release writes `FILE` only; `container` is "-" unless the commit
-    lies inside a group object.
+    `kind` is `FILE`, `GROUP` or `EMPTY`, of which the last is never written; `container` is "-" unless the commit lies
+    inside a log object, and says which part of which one it is then (`log_object.PartId`).
     """
 
     version: int
@@ -44,6 +44,10 @@ class AttemptId:
     def for_file(cls, version: int, epoch: int, random: str) -> AttemptId:
         """The id of an attempt that writes a file of its own."""
         return cls(version, epoch, FILE, "-", random)
+
+    def within(self, part: str) -> AttemptId:
+        """The id of the same attempt, whose commit becomes a part of a log object."""
+        return AttemptId(self.version, self.epoch, GROUP, part, self.random)
 
     @staticmethod
     @lru_cache(_PARSED_KEPT)

@@ -7,6 +7,8 @@
     <state>/_lamina/checkpoint
     <state>/_lamina/runs/<epoch>_<run id>
     <state>/_lamina/pins/<id>
+    <state>/_lamina/log/<id>.log
+    <state>/_lamina/log/<id>.<id of the note>.gone
 
 Paths are relative to `<state>`, the directory `state` of a query's checkpoint, and use "/".
 """
@@ -17,11 +19,12 @@ import re
 from dataclasses import dataclass
 
 from lamina.errors import LaminaError
-from lamina.format.attempt_id import FILE, AttemptId
+from lamina.format.attempt_id import FILE, GROUP, AttemptId
 
 CHECKPOINT = "_lamina/checkpoint"
 RUNS = "_lamina/runs"
 PINS = "_lamina/pins"
+LOG = "_lamina/log"
 DEFAULT_STORE = "default"
 FIRST_STORES = (DEFAULT_STORE, "left-keyToNumValues")
 """Every operator has a store of one of these names in each partition; the second is a join's."""
@@ -37,7 +40,7 @@ _RUN = re.compile(rf"({_NUMBER})_([^/]+)")
 
 @dataclass(frozen=True)
 class CommitName:
-    """The name of a commit's file."""
+    """The name of a commit: of its file, or, where it is a part of a log object, what a file of it would be called."""
 
     attempt: AttemptId
 
@@ -82,14 +85,50 @@ class TableName:
         return f"{self.id}.sst"
 
 
+def commit_of(name: str) -> CommitName | None:
+    """The commit that `name` names, of a file or of a part of a log object; None for any other name."""
+    match = _COMMIT.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        attempt = AttemptId.parse(match[2])
+    except LaminaError:
+        return None
+    return CommitName(attempt) if attempt.kind in (FILE, GROUP) and str(attempt.version) == match[1] else None
+
+
+_LOG_OBJECT = re.compile(rf"{LOG}/([0-9a-f]{{32}})\.log", re.ASCII)
+
+
+def log_path(log: str) -> str:
+    """The path of a log object."""
+    return f"{LOG}/{log}.log"
+
+
+def log_of(path: str) -> str | None:
+    """The id of the log object at a path; None for any other file."""
+    match = _LOG_OBJECT.fullmatch(path)
+    return match[1] if match else None
+
+
+_LOG_NEEDS = re.compile(rf"{LOG}/[0-9a-f]{{32}}\.needs", re.ASCII)
+
+
+def log_needs_path(id: str) -> str:
+    """The path of a file that says which versions in log objects stores need."""
+    return f"{LOG}/{id}.needs"
+
+
+def is_log_needs(path: str) -> bool:
+    """Whether such a file is at a path."""
+    return _LOG_NEEDS.fullmatch(path) is not None
+
+
 def parse_name(name: str) -> CommitName | SegmentName | TableListName | TableName | None:
     """What `name` (without its directory) names; None for files that are not ours."""
-    if match := _COMMIT.fullmatch(name):
-        try:
-            attempt = AttemptId.parse(match[2])
-        except LaminaError:
-            return None
-        return CommitName(attempt) if attempt.kind == FILE and str(attempt.version) == match[1] else None
+    if (commit := commit_of(name)) is not None:
+        # a part of a log object is no file
+        return commit if commit.attempt.kind == FILE else None
     if match := _SEGMENT.fullmatch(name):
         return SegmentName(int(match[1]), int(match[2]), match[3])
     if match := _TABLE_LIST.fullmatch(name):
@@ -101,7 +140,7 @@ def parse_name(name: str) -> CommitName | SegmentName | TableListName | TableNam
 
 def is_immutable(path: str) -> bool:
     """Whether the file at `path` never has other contents: its name carries an id that is used once."""
-    return parse_name(directory_and_name(path)[1]) is not None
+    return parse_name(directory_and_name(path)[1]) is not None or log_of(path) is not None or is_log_needs(path)
 
 
 def is_table(path: str) -> bool:

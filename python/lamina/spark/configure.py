@@ -22,12 +22,16 @@ PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 EXTENSIONS_KEY = "spark.sql.extensions"
 EXTENSION = "org.apache.spark.sql.lamina.LaminaExtensions"
+FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
+FILE_MANAGER = "org.apache.spark.sql.lamina.LaminaCheckpointFileManager"
 CHECKPOINT_FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 _KEYS: dict[str, str] = {field.name: field.metadata["key"].full_name for field in fields(Settings)}
 
 
-def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: object) -> SparkSession.Builder:
+def configure(
+    builder: SparkSession.Builder, backend: str = "heap", changelog: bool = False, **settings: object
+) -> SparkSession.Builder:
     """Sets what a session needs so that its streaming queries keep their state in lamina.
 
     Sets the provider, checkpoint format 2 and the given settings, adds the shim's jar for the installed Spark to
@@ -41,6 +45,8 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
     Args:
         builder: `SparkSession.builder`, or one with options set.
         backend: what versions stand on, `heap` or `rocksdb`.
+        changelog: whether small commits of all stores of an executor become durable together, in one log object, for
+            which a batch waits and no task does (`durability.level` `executor`).
         settings: further settings of lamina in snake case, as `compaction_mode="full"` for `compaction.mode`.
 
     Returns:
@@ -59,8 +65,15 @@ def configure(builder: SparkSession.Builder, backend: str = "heap", **settings: 
             f"The Spark Connect server at {remote} runs already, and no client can load a state store provider into "
             "it: start the server with --packages and --properties-file instead.",
         )
+    if changelog:
+        settings = {"changelog_enabled": True, "durability_level": "executor", **settings}
     wanted = _full_keys({"backend": backend, **settings})
     Settings.parse(wanted)
+    if settings.get("durability_level") == "executor":
+        before = options.get(FILE_MANAGER_KEY, FILE_MANAGER)
+        if before != FILE_MANAGER:
+            wanted.setdefault(_KEYS["changelog_checkpoint_file_manager_class"], before)
+        builder.config(FILE_MANAGER_KEY, FILE_MANAGER)
     if _jvm_runs():
         _require_loaded_provider()
         before = options.get(EXTENSIONS_KEY) or _jvm_conf(EXTENSIONS_KEY)

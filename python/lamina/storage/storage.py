@@ -6,6 +6,7 @@ Opens the file system that a URL names, and turns what it raises into `storage.*
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from lamina.storage.renaming import RENAMING, UNKNOWN_RENAME, RenamingBackend
 from lamina.storage.s3 import S3Backend
 
 _Result = TypeVar("_Result")
+_Shared = TypeVar("_Shared")
 
 
 class Storage:
@@ -62,6 +64,8 @@ class Storage:
         self._roots = tuple(roots)
         self._backend = backend or open_backend(self.url, self._hadoop, fsync, jvm)
         self._remote = self._backend.remote
+        self._sharing = threading.Lock()
+        self._shared: dict[type[Any], Any] = {}
         if cache is not None and self._remote:
             self._backend = CachingBackend(self._backend, cache, self.url)
 
@@ -156,6 +160,14 @@ class Storage:
     def location(self, path: str) -> str:
         """How `path` is named to people."""
         return f"{self.url}/{path}" if path else self.url
+
+    def shared(self, kind: type[_Shared], make: Callable[[Storage], _Shared]) -> _Shared:
+        """The one of its kind that all users of this storage share; made by the first who asks."""
+        with self._sharing:
+            found: _Shared | None = self._shared.get(kind)
+            if found is None:
+                found = self._shared[kind] = make(self)
+            return found
 
     def at(self, url: str) -> Storage:
         """Another root with the same access."""

@@ -6,7 +6,9 @@ from lamina.components import Clock, Ids
 from lamina.errors import SettingsError
 from lamina.format.entries import Compression
 from lamina.settings import PREFIX
+from lamina.store.changelog.groups import Groups
 from lamina.store.collection.untold import UntoldFootprints
+from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.compaction import Compaction
 from lamina.store.materialization.materializer import Materializer
@@ -28,12 +30,16 @@ def make_store(
     ids: Ids,
     segments: WaitingSegments | None = None,
     untold: UntoldFootprints | None = None,
+    groups: Groups | None = None,
+    logs: LogObjects | None = None,
 ) -> VersionedStore:
     """A store of `checkpoint`, as its settings say; no request is made for it.
 
     Args:
         segments: finished segments that other handles of the store share, if there are any.
         untold: footprints of commits that they share.
+        groups: small commits wait there, and become durable together with those of other stores.
+        logs: the log objects of the checkpoint, whose indexes its stores share.
     """
     settings = conf.settings
     options = TableOptions.of(settings)
@@ -53,8 +59,19 @@ def make_store(
             # before a commit writes a snapshot
             every = min(settings.rocksdb_materialize_every, max(1, settings.compaction_max_chain // 2))
             return TableBuilding(files, options, every, settings.retention_min_age_ms, clock, ids)
-        return Compaction(files, compression, clock, ids)
+        # before a commit writes a snapshot
+        parts = min(settings.changelog_materialize_parts, max(1, settings.compaction_max_chain // 2))
+        return Compaction(files, compression, clock, ids, parts if settings.changelog_enabled else 0)
 
     return VersionedStore(
-        checkpoint, store_id, conf, materializer_of, clock=clock, ids=ids, segments=segments, untold=untold
+        checkpoint,
+        store_id,
+        conf,
+        materializer_of,
+        clock=clock,
+        ids=ids,
+        segments=segments,
+        untold=untold,
+        groups=groups,
+        logs=logs,
     )

@@ -58,7 +58,9 @@ class Begin:
     whether the commit must bring a snapshot section. `rewrite` is (part, parts) where the commit must bring a rewrite
     section with every row of the new version whose key the caller's hash puts into that part. `lost` says that the
     base's file is not whole any more: a caller that changed nothing must commit, too, and write the state anew.
-    `compaction_due` says whether the base consists of so many files that merging some is worth it.
+    `apart` asks for a commit that changes nothing, too: the store rests, and with it leaves the log objects that others
+    wait to be rid of. `compaction_due` says whether the base consists of so many files that merging some is worth it,
+    and `materialization_due` whether a store that rests is to be merged at once, so that it can leave them.
     """
 
     attempt: str
@@ -66,14 +68,18 @@ class Begin:
     snapshot: bool
     rewrite: tuple[int, int] | None = None
     lost: bool = False
+    apart: bool = False
     compaction_due: bool = False
+    materialization_due: bool = False
 
 
 @dataclass(frozen=True)
 class CommitRequest:
     """What the shim knows of a commit; `rows` is per section and checked against what arrives.
 
-    `rewrite` says which part the rewrite section holds, and by which hash.
+    `rewrite` says which part the rewrite section holds, and by which hash. `alone` says that who commits does nothing
+    else until it is durable, so that no other commit is worth waiting for; `patient` that no task waits for it, but its
+    batch at the end.
     """
 
     attempt: str
@@ -85,6 +91,8 @@ class CommitRequest:
     task_attempt: int
     rows: Mapping[str, int] = field(default_factory=dict)
     rewrite: Part | None = None
+    alone: bool = False
+    patient: bool = False
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> CommitRequest:
@@ -100,6 +108,8 @@ class CommitRequest:
             int(header["task_attempt"]),
             {str(name): int(rows) for name, rows in (header.get("rows") or {}).items()},
             None if header.get("rewrite") is None else Part.from_json(header["rewrite"]),
+            header.get("alone") is True,
+            header.get("patient") is True,
         )
 
 
@@ -206,8 +216,8 @@ class Verdict:
     """What a collection does with one file, and why.
 
     Args:
-        path: the file's name; of a `shared_temporary` its path below the directory `state`.
-        kind: `commit`, `segment`, `table`, `temporary`, `shared_temporary` or `foreign`.
+        path: the file's name; of a `shared_temporary` and a `log` its path below the directory `state`.
+        kind: `commit`, `segment`, `table`, `temporary`, `shared_temporary`, `log` or `foreign`.
         age_ms: since nothing needs the file; of a file that is needed, since its publication.
         action: `DELETE`, `WAIT` or `KEEP`.
     """

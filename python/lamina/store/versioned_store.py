@@ -16,6 +16,7 @@ from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, StoreIdentity
 from lamina.store import feed
+from lamina.store.changelog.groups import Groups
 from lamina.store.collection.collector import Collector, Judged
 from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.known_others import KnownOthers
@@ -23,6 +24,7 @@ from lamina.store.collection.retention import Retention
 from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.attempts import Attempts
 from lamina.store.commit.commits import Commits
+from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Materializer, Merge, Progress, is_young
 from lamina.store.materialization.waiting_segments import WaitingSegments
@@ -65,13 +67,15 @@ class VersionedStore:
         ids: Ids,
         segments: WaitingSegments | None = None,
         untold: UntoldFootprints | None = None,
+        groups: Groups | None = None,
+        logs: LogObjects | None = None,
     ) -> None:
         settings = conf.settings
         self.store_id = store_id
         self.identity = StoreIdentity(checkpoint.uuid or "", store_id.operator, store_id.partition, store_id.name)
         self._checkpoint = checkpoint
         self._background = settings.compaction_mode == "background"
-        self._files = StoreFiles(checkpoint.storage, self.identity, settings.engine_local_max_bytes)
+        self._files = StoreFiles(checkpoint.storage, self.identity, settings.engine_local_max_bytes, logs)
         self._versions = Versions(self._files)
         self._materializer = materializer_of(self._files)
         self._min_age_ms = settings.retention_min_age_ms
@@ -94,6 +98,7 @@ class VersionedStore:
             self._untold,
             conf,
             clock,
+            groups,
         )
         self._collector = Collector(self._files, self._versions, Retention.of(settings, conf.min_versions), clock)
         self._lock = threading.Lock()
@@ -156,7 +161,7 @@ class VersionedStore:
 
     @property
     def is_prompt(self) -> bool:
-        return self._files.storage.is_prompt
+        return self._files.storage.is_prompt and not self._commits.waits_for_others
 
     # Reading
 

@@ -6,10 +6,11 @@ one of them can crash at any storage call while the objects stay.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -262,8 +263,6 @@ class QueryMachine(RuleBasedStateMachine):
             rewritten = in_part(attempt.rows, part)
             sections[REWRITE] = [batch_of((*position, PUT, value) for position, value in rewritten.items())]
             rows[REWRITE] = len(rewritten)
-        # what is published from here on may be found by anybody
-        self.states[attempt.begun.attempt] = attempt.rows
         request = CommitRequest(
             attempt.begun.attempt,
             attempt.base.version + 1,
@@ -275,6 +274,13 @@ class QueryMachine(RuleBasedStateMachine):
             rows,
             part,
         )
+        self._publish(attempt, request, sections)
+
+    def _publish(
+        self, attempt: Attempt, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]]
+    ) -> None:
+        # what is published from here on may be found by anybody
+        self.states[attempt.begun.attempt] = attempt.rows
         attempt.executor.store.commit(request, sections)
 
     @rule(number=st.integers(0, 1), snapshot=st.booleans())

@@ -18,18 +18,19 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 
+import pyarrow as pa
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.container import verify
 from lamina.format.manifest import CommitManifest
-from lamina.format.paths import CommitName, SegmentName, TableListName, TableName, parse_name
+from lamina.format.paths import CommitName, SegmentName, TableListName, TableName, commit_of, parse_name
 from lamina.storage import is_temporary
-from lamina.store import Version
+from lamina.store import Collected, Version
 from lamina.store.direct.rows import newest_first
 from lamina.store.versions.chain import Replacement
 from lamina.testing.faults import Effect, Fault, FaultyBackend, Moment
@@ -163,9 +164,9 @@ class StoreMachine(QueryMachine):
         if self._collection_waits:
             return
         version = self._confirmed_by(executor)
-        dry = {deletion.path for deletion in executor.store.collect(version, dry_run=True).deleted}
         before = set(self._names())
-        done = {deletion.path for deletion in executor.store.collect(version, dry_run=False).deleted}
+        dry = self._gone(executor.store.collect(version, dry_run=True))
+        done = self._gone(executor.store.collect(version, dry_run=False))
         assert done == dry
         assert set(self._names()) == before - done
 
@@ -265,18 +266,29 @@ class StoreMachine(QueryMachine):
         needed = {name for version in self._retained() for name in self._footprint(version)}
         needed.update(name for made in executor.store.waiting_segments() for name in made.new_names())
         for name in self._names():
-            parsed = parse_name(name)
+            parsed = parse(name)
             if isinstance(parsed, CommitName) and parsed.version > confirmed:
                 needed.update(self._footprint(Version(parsed.version, str(parsed.attempt))))
         number = {name: _number(name) for name in self._names()}
-        left = {name for name in number if name not in needed and number[name] <= confirmed}
+        left = {name for name in number if number[name] <= confirmed and not self._stays(name, needed)}
         assert not left, f"orphans older than the minimum age: {sorted(left)}"
 
     # The rules that hold after each step
 
+    def _stays(self, name: str, needed: set[str]) -> bool:
+        """Whether a file that a collection leaves has a reason to be there, where these are needed."""
+        return name in needed
+
+    def _gone(self, collected: Collected) -> set[str]:
+        """The names that go with what a collection deletes."""
+        return {deletion.path for deletion in collected.deleted}
+
     def _names(self) -> list[str]:
         start = len(DIRECTORY) + 1
         return [path[start:] for path in list(self.objects.objects) if path.startswith(f"{DIRECTORY}/")]
+
+    def _read(self, name: str) -> pa.Buffer:
+        return self.objects.read(f"{DIRECTORY}/{name}")
 
     def _retained(self) -> list[Version]:
         return [version for version in self.log[-1 - MIN_VERSIONS :] if version.version >= self.collected]
@@ -284,7 +296,7 @@ class StoreMachine(QueryMachine):
     def _manifest(self, attempt: AttemptId) -> CommitManifest:
         name = str(CommitName(attempt))
         assert name in self._names(), f"{name} is gone"
-        manifest = verify(self.objects.read(f"{DIRECTORY}/{name}"), name)
+        manifest = verify(self._read(name), name)
         assert isinstance(manifest, CommitManifest)
         return manifest
 
@@ -316,10 +328,10 @@ class StoreMachine(QueryMachine):
     def check_every_file_is_whole_and_known(self) -> None:
         for name in self._names():
             if name not in self.verified and not is_temporary(name):
-                parsed = parse_name(name)
+                parsed = parse(name)
                 assert parsed is not None, name
                 if not isinstance(parsed, TableName):
-                    verify(self.objects.read(f"{DIRECTORY}/{name}"), name)
+                    verify(self._read(name), name)
                 self.verified.add(name)
 
     @invariant()
@@ -341,8 +353,13 @@ class StoreMachine(QueryMachine):
         return seen
 
 
+def parse(name: str) -> CommitName | SegmentName | TableListName | TableName | None:
+    """What a name names, of a commit also where that is in a log object."""
+    return commit_of(name) or parse_name(name)
+
+
 def _number(name: str) -> int:
-    parsed = parse_name(name)
+    parsed = parse(name)
     if isinstance(parsed, CommitName | TableListName):
         return parsed.version
     return parsed.end if isinstance(parsed, SegmentName) else 0
@@ -359,7 +376,7 @@ def profile(examples: int) -> settings:
     )
 
 
-def run(number: int, examples: int, machine: type[StoreMachine] = StoreMachine) -> None:
+def run(number: int, examples: int, machine: type[RuleBasedStateMachine] = StoreMachine) -> None:
     """Runs the machine with the examples that the seed `number` gives; raises what a failing one raised."""
 
     class Seeded(machine):  # type: ignore[valid-type, misc]

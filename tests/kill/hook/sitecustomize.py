@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from tests.kill.points import (
+    ACCEPTED,
     COLLECTION,
     COMPACTION,
     NO_LINEAGE_CHECK,
@@ -30,6 +31,7 @@ from tests.kill.points import (
 )
 
 LATE_S = 3.0
+TOLD_AFTER_S = 2.0
 RESTORES = ("lamina-restore", "lamina-tables")
 """How the threads are called that read for a restore; of tables also those for a materialization."""
 T = TypeVar("T")
@@ -102,7 +104,7 @@ def install(orders: Orders, broken: str | None) -> None:
             self.remote = inner.remote
 
         def publish(self, path: str, chunks: Iterable[Any]) -> int:
-            before, during, after = PUBLICATION if path.endswith(".lam") else COMPACTION
+            before, during, after = PUBLICATION if path.endswith((".lam", ".log")) else COMPACTION
             if broken == PUBLICATION_BEFORE_DATA and path.endswith(".lam"):
                 return self._late(path, b"".join(bytes(chunk) for chunk in chunks))
             orders.reach(before)
@@ -180,6 +182,7 @@ def install(orders: Orders, broken: str | None) -> None:
 
     storage.open_backend = open_backend
     reach_in_tables(orders)
+    reach_in_groups(orders)
     if broken == NO_LINEAGE_CHECK:
         forget_the_lineage()
 
@@ -208,6 +211,24 @@ def reach_in_tables(orders: Orders) -> None:
     Database.ingest = killed_ingest  # type: ignore[method-assign]
     Database.settle = killed_settle  # type: ignore[method-assign]
     local._link = killed_link
+
+
+def reach_in_groups(orders: Orders) -> None:
+    """Puts the point between a commit that has its place in a log object and the group's end. Processes tell one
+    another sooner what stores need: the campaign ends before they would."""
+    from lamina.store.changelog.groups import Groups
+    from lamina.store.files import log_parts
+
+    log_parts.TOLD_AFTER_S = TOLD_AFTER_S
+
+    fill = Groups.fill
+
+    def killed_fill(self: Groups, group: Any, *arguments: Any) -> None:
+        fill(self, group, *arguments)
+        if not group.sealed:
+            orders.reach(ACCEPTED)
+
+    Groups.fill = killed_fill  # type: ignore[method-assign, assignment]
 
 
 def forget_the_lineage() -> None:

@@ -12,11 +12,15 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.components import RandomIds, SystemClock
-from lamina.format import PUT, SCHEMA, ColumnFamily, Count
+from lamina.format import PUT, SCHEMA, ColumnFamily, Count, log_object, paths
+from lamina.format.attempt_id import AttemptId
+from lamina.format.log_object import PartId, Whole
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
+from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
+from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "spark-4.3" / "aggregation-rocksdb-v2"
@@ -31,13 +35,23 @@ class QueryOnDisk:
     Args:
         format_version: Spark's checkpoint format, 1 or 2.
         min_versions: Spark's `minVersionsToRetain`.
+        grouped: whether the commits of a batch become one log object, but for the first, which are files.
         settings: of lamina; two underscores stand for a dot.
     """
 
-    def __init__(self, directory: Path, format_version: int = 2, *, min_versions: int = 100, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        format_version: int = 2,
+        *,
+        min_versions: int = 100,
+        grouped: bool = False,
+        **settings: Any,
+    ) -> None:
         self.directory = directory
         self.format_version = format_version
         self.min_versions = min_versions
+        self.grouped = grouped
         self.attempts: list[list[str]] = []
         self._stores: list[VersionedStore] = []
         (directory / "offsets").mkdir(parents=True)
@@ -50,14 +64,22 @@ class QueryOnDisk:
         """A new run of the query, with these settings only."""
         parsed = Settings.parse({PREFIX + key.replace("__", "."): str(value) for key, value in settings.items()})
         url = f"{self.directory}/state"
-        state = CheckpointState.open(Storage(url), run_id=run_id, read_only=False, clock=SystemClock(), ids=RandomIds())
+        storage, clock, ids = Storage(url), SystemClock(), RandomIds()
+        state = CheckpointState.open(storage, run_id=run_id, read_only=False, clock=clock, ids=ids)
+
+        def publish(log: str, commits: Sequence[Whole], _: float) -> None:
+            chunks = log_object.chunks(log, state.uuid or "", clock.now_ms(), "lamina test", commits)
+            storage.publish(paths.log_path(log), chunks)
+
+        self._groups = Groups(Policy(60.0, 60.0, 60.0, 1 << 20), publish, lambda call: call(), clock, ids)
         self._stores = [
             make_store(
                 state,
                 StoreId(url, 0, partition, "default"),
                 StoreConf(parsed, self.format_version, "4.3.0", self.min_versions),
-                clock=SystemClock(),
-                ids=RandomIds(),
+                clock=clock,
+                ids=ids,
+                groups=self._groups if self.grouped else None,
             )
             for partition in range(PARTITIONS)
         ]
@@ -74,7 +96,11 @@ class QueryOnDisk:
 
     def execute(self, rows: int = 10, *, task_attempt: int = 0) -> list[str]:
         """The tasks of the next batch commit their stores; the attempt ids by partition."""
-        return [self._commit(store, partition, rows, task_attempt) for partition, store in enumerate(self._stores)]
+        accepted = [self._accept(store, partition, rows, task_attempt) for partition, store in enumerate(self._stores)]
+        self._groups.seal()
+        for one in accepted:
+            one.publish()
+        return [one.attempt for one in accepted]
 
     def finish(self, attempts: Sequence[str]) -> None:
         """Spark writes the commit log of the batch."""
@@ -119,7 +145,11 @@ class QueryOnDisk:
         """The file of an attempt."""
         return self.directory / "state" / "0" / str(partition) / f"{attempt.split('.')[1]}_{attempt}.lam"
 
-    def _commit(self, store: VersionedStore, partition: int, rows: int, task_attempt: int) -> str:
+    def log_object(self, attempt: str) -> Path:
+        """The log object that an attempt's commit is in."""
+        return self.directory / "state" / paths.log_path(PartId.of(AttemptId.parse(attempt)).log)
+
+    def _accept(self, store: VersionedStore, partition: int, rows: int, task_attempt: int) -> Accepted:
         known = self.format_version == 2 and self.version > 0
         base = Version(self.version, self.attempts[-1][partition] if known else None)
         begin = store.begin(base, task_attempt=task_attempt, load_empty=False, force_snapshot=False, have=True)
@@ -127,7 +157,7 @@ class QueryOnDisk:
         if begin.snapshot:
             sections["snapshot"] = [_puts(range(self.version + 1), rows)]
         live = rows * (self.version + 1)
-        store.commit(
+        return store.accept(
             CommitRequest(
                 attempt=begin.attempt,
                 version=base.version + 1,
@@ -138,8 +168,8 @@ class QueryOnDisk:
                 task_attempt=task_attempt,
             ),
             sections,
+            most_held=1 << 20 if self.grouped else 0,
         )
-        return begin.attempt
 
 
 def _puts(batches: Iterable[int], rows: int) -> pa.RecordBatch:

@@ -171,7 +171,7 @@ class Counted:
         judged = self.collector.judge(self.versions[-2], self.others)
         assert judged.collected.stopped is None
         judged.storage.delete_many(judged.paths)
-        assert deleted(judged.deleted()) == due
+        assert deleted(judged.done()) == due
         self.collector.rest()
         calls = [operation for operation, path in self.query.faults.calls if path.startswith("0/0")]
         return sum(operation.startswith("read") for operation in calls), calls.count("list"), len(due)

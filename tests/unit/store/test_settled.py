@@ -29,7 +29,7 @@ def collect(query: Query, store: VersionedStore, confirmed: Version) -> set[str]
     """A collection as the maintenance process makes it; what it deleted."""
     judged = store.judge(confirmed, KnownOthers(store._checkpoint, query.clock))
     judged.storage.delete_many(judged.paths)
-    return deleted(judged.deleted())
+    return deleted(judged.done())
 
 
 def due(query: Query, confirmed: Version) -> set[str]:
@@ -101,7 +101,7 @@ def test_a_store_whose_deletion_failed_is_not_settled(query: Query) -> None:
     judged = store.judge(won, KnownOthers(store._checkpoint, query.clock))
     assert judged.paths
     assert not store.is_settled(won)
-    judged.deleted()
+    judged.done()
     assert store.is_settled(won)
 
 

@@ -20,6 +20,7 @@ from lamina.store import Begin, CheckpointState, CommitRequest, Load, StoreConf,
 from lamina.store.direct.rows import in_part, newest_first, part_of
 from lamina.store.factory import make_store
 from lamina.store.memory.budget import Share
+from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing import FaultyBackend, ManualClock, SequenceIds
 
@@ -105,6 +106,29 @@ class Query:
         if before is None:
             before = {} if options.get("load_empty") else self.states[self.attempt(store, base)]
         after = applied(before, changes)
+        request, sections = self.request(base, begun, changes, after, rows, task_attempt)
+        store.commit(request, sections, **({} if share is None else {"share": share}))
+        self.states[begun.attempt] = after
+        return Version(base.version + 1, begun.attempt)
+
+    def accept(
+        self, store: VersionedStore, base: Version, changes: Mapping[bytes, Change], most_held: int = 1 << 20
+    ) -> Accepted:
+        """The same as far as it is received, whole in memory."""
+        after = applied(self.states[base.attempt], changes)
+        request, sections = self.request(base, self.begin(store, base), changes, after)
+        return store.accept(request, sections, most_held=most_held)
+
+    def request(
+        self,
+        base: Version,
+        begun: Begin,
+        changes: Mapping[bytes, Change],
+        after: Rows,
+        rows: Mapping[str, int] | None = None,
+        task_attempt: int = 0,
+    ) -> tuple[CommitRequest, dict[str, Iterable[pa.RecordBatch]]]:
+        """What a commit sends."""
         sections: dict[str, Iterable[pa.RecordBatch]] = {
             "increment": [entries((0, op, key, value) for key, (op, value) in changes.items())]
         }
@@ -125,9 +149,7 @@ class Query:
             rows or {},
             part,
         )
-        store.commit(request, sections, **({} if share is None else {"share": share}))
-        self.states[begun.attempt] = after
-        return Version(base.version + 1, begun.attempt)
+        return request, sections
 
     @staticmethod
     def attempt(store: VersionedStore, version: Version) -> str | None:

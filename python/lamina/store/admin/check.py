@@ -12,8 +12,9 @@ from lamina.errors import LaminaError
 from lamina.storage import Storage
 from lamina.store.admin.side_by_side import Progress, side_by_side
 from lamina.store.check.checker import StoreChecker
+from lamina.store.check.log_checker import LogChecker, summed
 from lamina.store.check.other_pins import OtherPins
-from lamina.store.check.report import Problem, StoreCheck
+from lamina.store.check.report import LogCheck, Problem, StoreCheck
 
 
 def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> list[StoreCheck]:
@@ -59,6 +60,20 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
         return replace(check, problems=(*of_checkpoint, *of_log, *check.problems))
 
     return side_by_side(one, found.stores)
+
+
+def check_log(
+    found: LoggedStores, checks: Sequence[StoreCheck], *, contents: bool, progress: Progress = lambda done, total: None
+) -> LogCheck:
+    """What is wrong with the log objects that the checked stores need, and what is beside them.
+
+    Args:
+        checks: of these stores.
+        contents: whether objects are read whole, or only their indexes.
+        progress: called with the objects that were looked at, and how many there are.
+    """
+    checker = LogChecker(found.state, checks, contents=contents)
+    return summed(side_by_side(checker.check, checker.listed(), progress))
 
 
 def _pins(state: Storage) -> tuple[Sequence[Pin], Sequence[Problem]]:

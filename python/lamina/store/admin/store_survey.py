@@ -9,7 +9,7 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import kind_of, number_of
-from lamina.store.files.locator import attempts_in
+from lamina.store.files.locator import attempts_in, is_part
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version
 from lamina.store.versions import chain
@@ -18,6 +18,9 @@ from lamina.store.versions.resolution import Versions, is_empty
 COMMITTED = "committed"
 UNCOMMITTED = "uncommitted"
 SUPERSEDED = "superseded"
+
+PART = "part"
+"""The class of a commit in a log object, which takes no place of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class FileSurvey:
     """One file of a store.
 
     Args:
-        kind: `commit`, `segment`, `table`, `temporary` (a publication that was cut off), or `foreign`.
+        kind: `commit`, `part` (a commit in a log object), `segment`, `table`, `table_list`, `temporary` (a publication
+            that was cut off), or `foreign`.
         used: whether the committed version needs it.
     """
 
@@ -167,7 +171,13 @@ def survey_store(
         details=_details(opened) if opened else None,
         versions=found,
         files=[
-            FileSurvey(entry.name, kind_of(entry.name), entry.size, entry.modified_ms, entry.name in used)
+            FileSurvey(
+                entry.name,
+                PART if is_part(entry.name) else kind_of(entry.name),
+                entry.size,
+                entry.modified_ms,
+                entry.name in used,
+            )
             for entry in listing
             if not _is_sparks(entry.name)
         ],
@@ -209,9 +219,14 @@ def _lost(files: StoreFiles, opened: Opened, listing: Sequence[Listed]) -> list[
             continue
         size = sizes.get(reference.path)
         if size is None:
-            problems.append(
-                f"{files.location(reference.path)} is not there; version {opened.manifest.version} needs it"
-            )
+            why = f"{files.location(reference.path)} is not there"
+            if is_part(reference.path):
+                # what cannot be read of a log object is in no listing
+                try:
+                    files.size(reference)
+                except LaminaError as error:
+                    why = error.message
+            problems.append(f"{why}; version {opened.manifest.version} needs it")
         elif size != reference.size:
             problems.append(
                 f"{files.location(reference.path)} has {size} bytes; version {opened.manifest.version} needs "

@@ -22,12 +22,38 @@ from lamina.checkpoint import (
     stores_in_log,
     survey_operators,
 )
+from lamina.format import paths
 from lamina.storage import Storage
 from lamina.store.admin.side_by_side import Progress, side_by_side
 from lamina.store.admin.store_survey import StoreSurvey, survey_store
 
 PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+
+
+@dataclass(frozen=True)
+class LogSurvey:
+    """What is in the log of a checkpoint.
+
+    Args:
+        objects, bytes: log objects, whole; the commits in them are files of their stores, too.
+        needs: files that say what stores need of them.
+        oldest_ms: when the oldest object was published; None where there is none.
+    """
+
+    objects: int
+    bytes: int
+    needs: int
+    oldest_ms: int | None
+
+    @classmethod
+    def of(cls, state: Storage) -> LogSurvey:
+        """As it is now; `state` is rooted at the directory `state` of the checkpoint."""
+        listing = state.list(paths.LOG)
+        objects = [entry for entry in listing if paths.log_of(paths.join(paths.LOG, entry.name))]
+        needs = sum(paths.is_log_needs(paths.join(paths.LOG, entry.name)) for entry in listing)
+        oldest = min((entry.modified_ms for entry in objects), default=None)
+        return cls(len(objects), sum(entry.size for entry in objects), needs, oldest)
 
 
 @dataclass(frozen=True)
@@ -52,6 +78,7 @@ class CheckpointSurvey:
     runs: Sequence[QueryRun]
     operators: Sequence[OperatorSurvey]
     stores: Sequence[StoreSurvey]
+    log: LogSurvey
 
     @property
     def is_lamina(self) -> bool:
@@ -90,6 +117,7 @@ def survey(storage: Storage, selection: StoreSelection, *, details: bool, progre
         runs=read_runs(state),
         operators=survey_operators(logs, newest),
         stores=(),
+        log=LogSurvey.of(state),
     )
     selected = selected_stores(result.operators, identity.uuid if identity else "", selection)
     if not result.is_lamina:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from lamina.format.manifest import Reference
+from lamina.store.files.locator import attempt_of, is_part
 from lamina.store.files.store_files import Opened
 
 Place = tuple[str | None, str]
@@ -24,3 +25,10 @@ def users_of(versions: Iterable[tuple[int, Opened]]) -> dict[Place, list[tuple[i
 def place_of(reference: Reference) -> Place:
     """Where the file of a reference is."""
     return reference.root, reference.path or ""
+
+
+def parts_of(needed: Iterable[Place]) -> Iterator[str]:
+    """The attempts of the files that are commits in log objects of this checkpoint."""
+    for root, path in needed:
+        if root is None and is_part(path):
+            yield str(attempt_of(path))

@@ -35,6 +35,7 @@ class StoreCheck:
         orphans: files that none of the versions needs, by class: number and bytes.
         collected: versions that left retention while the check ran.
         warnings: what is no damage yet, one sentence each.
+        parts: the attempts that are needed, of those whose commits are in log objects.
     """
 
     identity: StoreIdentity
@@ -45,5 +46,23 @@ class StoreCheck:
     rows: int | None
     orphans: Mapping[str, tuple[int, int]]
     collected: tuple[int, ...]
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LogCheck:
+    """What was found in the log of a checkpoint, beside the commits in it, which are those of stores.
+
+    Args:
+        objects, bytes: that checked stores need and that were verified; whole objects, with all of their parts.
+        not_needed: what no checked store needs, by class: number and bytes.
+        warnings: objects that cannot be read and that no checked store needs, one sentence each.
+    """
+
+    objects: int
+    bytes: int
+    not_needed: Mapping[str, tuple[int, int]]
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -139,3 +139,9 @@ def _changes(batch: pa.RecordBatch) -> Iterator[tuple[int, int, int]]:
     )
     for row in table.group_by(["family", "place"]).aggregate([("change", "sum")]).to_pylist():
         yield row["family"], row["place"], row["change_sum"]
+
+
+def said(counts: Mapping[int, int]) -> str:
+    """Rows by column family, for people."""
+    parts = [f"{rows:,} rows in column family {family}" for family, rows in sorted(counts.items())]
+    return " and ".join(parts) or "no rows"

@@ -10,6 +10,7 @@ from lamina.store.files.locator import attempt_of
 
 COMMIT, SEGMENT, TABLE_LIST, TABLE = "commit", "segment", "table_list", "table"
 TEMPORARY, FOREIGN = "temporary", "foreign"
+LOG = "log"
 """Classes of files."""
 
 

@@ -29,14 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.paths import join
 from lamina.storage import Listed, Storage
-from lamina.store.collection.classes import FOREIGN, TEMPORARY, StoreFile
+from lamina.store.collection.classes import FOREIGN, LOG, TEMPORARY, StoreFile
 from lamina.store.collection.footprints import Entry, Footprint, Footprints, Progressed
 from lamina.store.collection.known_others import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries
@@ -44,7 +44,7 @@ from lamina.store.collection.lineage import RetainedLineage
 from lamina.store.collection.registry import Registry
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.settled import Settled
-from lamina.store.files.locator import attempt_of
+from lamina.store.files.locator import attempt_of, is_part
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.versions.checkpoint_state import Standing
@@ -58,19 +58,35 @@ class Judged:
     Args:
         collected: as a dry run says it.
         storage: of the checkpoint.
-        paths: of the files to delete, below the directory `state`.
+        own: the paths of the files to delete, below the directory `state`.
+        shared: gives those of log objects that no store needs any more, once for deletion and once for a dry run.
         deleted: to be called when they were deleted, or where there are none; gives what the collection did.
     """
 
     collected: Collected
     storage: Storage
-    paths: Sequence[str]
-    deleted: Callable[[], Collected]
+    own: Sequence[str]
+    shared: Callable[[bool], Sequence[Verdict]]
+    deleted: Callable[[Sequence[Verdict]], Collected]
+
+    @cached_property
+    def in_logs(self) -> Sequence[Verdict]:
+        """The log objects among it."""
+        return self.shared(False)
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """All that is to be deleted."""
+        return [*self.own, *(verdict.path for verdict in self.in_logs)]
+
+    def done(self) -> Collected:
+        """To be called when they were deleted, or where there are none; gives what the collection did."""
+        return self.deleted(self.in_logs)
 
     @classmethod
     def stopped(cls, storage: Storage, reason: str) -> Judged:
         """That of a collection that looks at no file."""
-        return cls(Collected((), True, reason), storage, (), lambda: Collected((), False, reason))
+        return cls(Collected((), True, reason), storage, (), lambda _: (), lambda _: Collected((), False, reason))
 
 
 class Collector:
@@ -103,10 +119,11 @@ class Collector:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
         judged = self.judge(confirmed, lambda: standing, waiting=waiting, progressed=progressed)
         if dry_run:
-            return judged.collected
+            # also in one of others that would go with what this store says
+            return replace(judged.collected, verdicts=(*judged.collected.verdicts, *judged.shared(True)))
         # a deletion that fails is repeated by the next collection
         judged.storage.delete_many(judged.paths)
-        return judged.deleted()
+        return judged.done()
 
     def judge(
         self,
@@ -139,7 +156,7 @@ class Collector:
             return Judged.stopped(storage, newer_run(known.newer))
         # before the listing: what is published or adopted while this goes on must not look older than it is
         now = self._clock.now_ms()
-        listing = {entry.name: entry for entry in self._files.list()}
+        listing = {entry.name: entry for entry in self._files.list(confirmed.attempt, progressed)}
         if known is not None:
             written = _epochs(listing)
             if again is not None and max(written - known.epochs, default=0) > known.run.epoch:
@@ -150,34 +167,55 @@ class Collector:
                 return Judged.stopped(storage, f"a newer run of the query has written to the store, with epoch {epoch}")
         if not self._is_among(listing, confirmed.attempt):
             raise self._versions.absent(confirmed, confirmed.attempt)
+        if unread := self._unread(confirmed.attempt, listing, now):
+            reason = f"{unread} cannot be read, and may have commits of the store: see lamina fsck"
+            return Judged.stopped(storage, reason)
         # what is not there any more is not taken from memory: a retained version that was lost has to show
         self._footprints.keep(lambda attempt: self._is_among(listing, attempt))
         lineage = self._followed(self._lineage_of(confirmed, listing), confirmed.version, listing, now, progressed)
         if lineage is None:
             return Judged.stopped(storage, "the lineage of the retained versions cannot be followed")
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
-        verdicts = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
+        verdicts, needed = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
         pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity) if not is_empty(attempt)}
         verdicts = self._without_pinned(verdicts, pinned, progressed)
+        needed |= {name for attempt in pinned for name in self._footprints.names(attempt)}
         self._registry.keep(listing, len(lineage.entries))
         # of the lineage's own versions the registry knows what they need
         used = self._registry.last_used
         self._footprints.keep(lambda attempt: attempt in pinned or not self._is_among(used, attempt))
         shares = collects_shared(self._files.identity)
         shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
-        collected = Collected((*verdicts, *shared), True)
-        settled = Settled.of(confirmed, lineage, collected, self._retention, now)
-        gone = {verdict.path for verdict in verdicts if verdict.action == DELETE}
+        needed |= {verdict.path for verdict in verdicts if verdict.action != DELETE}
+        settled = Settled.of(confirmed, lineage, Collected((*verdicts, *shared), True), self._retention, now)
+        collected = Collected((*map(_with_its_object, verdicts), *shared), True)
+        gone = {verdict.path for verdict in collected.verdicts if verdict.action == DELETE}
+        paths = [*self._files.deleting(gone - {verdict.path for verdict in shared})]
+        paths += [verdict.path for verdict in shared if verdict.action == DELETE]
 
-        def deleted() -> Collected:
+        def in_logs(dry_run: bool) -> Sequence[Verdict]:
+            if known is None:
+                return ()
+            parts = filter(is_part, needed)
+            needless = self._files.tell_needs(known.run, confirmed.version, parts, dry_run=dry_run)
+            return [
+                Verdict(one.name, LOG, one.size, now - one.modified_ms, DELETE, "no store needs it") for one in needless
+            ]
+
+        def deleted(logs: Sequence[Verdict]) -> Collected:
             self._registry.forget(gone)
             self._footprints.keep(lambda attempt: not self._is_among(gone, attempt))
             self._settled = settled
-            return replace(collected, dry_run=False)
+            return Collected((*collected.verdicts, *logs), False)
 
-        paths = [join(self._files.directory, name) for name in sorted(gone)]
-        paths += [verdict.path for verdict in shared if verdict.action == DELETE]
-        return Judged(collected, storage, paths, deleted)
+        return Judged(collected, storage, paths, in_logs, deleted)
+
+    def _unread(self, confirmed: str, listing: Mapping[str, Listed], now: int) -> str | None:
+        """A log object that may have commits of which this store's collection has to know: younger ones than the
+        confirmed one, or than the minimum age."""
+        newest = self._files.locator.of(confirmed).listed(listing)
+        assert newest is not None
+        return self._files.unread_since(min(newest.modified_ms, now - self._retention.min_age_ms))
 
     def note(self, footprints: Iterable[tuple[str, Footprint]]) -> None:
         """Remembers the footprints of attempts that somebody else has read or written."""
@@ -185,7 +223,8 @@ class Collector:
 
     def is_settled(self, confirmed: Version) -> bool:
         """Whether a collection by this collector would do what the last one did, as far as one knows without a look."""
-        return self._settled is not None and self._settled.holds(confirmed, self._clock.now_ms())
+        settled = self._settled is not None and self._settled.holds(confirmed, self._clock.now_ms())
+        return settled and self._files.is_heard
 
     def unsettle(self) -> None:
         """Says that this process is about to write to the store."""
@@ -252,8 +291,11 @@ class Collector:
         now: int,
         waiting: Collection[str],
         progressed: Progressed,
-    ) -> list[Verdict]:
-        """What becomes of each file: one pass over the files by themselves, one for what kept commits refer to."""
+    ) -> tuple[list[Verdict], set[str]]:
+        """What becomes of each file: one pass over the files by themselves, one for what kept commits refer to.
+
+        With the names of all that retained versions and kept commits refer to, whether or not it is listed.
+        """
         verdicts = {}
         for name, entry in sorted(listing.items()):
             verdict = self._verdict(StoreFile.of(entry), lineage, confirmed, now)
@@ -268,11 +310,14 @@ class Collector:
             if verdict.action != DELETE and name not in known and (attempt := attempt_of(name))
         }
         self._footprints.learn(kept, progressed)
+        used = self._registry.last_used.items()
+        needed = {name for name, version in used if version >= lineage.oldest_retained}
         for commit, (name, verdict) in kept.items():
             for other in self._footprints.names(commit):
+                needed.add(other)
                 if other != name and other in verdicts and verdicts[other].action != KEEP:
                     verdicts[other] = _because(verdicts[other], verdict, name)
-        return list(verdicts.values())
+        return list(verdicts.values()), needed
 
     def _verdict(self, file: StoreFile, lineage: RetainedLineage, confirmed: int, now: int) -> Verdict:
         last_used = self._registry.last_used.get(file.name)
@@ -307,7 +352,9 @@ class Collector:
             pinned: the pin that names an attempt.
         """
         there = {verdict.path for verdict in verdicts}
-        self._footprints.learn([attempt for attempt in pinned if self._is_among(there, attempt)], progressed)
+        # a part may be there without being listed, where the index of its object cannot be read
+        learned = [one for one in pinned if self._is_among(there, one) or is_part(self._files.locator.of(one).name)]
+        self._footprints.learn(learned, progressed)
         needed = {name: pin for attempt, pin in pinned.items() for name in self._footprints.names(attempt)}
         return [
             replace(verdict, action=KEEP, reason=f"pin {needed[verdict.path]} needs it")
@@ -315,6 +362,13 @@ class Collector:
             else verdict
             for verdict in verdicts
         ]
+
+
+def _with_its_object(verdict: Verdict) -> Verdict:
+    """A commit in a log object goes with the object."""
+    if verdict.action != DELETE or not is_part(verdict.path):
+        return verdict
+    return replace(verdict, action=WAIT, reason=f"{verdict.reason}; its log object goes when no store needs it")
 
 
 def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:

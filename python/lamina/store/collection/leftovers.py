@@ -25,7 +25,7 @@ def collects_shared(identity: StoreIdentity) -> bool:
 def shared_temporaries(storage: Storage, min_age_ms: int, now_ms: int) -> list[Verdict]:
     """What becomes of each; their paths are relative to `storage`, whose root is the directory `state`."""
     verdicts = []
-    for directory in (paths.directory_and_name(paths.CHECKPOINT)[0], paths.RUNS, paths.PINS):
+    for directory in (paths.directory_and_name(paths.CHECKPOINT)[0], paths.RUNS, paths.PINS, paths.LOG):
         for entry in storage.list(directory):
             if is_temporary(entry.name):
                 age = now_ms - entry.modified_ms

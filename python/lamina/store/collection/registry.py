@@ -10,12 +10,15 @@ not a continuation of the one followed before (the query was rewound) is followe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 
 from lamina.errors import LaminaError
 from lamina.store.collection.footprints import Entry, Footprints, Progressed
-from lamina.store.files.locator import Locator
+from lamina.store.files.locator import Locator, is_part
+
+log = logging.getLogger(__name__)
 
 FarEnough = Callable[[Sequence[Entry]], bool]
 """Whether a lineage, newest first, was followed far enough down."""
@@ -66,7 +69,8 @@ class Registry:
 
         A query that was rewound, or retains more than before, counts versions as retained that were collected. Those
         are the oldest ones, are not in the listing, and no version that is there needs their files; any other manifest
-        that is not there was lost.
+        that is not there was lost. A commit in a log object may be there for longer than what it refers to: then it
+        counts as collected, too, unless it is the newest one.
 
         Args:
             present: the names of the files that the store's directory was seen to have.
@@ -94,7 +98,13 @@ class Registry:
                     continue  # what has left retention is the first to go
                 finally:
                     progressed()
-                older_is_there = True
+                own = self._locator.of(attempt).name
+                absent = next((collected[name] for name in names if name in collected), None)
+                if absent is not None and is_part(own) and index > 0:
+                    collected[own] = absent
+                    log.warning("%s counts as collected: %s", own, absent.message)
+                    continue
+                older_is_there = older_is_there or not is_part(own)
                 for name in names:
                     last_used[name] = version
         for name in collected.keys() & last_used.keys():
@@ -102,9 +112,17 @@ class Registry:
         self._entries, self._last_used = list(entries), last_used
 
     def keep(self, present: Mapping[str, object], entries: int) -> None:
-        """Forgets files that are not there any more, and the lineage behind its first `entries` versions."""
-        self._last_used = {name: version for name, version in self._last_used.items() if name in present}
+        """Forgets files that are not there any more, and the lineage behind its first `entries` versions.
+
+        A commit in a log object may be there without being listed yet.
+        """
         self._entries = self._entries[:entries]
+        oldest = self._entries[-1][1] if self._entries else 0
+        self._last_used = {
+            name: version
+            for name, version in self._last_used.items()
+            if name in present or (version >= oldest and is_part(name))
+        }
 
     def forget(self, gone: Collection[str]) -> None:
         """Forgets files that were deleted."""

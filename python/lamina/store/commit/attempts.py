@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lamina.components import Ids
@@ -12,6 +12,7 @@ from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import Reference
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
+from lamina.store.files.locator import is_part
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.tiers import live_rows
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
@@ -35,7 +36,8 @@ Due = Callable[[Sequence[Reference], int], bool]
 
 @dataclass(frozen=True)
 class Begun:
-    """An attempt between `begin` and `commit`; `base` is None where it stands on nothing."""
+    """An attempt between `begin` and `commit`; `base` is None where it stands on nothing. An `apart` one has a file
+    of its own."""
 
     version: int
     base: Opened | None
@@ -44,6 +46,7 @@ class Begun:
     needs_snapshot: bool
     rewrite: tuple[int, int] | None
     look: BaseLook | None
+    apart: bool = False
 
 
 class Attempts:
@@ -85,8 +88,12 @@ class Attempts:
         )
         stands = usable and not load_empty and not force_snapshot
         wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
+        rests = stands and opened is not None and self._rests(base.version, opened)
+        # who has no merges in the background writes its state whole
+        wanted = wanted or (rests and self._settings.compaction_mode != "background")
         needs_snapshot = not load_empty and (force_snapshot or not usable)
         snapshot = needs_snapshot or (wanted and not load_empty)
+        apart = rests and opened is not None and (snapshot or not self._is_in_log(self._applied(opened)))
         begun = Begun(
             version,
             opened if stands else None,
@@ -95,6 +102,7 @@ class Attempts:
             needs_snapshot,
             self._turn(opened) if stands and not snapshot else None,
             look if stands else None,
+            apart,
         )
         attempt = str(AttemptId.for_file(version, self.epoch(), self._ids.hex128()))
         with self._lock:
@@ -107,6 +115,8 @@ class Attempts:
             snapshot,
             begun.rewrite,
             lost=not usable,
+            apart=apart,
+            materialization_due=rests and not apart,
             # what a snapshot takes the place of is not worth a merge
             compaction_due=begun.base is not None and not snapshot and self._is_due(begun.base),
         )
@@ -191,7 +201,20 @@ class Attempts:
             return ()
         references = base.references
         short = chain.files(references) < chain.longest(self._settings)
-        return references if short else self._segments.applied(base, self._young)
+        return references if short else self._applied(base)
+
+    def _applied(self, base: Opened) -> Sequence[Reference]:
+        """What a commit on `base` refers to below it, with finished segments."""
+        return self._segments.applied(base, self._young)
+
+    def _rests(self, version: int, base: Opened) -> bool:
+        """Whether a store keeps log objects, and has changed nothing for so long that it should not."""
+        idle = version - base.manifest.version
+        return idle >= self._settings.changelog_max_idle_batches and self._is_in_log(base.references)
+
+    @staticmethod
+    def _is_in_log(references: Iterable[Reference]) -> bool:
+        return any(one.root is None and is_part(one.path or "") for one in references)
 
     def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
         """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""

@@ -17,16 +17,20 @@ import pyarrow as pa
 from lamina._version import __version__
 from lamina.components import Clock
 from lamina.errors import LaminaError
+from lamina.format.attempt_id import AttemptId
 from lamina.format.container import COMMIT, ContainerWriter, version_of
 from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, SNAPSHOT, Base, CommitManifest, Reference, Run, Section
 from lamina.storage import NotDurable
+from lamina.store.changelog.groups import Groups, Place
+from lamina.store.changelog.waiting import Waiting
 from lamina.store.collection.footprints import Footprint
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.attempts import Attempts, Begun
 from lamina.store.files.roots import check_roots
 from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.materialization.materializer import judged_ms
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.memory.budget import Share
 from lamina.store.memory.commit_memory import CommitMemory
@@ -34,6 +38,9 @@ from lamina.store.model import Accepted, CommitRequest, Committed, StoreConf
 from lamina.store.versions import chain
 from lamina.store.versions.checkpoint_state import CheckpointState
 from lamina.store.versions.resolution import Versions
+
+ARRIVAL = 1 / 16
+"""Part of the minimum age in which a commit arrives that is to be in a log object; one that takes longer has a file."""
 
 
 class Commits:
@@ -50,7 +57,9 @@ class Commits:
         untold: UntoldFootprints,
         conf: StoreConf,
         clock: Clock,
+        groups: Groups | None = None,
     ) -> None:
+        self._groups = groups
         self._checkpoint = checkpoint
         self._files = files
         self._versions = versions
@@ -62,11 +71,19 @@ class Commits:
         self._settings = conf.settings
         self._retention = Retention.of(conf.settings, conf.min_versions)
         self._clock = clock
+        # a merge that it refers to is at most half of the minimum age old when it is begun
+        self._arrives_s = judged_ms(conf.settings.retention_min_age_ms) / 1000 * ARRIVAL
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether small commits become durable together with others."""
+        return self._groups is not None
 
     def accept(
         self, request: CommitRequest, sections: Mapping[str, Iterable[pa.RecordBatch]], share: Share, most_held: int
     ) -> Accepted:
-        """See `Store.accept`. The final id of an attempt with a file of its own is the one that it was begun with.
+        """See `Store.accept`. The final id of an attempt with a file of its own is the one that it was begun with; that
+        of one that is small enough for a group names its place there, where it waits from then on.
 
         Args:
             sections: `increment`, and `snapshot` or `rewrite` where `begin` asked for it; consumed in their order.
@@ -89,10 +106,25 @@ class Commits:
             ),
         )
         written: list[CommitManifest] = []
+        places: list[Place] = []
+        # Spark's state reader takes the partitions from the directories that are there: the first commit makes one
+        groups = self._groups if most_held > 0 and begun.lineage and not begun.apart else None
 
         def manifest_of(stored: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
             _check_rows(request, stored)
-            written.append(self._new_manifest(request, begun, stored, header_crc, older))
+            attempt = request.attempt
+            if (
+                groups is not None
+                and writer.size <= groups.max_bytes
+                and self._clock.monotonic() - started < self._arrives_s
+            ):
+                # the task may be over when the object is there, and nobody would write the state anew
+                self._verify_before(request, begun, older, SNAPSHOT in sections)
+                # who has a place keeps others waiting until it is filled
+                share.wait_no_more()
+                places.append(groups.reserve())
+                attempt = str(AttemptId.parse(attempt).within(str(places[0].id)))
+            written.append(self._new_manifest(request, attempt, begun, stored, header_crc, older))
             return written[0].to_json()
 
         remote, rows = self._files.storage.remote, max(request.rows.values(), default=0)
@@ -113,26 +145,49 @@ class Commits:
             finally:
                 held.clear()
                 share.close()
-            if SNAPSHOT not in sections:
-                self._verify_base(request, begun)
-            self._verify_adopted(written[0], begun.base)
-            opened = Opened(written[0], self._files.locator.of(request.attempt), writer.size)
+            self._verify_before(request, begun, older, SNAPSHOT in sections)
+            return remembered()
+
+        def remembered() -> Committed:
+            opened = Opened(written[0], self._files.locator.of(written[0].attempt), writer.size)
             self._versions.remember(opened)
             self._attempts.end(request.attempt)
-            self._untold.add(request.attempt, Footprint.of(opened))
+            self._untold.add(written[0].attempt, Footprint.of(opened))
             took_ms = (self._clock.monotonic() - started) * 1000
             return Committed(opened.location.name, writer.size, writer.raw_bytes, took_ms)
 
         held: list[Any] = []
         try:
             whole = most_held > 0 and _gather(chunks, most_held, held)
+            if places and not whole:
+                # all that is left is the end of its manifest
+                held.extend(chunks)
         except BaseException:
+            for place in places:
+                place.drop()
             share.close()
             raise
+        if places:
+            waiting = Waiting(places[0], held, written[0], share.close, request.patient)
+            if request.alone and groups is not None:
+                groups.seal(places[0].id.log)
+
+            def when_durable() -> Committed:
+                waiting.result()
+                return remembered()
+
+            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable)
+        groups = None
         if whole:
             return Accepted(request.attempt, memory.gathered_bytes, publish)
         committed = publish()
         return Accepted(request.attempt, 0, lambda: committed)
+
+    def _verify_before(self, request: CommitRequest, begun: Begun, older: Sequence[Reference], is_whole: bool) -> None:
+        """That what the commit stands on is there, before anybody is told that it is durable."""
+        if not is_whole:
+            self._verify_base(request, begun)
+        self._verify_adopted(request, older, begun.base)
 
     def _verify_base(self, request: CommitRequest, begun: Begun) -> None:
         """The look for the base's file that was begun with the attempt."""
@@ -145,17 +200,17 @@ class Commits:
             "there any more; the next attempt writes the state in full",
         )
 
-    def _verify_adopted(self, manifest: CommitManifest, base: Opened | None) -> None:
+    def _verify_adopted(self, request: CommitRequest, older: Sequence[Reference], base: Opened | None) -> None:
         """Segments that it is the first to name may have been collected until its publication: it was slow, or a clock
         is wrong."""
         known = {reference.path for reference in base.references} if base else set()
-        new = [one.path for one in manifest.references if one.path and one.root is None and one.path not in known]
+        new = [one.path for one in older if one.path and one.root is None and one.path not in known]
         missing = self._files.missing(new)
         if missing:
             self._segments.keep(self._files.missing)
             raise LaminaError.from_kind(
                 "state.base",
-                f"{min(missing)}, which attempt {manifest.attempt} stands on, was collected before the attempt was "
+                f"{min(missing)}, which attempt {request.attempt} stands on, was collected before the attempt was "
                 "published; it is tried again. Raise retention.minAgeMs if this repeats, and look at the clocks",
             )
 
@@ -172,6 +227,7 @@ class Commits:
     def _new_manifest(
         self,
         request: CommitRequest,
+        attempt: str,
         begun: Begun,
         sections: tuple[Section, ...],
         header_crc: int,
@@ -187,11 +243,11 @@ class Commits:
             request.rewrite,
         )
         # nothing is published that could not be restored
-        where = self._files.place_of_commit(request.attempt)
+        where = self._files.place_of_commit(attempt)
         chain.check(references, request.version, where)
         check_roots(references, self._files.storage, self._files.directory, where)
         return CommitManifest(
-            attempt=request.attempt,
+            attempt=attempt,
             version=request.version,
             base=Base(base.version, base.attempt) if base else None,
             store=self._files.identity,

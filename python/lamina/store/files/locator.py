@@ -1,4 +1,4 @@
-"""Where commits are: which object of the storage holds the commit of an attempt.
+"""Where commits are: which file of the storage, or which part of a log object, is the commit of an attempt.
 
 The attempt's id says it, and nothing is listed to find it (docs/spec/attempt-ids.md). Nobody else builds or parses the
 name of a commit's object: who has an attempt asks for its location, who has a name asks which attempt it is.
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from lamina.errors import LaminaError
 from lamina.format import paths
-from lamina.format.attempt_id import FILE, AttemptId
+from lamina.format.attempt_id import FILE, GROUP, AttemptId
+from lamina.format.log_object import PartId
 from lamina.format.manifest import StoreIdentity
 from lamina.format.paths import CommitName
 from lamina.storage import Listed
@@ -19,11 +20,11 @@ from lamina.storage import Listed
 
 @dataclass(frozen=True)
 class CommitLocation:
-    """Where a commit is: it is a whole object, in the directory of its store.
+    """Where a commit is: it is a file in the directory of its store, or read as if it were.
 
     Args:
-        path: of the object, below the directory `state`.
-        name: of the object in the directory.
+        path: of the file, below the directory `state`.
+        name: of the file in the directory.
     """
 
     path: str
@@ -51,7 +52,9 @@ class Locator:
             LaminaError: `attempt-id.unknown` where this release cannot tell, or nothing was written.
         """
         parsed = AttemptId.parse(attempt)
-        if parsed.kind != FILE:
+        if parsed.kind == GROUP:
+            PartId.of(parsed)
+        elif parsed.kind != FILE:
             raise LaminaError.from_kind(
                 "attempt-id.unknown", f"attempt id {attempt!r} names no file that this release can open"
             )
@@ -60,13 +63,26 @@ class Locator:
 
 
 def attempt_of(name: str) -> AttemptId | None:
-    """The attempt whose commit a file in a store's directory is; None for any other file."""
-    parsed = paths.parse_name(name)
-    return parsed.attempt if isinstance(parsed, CommitName) else None
+    """The attempt whose commit has this name; None for any other name."""
+    parsed = paths.commit_of(name)
+    if parsed is None or (parsed.attempt.kind == GROUP and not PartId.is_named_by(parsed.attempt)):
+        return None
+    return parsed.attempt
+
+
+def name_of(attempt: str) -> str:
+    """The name of an attempt's commit."""
+    return str(CommitName(AttemptId.parse(attempt)))
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is that of a commit in a log object, which no listing of the store's directory has."""
+    attempt = attempt_of(name)
+    return attempt is not None and attempt.kind == GROUP
 
 
 def attempts_in(listing: Iterable[Listed]) -> Mapping[int, Sequence[AttemptId]]:
-    """The attempts whose commits are in a listing of a store's directory, by version."""
+    """The attempts whose commits are in a listing of a store, by version."""
     found: dict[int, list[AttemptId]] = {}
     for entry in listing:
         attempt = attempt_of(entry.name)

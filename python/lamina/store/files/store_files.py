@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from lamina.checkpoint import QueryRun
 from lamina.errors import LaminaError
 from lamina.format import container, paths
-from lamina.format.attempt_id import AttemptId
+from lamina.format.attempt_id import GROUP, AttemptId
 from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.format.container import COMMIT, Contents, Footer, Manifest
 from lamina.format.entries import decode, messages
@@ -31,7 +32,9 @@ from lamina.format.table_list import TableListManifest
 from lamina.storage import Listed, Storage
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
-from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in
+from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in, is_part
+from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.part_of_log import PartOfLog
 from lamina.store.files.roots import check_roots
 from lamina.store.files.section_reader import SectionFile, verified
 from lamina.store.files.selection import selected
@@ -56,6 +59,9 @@ MAX_LIST_BYTES = 1 << 30
 _HEADER_BYTES = container.HEADER.size
 
 _Found = TypeVar("_Found")
+
+Files = Storage | PartOfLog
+"""What files are read with."""
 
 
 @dataclass(frozen=True)
@@ -92,27 +98,65 @@ class StoreFiles:
     Args:
         storage: rooted at the directory `state` of the checkpoint.
         identity: which store this is; files of another one are refused.
+        local_max_bytes: what working files may take on the local disk, if that is bounded.
+        logs: the checkpoint's log objects; by default those that all stores on this `storage` share.
     """
 
-    def __init__(self, storage: Storage, identity: StoreIdentity, local_max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        identity: StoreIdentity,
+        local_max_bytes: int | None = None,
+        logs: LogObjects | None = None,
+    ) -> None:
         self.local_max_bytes = local_max_bytes
         self.storage = storage
         self.identity = identity
         self.locator = Locator(identity)
         self.directory = paths.store_directory(identity.operator, identity.partition, identity.name)
         self._roots: dict[str, Storage] = {}
+        self._logs = LogObjects.of(storage) if logs is None else logs
 
-    def list(self) -> Sequence[Listed]:
-        """The files of the store."""
-        return self.storage.list(self.directory)
+    def list(self, newest: str | None = None, progressed: Callable[[], None] = lambda: None) -> Sequence[Listed]:
+        """The files of the store, and its commits in log objects, as if each were a file, too.
+
+        Args:
+            newest: an attempt that is not to be missed.
+            progressed: called now and then where that takes long.
+        """
+        parts = self._logs.parts_of(self.identity, None if newest is None else AttemptId.parse(newest), progressed)
+        return [*self.storage.list(self.directory), *parts]
+
+    def deleting(self, names: Iterable[str]) -> Sequence[str]:
+        """The paths of these files; commits in log objects go with their objects."""
+        return [self._path(name) for name in sorted(names) if not is_part(name)]
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what is known of the store and of others of its log objects was exchanged of late."""
+        return not self._logs.is_stale
+
+    def unread_since(self, modified_ms: int) -> str | None:
+        """As `LogObjects.unread_since`."""
+        return self._logs.unread_since(modified_ms)
+
+    def tell_needs(self, run: QueryRun, confirmed: int, names: Iterable[str], *, dry_run: bool) -> Sequence[Listed]:
+        """Says which of the commits in log objects up to a confirmed version are needed; gives what nobody needs.
+
+        Args and result: as those of `LogObjects.tell_needs` and `LogObjects.needless`.
+        """
+        self._logs.tell_needs(run, self.identity, confirmed, names)
+        return self._logs.needless(run, dry_run=dry_run)
 
     def location(self, name: str) -> str:
         """How a file is named to people."""
-        return self.storage.location(self._path(name))
+        files, path = self._at(None, name)
+        return files.location(path)
 
     def exists(self, name: str) -> bool:
         """Whether a file is there."""
-        return self.storage.exists(self._path(name))
+        files, path = self._at(None, name)
+        return files.exists(path)
 
     def missing(self, names: Sequence[str]) -> set[str]:
         """Those of the files that are not there; on a remote storage asked for at once."""
@@ -127,11 +171,13 @@ class StoreFiles:
 
     def has_commit(self, attempt: str) -> bool:
         """Whether the commit of an attempt is there."""
-        return self.storage.exists(self.locator.of(attempt).path)
+        files, path = self._at(None, self.locator.of(attempt).name)
+        return files.exists(path)
 
     def place_of_commit(self, attempt: str) -> str:
         """How the file of an attempt's commit is named to people."""
-        return self.storage.location(self.locator.of(attempt).path)
+        files, path = self._at(None, self.locator.of(attempt).name)
+        return files.location(path)
 
     def publish_commit(self, attempt: str, chunks: Iterable[Any]) -> int:
         """Writes the commit of an attempt, whole and durably; gives its size."""
@@ -152,13 +198,13 @@ class StoreFiles:
             LaminaError: `attempt-id.unknown`, `file.missing`, `file.damaged`, `file.version`, `file.identity`.
         """
         location = self.locator.of(attempt)
-        manifest, size = self._open(location.path, CommitManifest.from_json)
+        manifest, size = self._open(location.name, CommitManifest.from_json)
         check_roots(manifest.references, self.storage, self.directory, self.place_of_commit(attempt))
         return Opened(manifest, location, size)
 
     def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:
         """The manifest of a segment of this store, and the size of its file."""
-        return self._open(self._path(str(name)), SegmentManifest.from_json)
+        return self._open(str(name), SegmentManifest.from_json)
 
     def open_table_list(self, name: TableListName) -> tuple[TableListManifest, int, str]:
         """The manifest of a list of tables of this store, and size and checksum of its file."""
@@ -170,15 +216,16 @@ class StoreFiles:
             raise _foreign(where, container.id_of(manifest), manifest.store, self.identity)
         return manifest, data.size, container.checksum(data)
 
-    def _open(self, path: str, from_json: Callable[[Mapping[str, Any]], _Found]) -> tuple[_Found, int]:
-        where = self.storage.location(path)
+    def _open(self, name: str, from_json: Callable[[Mapping[str, Any]], _Found]) -> tuple[_Found, int]:
+        files, path = self._at(None, name)
+        where = files.location(path)
 
         def opened() -> tuple[_Found, int]:
-            value, contents, size = self._manifest(self.storage, path, None)
+            value, contents, size = self._manifest(files, path, None)
             _check_identity(path, contents, self.identity, where)
             return container.parse(from_json, value, where), size
 
-        return _without_bad_copy(self.storage, path, opened)
+        return _without_bad_copy(files, path, opened)
 
     def read(self, reference: Reference) -> pa.Buffer:
         """The verified bytes of the section that `reference`, whose path is known, refers to.
@@ -298,7 +345,7 @@ class StoreFiles:
         where = storage.location(path)
         return verified(section, pieces, read_again, lambda reason: container.damaged(where, reason))
 
-    def _read(self, storage: Storage, path: str, reference: Reference) -> pa.Buffer:
+    def _read(self, storage: Files, path: str, reference: Reference) -> pa.Buffer:
         assert reference.size is not None
         where = storage.location(path)
         if reference.size - reference.length <= _WHOLE_BYTES:
@@ -314,7 +361,7 @@ class StoreFiles:
         container.check_section(data, section, where)
         return data
 
-    def _section_of(self, storage: Storage, path: str, reference: Reference) -> Section:
+    def _section_of(self, storage: Files, path: str, reference: Reference) -> Section:
         """What the file itself says of the section that is referred to."""
         where = storage.location(path)
         _, contents, size = self._manifest(storage, path, None)
@@ -375,19 +422,24 @@ class StoreFiles:
         storage, path = self._place(reference)
         return storage.location(path)
 
-    def _place(self, reference: Reference) -> tuple[Storage, str]:
+    def _place(self, reference: Reference) -> tuple[Files, str]:
         return self._at(reference.root, reference.path or "")
 
-    def _at(self, root: str | None, path: str) -> tuple[Storage, str]:
+    def _at(self, root: str | None, path: str) -> tuple[Files, str]:
+        """What to read a file with, and its path there."""
+        attempt = attempt_of(paths.directory_and_name(path)[1])
         if root is None:
-            return self.storage, self._path(path)
+            part = None if attempt is None or attempt.kind != GROUP else PartOfLog(self._logs, attempt)
+            return self.storage if part is None else part, self._path(path)
+        if attempt is not None and attempt.kind == GROUP:
+            raise LaminaError.from_kind(
+                "store.unsupported", f"{path} of {root} is a part of a log object of another checkpoint"
+            )
         if root not in self._roots:
             self._roots[root] = self.storage.named(root)
         return self._roots[root], path
 
-    def _manifest(
-        self, storage: Storage, path: str, whole: pa.Buffer | None
-    ) -> tuple[Mapping[str, Any], Contents, int]:
+    def _manifest(self, storage: Files, path: str, whole: pa.Buffer | None) -> tuple[Mapping[str, Any], Contents, int]:
         """The JSON of a file's manifest, verified, what it says of the file, and the size of the file."""
         where = storage.location(path)
         if whole is None:
@@ -439,13 +491,13 @@ def _foreign(where: str, held: str, store: StoreIdentity, expected: StoreIdentit
     )
 
 
-def _in_place(storage: Storage, path: str, section: Section) -> Iterator[pa.Buffer]:
+def _in_place(storage: Files, path: str, section: Section) -> Iterator[pa.Buffer]:
     """A section in small pieces."""
     for offset, length in ranges(section.offset, section.length, _PIECE_BYTES):
         yield storage.read_range(path, offset, length)
 
 
-def _without_bad_copy(storage: Storage, path: str, read: Callable[[], _Found]) -> _Found:
+def _without_bad_copy(storage: Files, path: str, read: Callable[[], _Found]) -> _Found:
     """What `read` gives; where the file is damaged and was read from a local copy, what the storage itself gives."""
     try:
         return read()

@@ -17,6 +17,7 @@ from lamina.format.container import SEGMENT, ContainerWriter
 from lamina.format.entries import Compression
 from lamina.format.manifest import REWRITE, RUN, ColumnFamily, CommitManifest, Reference, Section, SegmentManifest
 from lamina.format.paths import SegmentName
+from lamina.store.files.locator import is_part
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
 from lamina.store.materialization.tiers import live_rows, pick
@@ -26,16 +27,30 @@ from lamina.store.versions.chain import Replacement, Segment, mergeable, tables
 
 
 class Compaction:
-    """The materializer whose bases are segments."""
+    """The materializer whose bases are segments.
 
-    def __init__(self, files: StoreFiles, compression: Compression, clock: Clock, ids: Ids) -> None:
+    Args:
+        most_parts: commits in log objects are left alone until a version consists of so many of them.
+    """
+
+    def __init__(
+        self, files: StoreFiles, compression: Compression, clock: Clock, ids: Ids, most_parts: int = 0
+    ) -> None:
+        self._most_parts = most_parts
         self._files = files
         self._compression = compression
         self._clock = clock
         self._ids = ids
 
     def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
-        return self.needs_rebuild(references) or bool(pick(references, live_rows))
+        return self.needs_rebuild(references) or bool(self._picked(references, live_rows))
+
+    def _picked(self, references: Sequence[Reference], live_rows: int) -> Sequence[Reference]:
+        """What is worth a merge. In log objects commits cost no request each, as segments do."""
+        parts = _down_to_last_part(references)
+        if not parts:
+            return pick(references, live_rows)
+        return max(parts, pick(references, live_rows), key=len) if len(parts) >= self._most_parts else ()
 
     def needs_rebuild(self, references: Sequence[Reference]) -> bool:
         return any(map(is_table_list, tables(references)))
@@ -43,9 +58,12 @@ class Compaction:
     def plan(self, manifest: CommitManifest, references: Sequence[Reference], *, at_once: bool = False) -> Merge | None:
         """The merge that is worth it of `references`, which make the version of `manifest`; None where none is.
 
-        Nobody waits for a segment.
+        Args:
+            at_once: whatever is in a log object is worth it.
         """
-        inputs = pick(references, live_rows(manifest))
+        inputs = self._picked(references, live_rows(manifest))
+        if at_once:
+            inputs = max(inputs, _down_to_last_part(references), key=len)
         if not inputs:
             return None
         start = inputs[-1].start
@@ -151,6 +169,11 @@ class Compaction:
         published_ms = self._clock.now_ms()
         self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
         return Segment(written[0], writer.size, published_ms)
+
+
+def _down_to_last_part(references: Sequence[Reference]) -> Sequence[Reference]:
+    """The newest references, down to the oldest one to a commit in a log object."""
+    return references[: max((index + 1 for index, one in enumerate(references) if is_part(one.path or "")), default=0)]
 
 
 def _reported(batches: Iterator[pa.RecordBatch], worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:

@@ -117,6 +117,10 @@ class Share:
         """Bytes that it holds."""
         return self._held
 
+    def wait_no_more(self) -> None:
+        """From now on it goes on beyond the bound rather than wait: others wait for it that hold some."""
+        self._waits = False
+
     def take(self, size: int) -> None:
         """Waits until `size` bytes are free, and holds them beside what it holds.
 

@@ -42,7 +42,8 @@ final class Commits(
     storeConf: StateStoreConf,
     engine: EngineStore,
     counters: Counters,
-    measure: LiveTable => StateStoreMetrics
+    measure: LiveTable => StateStoreMetrics,
+    isBehindBarrier: () => Boolean
 ) {
   import Commits.Sent
 
@@ -83,7 +84,10 @@ final class Commits(
       store.attach()
       store.endWithoutTask()
     }
-    sent.pending.foreach(TaskDurability.defer(TaskContext.get(), _))
+    sent.pending.foreach { commit =>
+      if (isBehindBarrier() && commit.isBehindBarrier) commit.settleWhenDone()
+      else TaskDurability.defer(TaskContext.get(), commit)
+    }
   }
 
   private def outcome(store: LaminaStateStore, attempt: String): Outcome = {
@@ -106,7 +110,7 @@ final class Commits(
     }
     val base = draft.base.orElse(begun.flatMap(_.baseAttempt))
     // The first commit always writes: Spark's state reader wants a directory for each partition.
-    base.filter(_ => nothing && !begun.exists(_.lost)) match {
+    base.filter(_ => nothing && !begun.exists(_.isWanted)) match {
       case Some(kept) =>
         counters.add(Metrics.SkippedCommits, 1)
         Sent(kept, None, None, 0L)
@@ -119,7 +123,12 @@ final class Commits(
     namesAttempts && !draft.loadEmpty && !draft.forceSnapshot && live.working == draft.initial && live.table.isUnchanged
 
   @tailrec
-  private def send(store: LaminaStateStore, draft: Draft, begun: Option[Begun], base: Option[String]): Sent = {
+  private def send(
+      store: LaminaStateStore,
+      draft: Draft,
+      begun: Option[Begun],
+      base: Option[String]
+  ): Sent = {
     val live = store.live
     val whole = draft.loadEmpty || draft.forceSnapshot || begun.exists(_.snapshot)
     // Not known before all was sent, where a batch does not hold the change set.
@@ -130,8 +139,10 @@ final class Commits(
       "rewrite" -> ((sink: EntrySink) => live.table.rewrite(part, parts, sink))
     }
     val sections = Seq(increment) ++ (if (whole) Some(snapshot) else rewrite)
-    val header = () => describe(store, draft, begun, base, whole, summary)
     val opened = begun.fold(engine.handle(readOnly = false))(_.handle)
+    val header = () =>
+      describe(store, draft, begun, base, whole, summary) ~
+        ("alone" -> waits(opened)) ~ ("patient" -> isBehindBarrier())
     engine.commit(opened, header, sections) match {
       case Left(wanted) => send(store, draft, Some(wanted), base)
       case Right(answer) => accepted(store, draft, opened, summary, answer)
@@ -153,14 +164,16 @@ final class Commits(
       counters.add(Metrics.ChangedRows, changed.rows)
       counters.add(Metrics.ChangedBytes, changed.bytes)
     }
-    val task = TaskContext.get()
-    val waits = task == null || opened.settings.get(Commits.DurabilityKey).contains("store")
-    if (waits || answer.isDone) {
+    if (waits(opened) || answer.isDone) {
       // The transaction stays open until the file is durable: a failure leaves it to be aborted.
       onDurable(answer.await(), (System.nanoTime() - answer.sentNanos) / 1000000L)
       Sent(answer.attempt, Some(next), None, bytes)
     } else Sent(answer.attempt, Some(next), Some(new DurableCommit(live, answer, onDurable)), bytes)
   }
+
+  /** Whether nothing else goes on until the commit is durable. */
+  private def waits(opened: EngineHandle): Boolean =
+    TaskContext.get() == null || opened.settings.get(Commits.DurabilityKey).contains("store")
 
   private def describe(
       store: LaminaStateStore,
@@ -208,6 +221,7 @@ final class Commits(
     EngineStore.long(maintained \ "deleted_files").foreach(counters.add(Metrics.CollectedFiles, _))
     EngineStore.long(maintained \ "deleted_bytes").foreach(counters.add(Metrics.CollectedBytes, _))
     for ((name, metric) <- Metrics.Merged; amount <- EngineStore.long(maintained \ name)) counters.add(metric, amount)
+    for ((name, metric) <- Metrics.Logs; amount <- EngineStore.long(answer \ "log" \ name)) counters.add(metric, amount)
   }
 }
 

@@ -4,7 +4,6 @@ import java.util.concurrent.{
   ConcurrentHashMap,
   ExecutionException,
   FutureTask,
-  LinkedBlockingQueue,
   SynchronousQueue,
   ThreadPoolExecutor,
   TimeUnit
@@ -54,7 +53,8 @@ final class EngineHandle(
  * @param handle the process that knows it: an attempt does not outlive its engine
  * @param snapshot whether the commit must hold the whole version
  * @param rewrite the part of the version, and of how many, that the commit must hold
- * @param lost the base's file is not whole any more: a commit that changes nothing must be sent, too
+ * @param isWanted a commit that changes nothing must be sent, too: the base's file is not whole any more, or the store rests and
+ *   keeps log objects that others have left
  */
 final case class Begun(
     handle: EngineHandle,
@@ -62,7 +62,7 @@ final case class Begun(
     baseAttempt: Option[String],
     snapshot: Boolean,
     rewrite: Option[(Int, Int)],
-    lost: Boolean
+    isWanted: Boolean
 )
 
 /**
@@ -204,7 +204,7 @@ class EngineStore(
 
   /**
    * Whether a commit that changes nothing has to be told to the engine all the same. It confirms the version, so that
-   * older ones leave retention, and finds that a file of it was lost.
+   * older ones leave retention, and finds that a file of it was lost, or that the store should leave the log.
    */
   def wantsToHear: Boolean = wasMaintained
 
@@ -254,7 +254,7 @@ class EngineStore(
         part <- EngineStore.long(result \ "rewrite" \ "part")
         parts <- EngineStore.long(result \ "rewrite" \ "parts")
       } yield (part.toInt, parts.toInt),
-      result \ "lost" == JBool(true)
+      result \ "lost" == JBool(true) || result \ "apart" == JBool(true)
     )
 
   /** The attempt of a version that counts; confirms nothing. */
@@ -349,12 +349,7 @@ object EngineStore {
     new ThreadPoolExecutor(0, Int.MaxValue, 10, TimeUnit.SECONDS, new SynchronousQueue, DaemonThreads("lamina-call"))
 
   /** A thousand stores that close at once take turns: nobody waits for them. */
-  private val closing = {
-    val pool =
-      new ThreadPoolExecutor(4, 4, 10, TimeUnit.SECONDS, new LinkedBlockingQueue, DaemonThreads("lamina-close"))
-    pool.allowCoreThreadTimeOut(true)
-    pool
-  }
+  private val closing = DaemonThreads.pool("lamina-close", 4)
 
   /**
    * Runs a control call so that a task that is killed stops at once, also while the storage hangs: its thread does not

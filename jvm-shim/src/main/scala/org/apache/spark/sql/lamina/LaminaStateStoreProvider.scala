@@ -77,7 +77,10 @@ class LaminaStateStoreProvider
       )
       codecs
     }
-    commits = new Commits(stateStoreId, storeConf, engine, counters, live => report(live, counters))
+    // a store that is closed after each commit waits for it: nobody else would know what became of its table
+    val isBehindBarrier =
+      () => LaminaCheckpointFileManager.isAskedFor(settings, hadoopConf) && !storeConf.unloadOnCommit
+    commits = new Commits(stateStoreId, storeConf, engine, counters, live => report(live, counters), isBehindBarrier)
     val stayMs = settings.long("heap.handOverMs", 120000L)
     opens = new StoreOpener(this, storeConf, engine, pool, newCodecs, counters, stayMs, registry, scheduling)
   }

@@ -77,6 +77,18 @@ object Metrics {
     "totalCompactionLatencyMs" -> time(native("totalCompactionLatencyMs"), "time of merges of tables")
   )
 
+  /** What the engine says of log objects, which stores share: each is counted for one of them. */
+  val Logs: Map[String, StateStoreCustomMetric] = Map(
+    "uploads" -> count("laminaLogObjects", "log objects that became durable"),
+    "commits" -> count("laminaLogCommits", "commits in these"),
+    "bytes" -> size("laminaLogBytes", "bytes of these"),
+    "upload_ms" -> time("laminaLogUploadMs", "time that these took to become durable"),
+    "attempts" -> count("laminaLogAttempts", "attempts to upload log objects"),
+    "failed" -> count("laminaLogFailures", "log objects that did not become durable"),
+    "hedges" -> count("laminaLogHedges", "second attempts beside a slow one"),
+    "hedges_won" -> count("laminaLogHedgesWon", "second attempts that were quicker")
+  )
+
   val All: Seq[StateStoreCustomMetric] = all.toSeq
 
   /** Those that [[Counters]] adds up. */

@@ -37,8 +37,17 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
     finish(outcome)
   }
 
+  /** Settles it when its outcome comes, without a thread that waits. */
+  def settleWhenDone(): Unit = answer.whenDone { () => settle(); () }
+
+  /** Whether the entry of Spark's commit log waits for it: its id names a log object. */
+  def isBehindBarrier: Boolean = LaminaCheckpointFileManager.logOf(answer.attempt).isDefined
+
   private def finish(outcome: Either[Throwable, JValue]): Throwable = synchronized {
     if (!settled) {
+      // that somebody has waited for too long says nothing of the object
+      if (outcome.left.forall { case error: LaminaError => error.kind != LaminaError.EngineDeadline; case _ => true })
+        LaminaCheckpointFileManager.logOf(answer.attempt).foreach(DurableLogs.tell(_, outcome.left.toOption))
       outcome match {
         case Right(durable) => onDurable(durable, (System.nanoTime() - answer.sentNanos) / 1000000L)
         case Left(error) => failure = error
@@ -61,6 +70,10 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
  * Durability level `task`: the commits of a task's stores are accepted one after the other and become durable
  * together; the task ends when all of them are. A commit that fails fails the task, which Spark then tries again from
  * the same version.
+ *
+ * Durability level `executor`: the task ends when they are accepted, but for those that are files of their own. The table has a
+ * commit as pending until its outcome comes, for which whoever opens it next waits. The entry of Spark's commit log waits for
+ * all (`LaminaCheckpointFileManager`).
  */
 object TaskDurability extends Logging {
   private val waiting = mutable.HashMap.empty[Long, mutable.ArrayBuffer[DurableCommit]]

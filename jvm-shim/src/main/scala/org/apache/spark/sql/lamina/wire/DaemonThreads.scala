@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.util.concurrent.ThreadFactory
+import java.util.concurrent.{ExecutorService, LinkedBlockingQueue, ThreadFactory, ThreadPoolExecutor, TimeUnit}
 import java.util.concurrent.atomic.AtomicLong
 
 import org.apache.spark.internal.Logging
@@ -23,6 +23,14 @@ private[lamina] object DaemonThreads extends Logging {
     val thread = make(name, () => body)
     thread.start()
     thread
+  }
+
+  /** So many threads, which end when there is nothing to do; what comes while all are busy takes turns. */
+  def pool(name: String, threads: Int): ExecutorService = {
+    val pool =
+      new ThreadPoolExecutor(threads, threads, 10, TimeUnit.SECONDS, new LinkedBlockingQueue[Runnable], apply(name))
+    pool.allowCoreThreadTimeOut(true)
+    pool
   }
 
   /** Runs work whose exceptions nobody would see. */

@@ -209,7 +209,7 @@ private[lamina] final class ModelEngine(
     // also in a commit, beside an open
     call("begin")
     storage.file(attempt)
-    Begun(handle(readOnly = false), storage.newAttempt(version + 1), attempt, snapshot = false, None, lost = false)
+    Begun(handle(readOnly = false), storage.newAttempt(version + 1), attempt, snapshot = false, None, isWanted = false)
   }
 
   override def resolve(version: Long, attempt: Option[String], readOnly: Boolean): Option[String] = alone("resolve") {
@@ -309,7 +309,7 @@ private[lamina] final class ModelEngine(
         throw new Violation(Rules.SendsWhatChanged, s"version $version: its snapshot is not its base with its changes")
     }
     if ((sentHeader \ "begin") != JNothing && threads.oneIn(4))
-      Left(Begun(opened, storage.newAttempt(version), base, snapshot = true, None, lost = false))
+      Left(Begun(opened, storage.newAttempt(version), base, snapshot = true, None, isWanted = false))
     else {
       // only of what is confirmed, as a base is, tables are made
       if (layers.isDefined && threads.oneIn(3)) base.foreach { confirmed =>

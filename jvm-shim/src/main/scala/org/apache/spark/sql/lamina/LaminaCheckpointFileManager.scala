@@ -1,0 +1,202 @@
+package org.apache.spark.sql.lamina
+
+import java.io.ByteArrayOutputStream
+import java.lang.reflect.InvocationTargetException
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.TimeUnit
+
+import scala.util.Try
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path, PathFilter, UnsupportedFileSystemException}
+
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+import org.apache.spark.sql.execution.streaming.checkpointing.{
+  CheckpointFileManager,
+  FileContextBasedCheckpointFileManager,
+  FileSystemBasedCheckpointFileManager
+}
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.lamina.wire.DaemonThreads
+import org.apache.spark.util.Utils
+
+/**
+ * The barrier of durability level `executor`: an entry of Spark's commit log is written when the log objects that its ids name
+ * are there, and not before. Everything else is what the file manager does that Spark would have chosen.
+ *
+ * Set by `spark.sql.streaming.checkpointFileManagerClass`. No messages between processes are needed: an id names its object.
+ */
+final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends CheckpointFileManager {
+  import LaminaCheckpointFileManager._
+
+  private val chosen = chosenByUser(path, conf)
+  private val inner = chosen.getOrElse(chosenBySpark(path, conf))
+
+  override def createAtomic(file: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream =
+    if (isCommit(file)) new HeldEntry(file, overwriteIfPossible, new ByteArrayOutputStream)
+    else inner.createAtomic(file, overwriteIfPossible)
+
+  override def open(file: Path): FSDataInputStream = inner.open(file)
+
+  override def list(directory: Path, filter: PathFilter): Array[FileStatus] = inner.list(directory, filter)
+
+  override def mkdirs(directory: Path): Unit = inner.mkdirs(directory)
+
+  override def exists(file: Path): Boolean = inner.exists(file)
+
+  override def delete(file: Path): Unit = inner.delete(file)
+
+  override def isLocal: Boolean = inner.isLocal
+
+  override def createCheckpointDirectory(): Path = inner.createCheckpointDirectory()
+
+  override def close(): Unit = {
+    looking.shutdownNow()
+    inner.close()
+  }
+
+  /**
+   * Threads that look for objects, which end when there are none to look for. One where the user has said which file manager is
+   * taken: Spark's own may be asked by several threads, and each has its own, so that looks that hang hold up no other query.
+   */
+  private lazy val looking = DaemonThreads.pool("lamina-barrier", if (chosen.isDefined) 1 else LooksAtOnce)
+
+  /** An entry in memory until it is whole, and then until what it names is durable. */
+  private final class HeldEntry(file: Path, overwriteIfPossible: Boolean, bytes: ByteArrayOutputStream)
+      extends CancellableFSDataOutputStream(bytes) {
+    private var ended = false
+
+    override def cancel(): Unit = ended = true
+
+    override def close(): Unit = if (!ended) {
+      ended = true
+      val entry = bytes.toByteArray
+      awaitDurable(file, logsOf(new String(entry, UTF_8)))
+      val written = inner.createAtomic(file, overwriteIfPossible)
+      try {
+        written.write(entry)
+        written.close()
+      } catch {
+        case error: Throwable =>
+          try written.cancel()
+          catch { case NonFatal(another) => error.addSuppressed(another) }
+          throw error
+      }
+    }
+  }
+
+  private def awaitDurable(file: Path, logs: Set[String]): Unit = if (logs.nonEmpty) {
+    val state = new Path(file.getParent.getParent, "state")
+    val started = System.nanoTime()
+    val looks = new Looks(looking, log => inner.exists(objectOf(state, log)))
+    var (waited, pauseMs) = (logs, FirstPauseMs)
+    try
+      while ({ waited = waited.filterNot(isDurable(state, looks, _)); waited.nonEmpty }) {
+        if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started) > timeoutMs)
+          throw new LaminaError(
+            LaminaError.StorageFailed,
+            s"batch ${file.getName} is not committed: ${waited.size} of its ${logs.size} log objects are not durable after " +
+              s"$timeoutMs ms, such as ${objectOf(state, waited.min)}; the query goes on from the batch before when it is started again"
+          )
+        DurableLogs.await(pauseMs)
+        pauseMs = math.min(2 * pauseMs, LongestPauseMs)
+      }
+    finally looks.end()
+  }
+
+  /** Whether an object is known to be there: by what was heard of it, or by a look. */
+  private def isDurable(state: Path, looks: Looks, log: String): Boolean = DurableLogs.outcome(log) match {
+    case Some(None) => true
+    // of an engine that was lost nobody knows what it has written
+    case Some(Some(failure)) => looks.afterFailure(log) match {
+        case Some(false) => throw new LaminaError(
+            LaminaError.StorageFailed,
+            s"a batch is not committed: ${objectOf(state, log)} was not written: ${failure.getMessage}",
+            failure
+          )
+        case found => found.contains(true)
+      }
+    case None =>
+      val there = looks.found(log).contains(true)
+      // a store that rests names the object of its last commit with each batch
+      if (there) DurableLogs.tell(log, None)
+      there
+  }
+
+  private def timeoutMs: Long =
+    Option(conf.get(TimeoutKey)).flatMap(text => Try(text.trim.toLong).toOption).getOrElse(DefaultTimeoutMs)
+}
+
+private[lamina] object LaminaCheckpointFileManager {
+  private val TimeoutKey = StoreSettings.Prefix + "changelog.barrierTimeoutMs"
+  private val DefaultTimeoutMs = 300000L
+  private val FirstPauseMs = 1L
+  private val LongestPauseMs = 50L
+
+  /**
+   * Whether batches wait in place of tasks.
+   *
+   * @throws LaminaError `settings.invalid` where nobody would wait: Spark would take a batch for durable that is not
+   */
+  def isAskedFor(settings: StoreSettings, conf: Configuration): Boolean = {
+    val asked = settings.get("durability.level").exists(_.trim.equalsIgnoreCase("executor"))
+    val name = classOf[LaminaCheckpointFileManager].getName
+    if (asked && conf.get(ClassKey) != name)
+      throw new LaminaError(
+        LaminaError.SettingsInvalid,
+        s"${StoreSettings.Prefix}durability.level is 'executor', and nothing keeps Spark from committing a batch before it is " +
+          s"durable: set $ClassKey to $name, or use durability.level task"
+      )
+    asked
+  }
+
+  private val ClassKey = "spark.sql.streaming.checkpointFileManagerClass"
+
+  /** An attempt's id whose commit is in a log object, wherever it stands. */
+  private val InLog = """L1\.\d+\.\d+\.g\.([0-9a-f]{32})-\d+\.[0-9a-f]{32}""".r
+
+  /** The log objects that the ids in an entry of Spark's commit log name. */
+  def logsOf(entry: String): Set[String] = InLog.findAllMatchIn(entry).map(_.group(1)).toSet
+
+  /** The log object that an attempt's id names, if it names one. */
+  def logOf(attempt: String): Option[String] = InLog.findFirstMatchIn(attempt).map(_.group(1))
+
+  def objectOf(state: Path, log: String): Path = new Path(state, s"_lamina/log/$log.log")
+
+  private def isCommit(file: Path): Boolean =
+    file.getParent != null && file.getParent.getName == "commits" && file.getName.nonEmpty && file.getName.forall(
+      _.isDigit
+    )
+
+  private val InnerKey = StoreSettings.Prefix + "changelog.checkpointFileManagerClass"
+
+  private val LooksAtOnce = 16
+
+  /** As Spark does where no class is set. */
+  private def chosenBySpark(path: Path, conf: Configuration): CheckpointFileManager =
+    try new FileContextBasedCheckpointFileManager(path, conf)
+    catch { case _: UnsupportedFileSystemException => new FileSystemBasedCheckpointFileManager(path, conf) }
+
+  /** The one that the user says. */
+  private def chosenByUser(path: Path, conf: Configuration): Option[CheckpointFileManager] =
+    Option(conf.get(InnerKey)).map(_.trim).filterNot(name => name.isEmpty || name.equalsIgnoreCase("none")).map {
+      name =>
+        def refused(why: Any, cause: Throwable): LaminaError = new LaminaError(
+          LaminaError.SettingsInvalid,
+          s"$InnerKey is '$name', which is no checkpoint file manager that can be made here: $why",
+          cause
+        )
+        if (name == classOf[LaminaCheckpointFileManager].getName)
+          throw refused("it would be put around itself; leave it out, and Spark's own is taken", null)
+        try Utils.classForName[AnyRef](name).getConstructor(classOf[Path], classOf[Configuration])
+            .newInstance(path, conf) match {
+            case manager: CheckpointFileManager => manager
+            case other => throw refused(s"${other.getClass} is none", null)
+          }
+        catch {
+          case error: InvocationTargetException => throw refused(error.getCause, error.getCause)
+          case error: ReflectiveOperationException => throw refused(error, error)
+        }
+    }
+}

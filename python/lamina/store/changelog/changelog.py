@@ -1,0 +1,126 @@
+"""The changelog of a checkpoint in this process: groups of commits, and their uploads as log objects."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lamina._version import __version__
+from lamina.components import Clock, Ids
+from lamina.errors import LaminaError
+from lamina.format import log_object, paths
+from lamina.format.log_object import Whole
+from lamina.settings import Settings
+from lamina.storage import NotDurable, Storage
+from lamina.store.changelog.groups import Groups, Policy
+from lamina.store.changelog.uploads import Retries, Uploads
+
+log = logging.getLogger(__name__)
+
+_MOST_DELAYS = 20
+"""A log object for which no task waits takes commits for so many of the delays at most."""
+
+
+def retries_of(settings: Settings) -> Retries:
+    """How uploads are tried."""
+    return Retries(
+        settings.changelog_upload_attempts,
+        settings.changelog_upload_timeout_ms / 1000,
+        settings.changelog_hedging_enabled,
+    )
+
+
+def longest_s(settings: Settings) -> float:
+    """How long a log object may take from its first commit on: then it has failed."""
+    return retries_of(settings).longest_s + max(settings.changelog_persist_delay_ms / 1000, _longest_open_s(settings))
+
+
+def _longest_open_s(settings: Settings) -> float:
+    return _MOST_DELAYS * settings.changelog_batch_delay_ms / 1000
+
+
+class Changelog:
+    """What the stores of one checkpoint commit into. Thread-safe.
+
+    Args:
+        storage: rooted at the directory `state` of the checkpoint.
+        checkpoint: its uuid.
+        uploads: by default some as the settings say.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        checkpoint: str,
+        settings: Settings,
+        clock: Clock,
+        ids: Ids,
+        uploads: Uploads | None = None,
+    ) -> None:
+        self._storage = storage
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._uploads = uploads or Uploads(retries_of(settings), settings.changelog_uploads_in_flight, clock)
+        self._longest_s = longest_s(settings)
+        policy = Policy(
+            settings.changelog_persist_delay_ms / 1000,
+            settings.changelog_batch_delay_ms / 1000,
+            _longest_open_s(settings),
+            settings.changelog_max_object_bytes,
+        )
+        self.groups = Groups(policy, self._publish, self._uploads.submit, clock, ids)
+
+    def _publish(self, log_id: str, commits: Sequence[Whole], began: float) -> None:
+        path, now, ends = paths.log_path(log_id), self._clock.now_ms(), began + self._longest_s
+        chunks = [*log_object.chunks(log_id, self._checkpoint, now, f"lamina {__version__}", commits)]
+        size = sum(map(len, chunks))
+        try:
+            self._uploads.upload(
+                self._storage.location(path),
+                size,
+                lambda: self._storage.publish(path, self._until(ends, chunks)),
+                commits=len(commits),
+                ends=ends,
+            )
+        except LaminaError as error:
+            if isinstance(error.__cause__, NotDurable):
+                # whoever looks for it must not take it for durable
+                self._uploads.ask(lambda: self._deleted(path))
+                raise
+            # a storage may fail after it did what it was asked for: nobody else writes that name
+            if error.kind != "storage.failed" or not self._uploads.ask(lambda: self._is_there(path, size)):
+                raise
+
+    def _until(self, ends: float, chunks: Sequence[Any]) -> Iterator[Any]:
+        """`chunks`, which do not end after that time: an attempt that hung until then does not publish any more."""
+        yield from chunks
+        if self._clock.monotonic() >= ends:
+            raise LaminaError.from_kind("storage.failed", "the attempt hung until its time was over")
+
+    def _is_there(self, path: str, size: int) -> bool:
+        try:
+            return self._storage.size(path) == size
+        except LaminaError:
+            return False
+
+    def _deleted(self, path: str) -> bool:
+        try:
+            self._storage.delete_many([path])
+        except LaminaError as error:
+            log.warning("%s may be taken for durable, and is not: %s", self._storage.location(path), error)
+            return False
+        return True
+
+    def stats(self) -> dict[str, float]:
+        """Commits that wait, and what became of uploads."""
+        return {**self.groups.stats(), **self._uploads.stats()}
+
+    def pop_figures(self) -> dict[str, int]:
+        """Counts of uploads since the last call, and of the commits in them."""
+        return self._uploads.pop_figures()
+
+    def close(self) -> None:
+        """Publishes what waits, and takes nothing more."""
+        self.groups.close()
+        self._uploads.close()

@@ -1,0 +1,218 @@
+"""Uploads of log objects: tried again where they fail, and once more beside themselves where they are slow.
+
+1. All attempts of an upload write the same bytes under the same name. A publication is whole or not at all, so
+   whichever is there first is the object, and one that comes late changes nothing. No attempt can win for one commit
+   and lose for another.
+2. A second attempt begins beside the first one (hedging) when that takes longer than most uploads of late.
+3. An attempt that takes too long counts as failed, and another one begins; if it ends well all the same, that counts.
+   Its time counts from when it was asked for: what hangs may have all threads.
+4. An upload is durable with its first attempt that says so. It has failed when so many attempts have failed, with the
+   error of the last one; at once where one has written what may not last; and when its time is over, also while it
+   waits for its turn: what its commits refer to may be collected some time after that.
+5. At most so many uploads are in flight; others wait in their order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from lamina.components import Clock
+from lamina.errors import LaminaError
+from lamina.storage import NotDurable
+
+log = logging.getLogger(__name__)
+
+_COUNTED = ("uploads", "commits", "bytes", "attempts", "failed", "hedges", "hedges_won", "upload_ms")
+
+_LATENCIES_KEPT = 512
+_LEAST_KNOWN = 20
+"""Before so many uploads nothing is known of how long most take."""
+
+_PERCENT = 95
+_LEAST_HEDGE_S = 0.01
+"""A second attempt of an upload that takes less would cost more than it spares."""
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How an upload is tried.
+
+    Args:
+        attempts: that may fail; those beside a slow one count, too.
+        timeout_s: of one attempt.
+        hedges: whether a slow one has a second one beside it.
+    """
+
+    attempts: int
+    timeout_s: float
+    hedges: bool
+
+    @property
+    def longest_s(self) -> float:
+        """What an upload takes at most, with the pauses between its attempts."""
+        return self.attempts * self.timeout_s + (self.attempts - 1) * _LONGEST_PAUSE_S
+
+
+class Uploads:
+    """The uploads of this process into one storage. Thread-safe.
+
+    Args:
+        in_flight: so many at once.
+    """
+
+    def __init__(self, retries: Retries, in_flight: int, clock: Clock) -> None:
+        self._retries = retries
+        self._clock = clock
+        self._waits = ThreadPoolExecutor(in_flight, thread_name_prefix="lamina-log")
+        # an attempt that hangs keeps its thread, and none of those that others need
+        self._attempts = ThreadPoolExecutor(in_flight * retries.attempts, thread_name_prefix="lamina-log-attempt")
+        self._pause = threading.Event()
+        self._lock = threading.Lock()
+        self._latencies: deque[float] = deque(maxlen=_LATENCIES_KEPT)
+        self._counts = dict.fromkeys(_COUNTED, 0)
+        self._told = dict.fromkeys(_COUNTED, 0)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Has a call made when one of the places is free."""
+        self._waits.submit(work)
+
+    def upload(
+        self, what: str, size: int, publish: Callable[[], object], *, commits: int = 1, ends: float | None = None
+    ) -> None:
+        """Returns when an attempt has published the object of `size` bytes; `what` is how it is named to people.
+
+        Args:
+            ends: when it counts as failed, whatever goes on, in seconds of the clock; by default when all attempts have
+                had their time.
+        Raises:
+            LaminaError: of the last attempt; `storage.failed` where none ended in time.
+        """
+        started = self._clock.monotonic()
+        ends = started + self._retries.longest_s if ends is None else ends
+        running: dict[Future[object], float] = {}
+        late: set[Future[object]] = set()
+        hedges: set[Future[object]] = set()
+        begun = failed = 0
+        error: BaseException | None = None
+
+        def begin() -> Future[object]:
+            nonlocal begun
+            begun += 1
+            self._count("attempts")
+            future = self._attempts.submit(publish)
+            running[future] = self._clock.monotonic()
+            return future
+
+        while True:
+            now = self._clock.monotonic()
+            if now >= ends:
+                self._count("failed")
+                raise _failure(what, begun, error or TimeoutError("its time was over"))
+            if not running:
+                begin()
+            hedge_s = self._hedge_after_s()
+            may_hedge = hedge_s is not None and not hedges and len(running) == 1 and begun < self._retries.attempts
+            deadlines = [ends, *(began + self._retries.timeout_s for began in running.values())]
+            if may_hedge and hedge_s is not None:
+                deadlines += [began + hedge_s for began in running.values()]
+            done, _ = wait([*running, *late], max(0.0, min(deadlines) - now), FIRST_COMPLETED)
+            for future in done:
+                found = future.exception()
+                if found is None:
+                    self._over(size, commits, started, future in hedges)
+                    return
+                if isinstance(found.__cause__, NotDurable):
+                    self._count("failed")
+                    raise found
+                if future in late:
+                    # it has been counted
+                    late.discard(future)
+                    continue
+                del running[future]
+                error = found
+                failed += 1
+            now = self._clock.monotonic()
+            for future, began in list(running.items()):
+                if now - began >= self._retries.timeout_s:
+                    del running[future]
+                    late.add(future)
+                    failed += 1
+                    error = TimeoutError(f"an attempt took longer than {self._retries.timeout_s:g} s")
+            if running:
+                slow = may_hedge and hedge_s is not None and now - min(running.values()) >= hedge_s
+                if slow and not done:
+                    hedges.add(begin())
+                    self._count("hedges")
+                continue
+            if failed >= self._retries.attempts or begun >= self._retries.attempts:
+                self._count("failed")
+                raise _failure(what, failed, error)
+            self._pause.wait(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (failed - 1)))
+
+    def ask(self, call: Callable[[], bool]) -> bool:
+        """What `call` gives; False where it takes longer than an attempt may."""
+        try:
+            return self._attempts.submit(call).result(self._retries.timeout_s)
+        except TimeoutError:
+            return False
+
+    def stats(self) -> dict[str, float]:
+        """Counts, and the median and the 99th percentile of what uploads took of late, in milliseconds."""
+        with self._lock:
+            ordered = sorted(self._latencies)
+            found: dict[str, float] = dict(self._counts)
+        return {**found, "p50_ms": 1000 * _percentile(ordered, 50), "p99_ms": 1000 * _percentile(ordered, 99)}
+
+    def pop_figures(self) -> dict[str, int]:
+        """The counts since the last call."""
+        with self._lock:
+            found = {name: count - self._told[name] for name, count in self._counts.items()}
+            self._told = dict(self._counts)
+        return found
+
+    def close(self) -> None:
+        """Takes no more; does not wait for what hangs."""
+        self._pause.set()
+        self._waits.shutdown(wait=True)
+        self._attempts.shutdown(wait=False, cancel_futures=True)
+
+    def _hedge_after_s(self) -> float | None:
+        """After how long a second attempt begins; None where none does."""
+        if not self._retries.hedges:
+            return None
+        with self._lock:
+            if len(self._latencies) < _LEAST_KNOWN:
+                return None
+            return max(_LEAST_HEDGE_S, _percentile(sorted(self._latencies), _PERCENT))
+
+    def _over(self, size: int, commits: int, started: float, hedge_won: bool) -> None:
+        with self._lock:
+            took = self._clock.monotonic() - started
+            self._latencies.append(took)
+            self._counts["uploads"] += 1
+            self._counts["commits"] += commits
+            self._counts["bytes"] += size
+            self._counts["upload_ms"] += round(1000 * took)
+            self._counts["hedges_won"] += hedge_won
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+
+
+def _percentile(ordered: list[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else 0.0
+
+
+def _failure(what: str, failed: int, error: BaseException | None) -> LaminaError:
+    if isinstance(error, LaminaError):
+        return LaminaError.from_kind(error.kind, f"{error.message} (after {failed} attempts)")
+    return LaminaError.from_kind("storage.failed", f"{what} was not written in {failed} attempts: {error}")

@@ -1,0 +1,353 @@
+"""Log objects of a checkpoint: their indexes, the commits of a store in them, and which of them nobody needs.
+
+An object goes when no store that has a part in it needs that (`log_needs`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lamina.checkpoint import QueryRun
+from lamina.components import Clock, Ids, RandomIds, SystemClock
+from lamina.errors import LaminaError
+from lamina.format import log_object, paths
+from lamina.format.attempt_id import GROUP, AttemptId
+from lamina.format.container import LOG, Footer, check_header
+from lamina.format.log_object import LogIndex, Part, PartId
+from lamina.format.manifest import StoreIdentity
+from lamina.storage import Listed, Storage
+from lamina.store.files import log_needs
+from lamina.store.files.locator import attempt_of, name_of
+from lamina.store.files.log_needs import Kept, Needs, Said
+
+_TAIL_BYTES = 64 << 10
+"""What is read first of an object to see its index; that of 300 stores fits."""
+
+_INDEXES_KEPT = 256
+_READ_AT_ONCE = 8
+
+_Asked = TypeVar("_Asked")
+_Found = TypeVar("_Found")
+
+_LOOK_S = 5.0
+"""A listing of all objects serves all stores of the checkpoint for so long."""
+
+_READ_TOGETHER = 64
+"""Indexes that are read between two signs of life, and are kept from then on."""
+
+_WAIT_S = 1.0
+_NEVER = -1.0
+
+TOLD_AFTER_S = 600.0
+"""Most objects go within this time by what one process knows: until then it tells nobody."""
+
+log = logging.getLogger(__name__)
+
+
+class LogObjects:
+    """The log objects of a checkpoint, whose indexes are kept. Thread-safe.
+
+    Args:
+        storage: rooted at the directory `state` of the checkpoint.
+        tells: whether what stores need is written down for other processes, too.
+    """
+
+    def __init__(
+        self, storage: Storage, clock: Clock | None = None, ids: Ids | None = None, *, tells: bool = False
+    ) -> None:
+        self.storage = storage
+        self._tells = tells
+        self._clock = clock or SystemClock()
+        self._ids = ids or RandomIds()
+        self._lock = threading.Lock()
+        self._indexes: OrderedDict[str, tuple[LogIndex, int]] = OrderedDict()
+        self._looking = threading.Lock()
+        self._looked: float | None = None
+        self._objects: dict[str, Kept] = {}
+        self._parts: dict[StoreIdentity, list[tuple[Kept, Part]]] = {}
+        self._unread: dict[str, int] = {}
+        self._run: QueryRun | None = None
+        self._own: dict[StoreIdentity, Needs] = {}
+        self._needs: dict[StoreIdentity, Needs] = {}
+        self._read_from: dict[str, Said | None] = {}
+        self._over_at: dict[str, float | None] = {}
+        self._told: str | None = None
+        self._told_at: float | None = None
+
+    @classmethod
+    def of(cls, storage: Storage) -> LogObjects:
+        """The ones that all users of a storage share."""
+        return storage.shared(cls, cls)
+
+    def index(self, log: str) -> tuple[LogIndex, int]:
+        """The verified index of an object, and the object's size.
+
+        Raises:
+            LaminaError: `file.missing`, `file.damaged`, `file.version`, `file.identity`, naming the object.
+        """
+        with self._lock:
+            known = self._indexes.get(log)
+            if known is not None:
+                self._indexes.move_to_end(log)
+                return known
+        found = self._read(log)
+        with self._lock:
+            self._indexes[log] = found
+            while len(self._indexes) > _INDEXES_KEPT:
+                self._indexes.popitem(last=False)
+        return found
+
+    def parts_of(
+        self, store: StoreIdentity, newest: AttemptId | None = None, progressed: Callable[[], None] = lambda: None
+    ) -> list[Listed]:
+        """The commits of a store in log objects, by the names that files of them would have.
+
+        What is known may be a few seconds old, but for `newest`, where that is in a log object.
+
+        Args:
+            progressed: called now and then where that takes long.
+        """
+        self._look(PartId.of(newest).log if newest is not None and newest.kind == GROUP else None, progressed)
+        with self._lock:
+            return [
+                Listed(name_of(part.attempt), part.length, found.modified_ms)
+                for found, part in self._parts.get(store, ())
+            ]
+
+    def tell_needs(self, run: QueryRun, store: StoreIdentity, confirmed: int, names: Iterable[str]) -> None:
+        """Hears what a store needs, as whoever collects it in a run of the query has found.
+
+        Args:
+            confirmed: the newest confirmed version; all above it may be needed.
+            names: of the commits in log objects up to that one which something needs, or which are too young to go.
+        """
+        versions = (attempt.version for attempt in map(attempt_of, names) if attempt is not None)
+        with self._lock:
+            if self._is_of(run):
+                self._own[store] = Needs.of(confirmed, versions)
+                self._hear(store, self._own[store])
+
+    def needless(self, run: QueryRun, *, dry_run: bool = False) -> list[Listed]:
+        """What nobody needs any more, as far as that is known, by its path; each is said once after a look to those
+        who delete, and once to those who only ask.
+
+        Who deletes it sees first to it that no newer run of the query has begun.
+        """
+        with self._lock:
+            if not self._is_of(run):
+                return []
+            gone = []
+            for log_id, found in sorted(self._objects.items()):
+                if found.is_needless and found.said_at.get(dry_run) != self._looked:
+                    found.said_at[dry_run] = self._looked
+                    gone.append(Listed(paths.log_path(log_id), found.size, found.modified_ms))
+            over = [
+                path
+                for path, said in self._read_from.items()
+                if said is not None and self._over_at.get(path, _NEVER) != self._looked and self._is_over(path, said)
+            ]
+            if not dry_run:
+                self._over_at = dict.fromkeys(over, self._looked)
+            return [*gone, *(Listed(path, 0, 0) for path in over)]
+
+    def _is_over(self, path: str, said: Said) -> bool:
+        """Whether a file says nothing that counts: its run is over, or this process knows newer of all its stores."""
+        if self._run is None or path == self._told:
+            return False
+        run, needs = said
+        if run.id != self._run.id:
+            return run < self._run
+        return all(store in self._own and self._own[store].confirmed >= one.confirmed for store, one in needs.items())
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the last look was so long ago that others wait to hear, and to be heard."""
+        with self._lock:
+            then = self._looked
+        return then is not None and bool(self._objects) and self._clock.monotonic() - then >= TOLD_AFTER_S
+
+    def unread_since(self, modified_ms: int) -> str | None:
+        """How an object is named to people that was published at that time or later, and whose index cannot be read:
+        nobody knows whose commits it has."""
+        with self._lock:
+            found = [log for log, modified in self._unread.items() if modified >= modified_ms]
+        return self.storage.location(paths.log_path(min(found))) if found else None
+
+    def _is_of(self, run: QueryRun) -> bool:
+        """Whether a run is the newest that was heard of; what was known of older ones is forgotten."""
+        if self._run is not None and run.id == self._run.id:
+            # it may have claimed two epochs, of which the smaller one counts
+            self._run = min(run, self._run)
+        elif self._run is None or run > self._run:
+            self._run = run
+            self._own, self._needs = {}, {}
+            # like those of others it goes when it is found again
+            self._told = None
+            for found in self._objects.values():
+                found.needless.clear()
+            for said in self._read_from.values():
+                self._hear_all(said)
+        return run.id == self._run.id
+
+    def _hear_all(self, said: Said | None) -> None:
+        if said is not None and self._run is not None and said[0].id == self._run.id:
+            for store, needs in said[1].items():
+                self._hear(store, needs)
+
+    def _hear(self, store: StoreIdentity, needs: Needs) -> None:
+        """Of two who know of a store whoever has seen more counts."""
+        known = self._needs.get(store)
+        if known is None or known.confirmed <= needs.confirmed:
+            self._needs[store] = needs
+            for found, part in self._parts.get(store, ()):
+                found.mark(part, needs)
+
+    def _look(self, wanted: str | None, progressed: Callable[[], None]) -> None:
+        """Lists the objects, and reads the indexes of new ones; at once where one is not known that is wanted."""
+        while not self._looking.acquire(timeout=_WAIT_S):
+            # somebody else looks
+            progressed()
+        try:
+            now = self._clock.monotonic()
+            recent = self._looked is not None and now - self._looked < _LOOK_S
+            if recent and (wanted is None or wanted in self._objects):
+                return
+            listed: dict[str, Listed] = {}
+            files: set[str] = set()
+            for entry in self.storage.list(paths.LOG):
+                path = paths.join(paths.LOG, entry.name)
+                if (id := paths.log_of(path)) is not None:
+                    listed[id] = entry
+                elif paths.is_log_needs(path):
+                    files.add(path)
+            with self._lock:
+                self._forget_all(self._objects.keys() - listed.keys())
+                self._unread = {id: modified for id, modified in self._unread.items() if id in listed}
+            unknown = [id for id in listed if id not in self._objects]
+            for first in range(0, len(unknown), _READ_TOGETHER):
+                some = [listed[id] for id in unknown[first : first + _READ_TOGETHER]]
+                indexes = self._each(self._index_of_listed, some)
+                with self._lock:
+                    for entry, index in zip(some, indexes, strict=True):
+                        if index is not None:
+                            self._keep(Kept(index, entry.size, entry.modified_ms))
+                progressed()
+            unheard = sorted(files - self._read_from.keys() - {self._told})
+            heard = zip(unheard, self._each(lambda path: log_needs.read(self.storage, path), unheard), strict=True)
+            with self._lock:
+                self._read_from = {path: said for path, said in self._read_from.items() if path in files}
+                for path, said in heard:
+                    # what could not be read for a moment is read again
+                    if not isinstance(said, LaminaError):
+                        self._read_from[path] = said
+                        self._hear_all(said)
+                self._looked = now
+            if self._tells:
+                self._tell(now)
+        finally:
+            self._looking.release()
+
+    def _keep(self, found: Kept) -> None:
+        self._objects[found.index.log] = found
+        for part in found.index.parts:
+            self._parts.setdefault(part.store, []).append((found, part))
+            if (needs := self._needs.get(part.store)) is not None:
+                found.mark(part, needs)
+
+    def _forget_all(self, gone: Set[str]) -> None:
+        """Forgets objects that are not there any more."""
+        if gone:
+            self._objects = {id: found for id, found in self._objects.items() if id not in gone}
+            self._parts = {}
+            for found in self._objects.values():
+                for part in found.index.parts:
+                    self._parts.setdefault(part.store, []).append((found, part))
+
+    def _tell(self, now: float) -> None:
+        """Writes what this process knows where others may wait for it; who tells anew removes what it told before."""
+        with self._lock:
+            due = self._told_at is None or now - self._told_at >= TOLD_AFTER_S
+            if not due or self._run is None or not self._is_waited_for():
+                return
+            run, own, before = self._run, dict(self._own), self._told
+        path = paths.log_needs_path(self._ids.hex128())
+        try:
+            self.storage.publish(path, iter([log_needs.to_bytes(run, own)]))
+            if before is not None:
+                self.storage.delete_many([before])
+        except LaminaError as error:
+            log.warning("%s is written again later: %s", self.storage.location(path), error)
+        with self._lock:
+            self._told, self._told_at = path, now
+
+    def _is_waited_for(self) -> bool:
+        """Whether an old object stays of which this process knows that some of its stores do not need it."""
+        old = self._clock.now_ms() - 1000 * TOLD_AFTER_S
+        return any(
+            found.modified_ms < old and found.needless and not found.is_needless for found in self._objects.values()
+        )
+
+    def _each(self, call: Callable[[_Asked], _Found], asked: Sequence[_Asked]) -> list[_Found]:
+        """What `call` gives for each; on a remote storage several at once."""
+        if len(asked) < 2 or not self.storage.remote:
+            return [call(one) for one in asked]
+        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="lamina-log-indexes") as threads:
+            return list(threads.map(call, asked))
+
+    def _index_of_listed(self, entry: Listed) -> LogIndex | None:
+        """An index; None where it cannot be read, which is tried again."""
+        id = paths.log_of(paths.join(paths.LOG, entry.name))
+        assert id is not None
+        try:
+            index = self._index_of(id)
+        except LaminaError as error:
+            if error.kind == "file.missing":
+                return None  # it went meanwhile
+            if not error.kind.startswith("file."):
+                raise
+            # whoever needs a part of it meets the error; it stays, since nobody knows whose parts it has
+            with self._lock:
+                is_new = id not in self._unread
+                self._unread[id] = entry.modified_ms
+            if is_new:
+                log.warning("the log object %s stays, since it cannot be read: %s", id, error)
+            return None
+        with self._lock:
+            self._unread.pop(id, None)
+        return index
+
+    def _index_of(self, log: str) -> LogIndex:
+        """An index, of which a local copy may be damaged."""
+        try:
+            return self.index(log)[0]
+        except LaminaError as error:
+            if not error.kind.startswith("file.") or not self.forget(log):
+                raise
+        return self.index(log)[0]
+
+    def forget(self, log: str) -> bool:
+        """Drops what is known of an object, whose contents turned out wrong; whether there was a local copy."""
+        with self._lock:
+            self._indexes.pop(log, None)
+        return self.storage.forget(paths.log_path(log))
+
+    def _read(self, log: str) -> tuple[LogIndex, int]:
+        path = paths.log_path(log)
+        where = self.storage.location(path)
+        tail, size = self.storage.read_tail(path, _TAIL_BYTES)
+        end = Footer.parse(tail, size, where)
+        start = end.manifest_offset - (size - tail.size)
+        stored = (
+            tail.slice(start, end.stored_length)
+            if start >= 0
+            else self.storage.read_range(path, end.manifest_offset, end.stored_length)
+        )
+        index = log_object.index_of(end.manifest(stored, where), end, log, where)
+        if tail.size == size:
+            check_header(tail, LOG, index.header_crc, where)
+        return index, size

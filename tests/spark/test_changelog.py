@@ -1,0 +1,87 @@
+"""Queries whose stores commit into one log object, for which a batch waits and no task does."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.spark.streams import HDFS, LAMINA, Streams
+from tests.spark.test_backends import PREFIX, pairs, totals
+from tests.spark.test_restarts import Answers, rows, unload_all
+
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+TASK = {PREFIX + "changelog.enabled": "true"}
+EXECUTOR = {
+    **TASK,
+    PREFIX + "durability.level": "executor",
+    FILE_MANAGER: "org.apache.spark.sql.lamina.LaminaCheckpointFileManager",
+}
+OFF: dict[str, str] = {}
+
+
+def objects(checkpoint: Path) -> list[str]:
+    return sorted(path.stem for path in checkpoint.glob("state/_lamina/log/*.log"))
+
+
+def commits(checkpoint: Path) -> Counter[str]:
+    """How many commits that Spark's log names are in log objects, and how many are files, the first ones left out."""
+    text = "".join(path.read_text() for path in checkpoint.glob("commits/[0-9]*"))
+    later = [version for version in re.findall(r"L1\.([0-9]+)\.[0-9]+\.o\.", text) if version != "1"]
+    return Counter(files=len(later), parts=text.count(".g."))
+
+
+@pytest.mark.parametrize("conf", [TASK, EXECUTOR], ids=["task", "executor"])
+def test_a_join_gives_what_it_gives_on_a_built_in_provider(streams: Streams, conf: dict[str, str]) -> None:
+    found, wanted = [], []
+    for number in range(3):
+        for batch in range(3 * number, 3 * number + 3):
+            for source, step in (("a", 1), ("b", 3)):
+                streams.feed(
+                    source,
+                    [
+                        {
+                            "t": f"2024-01-01T00:{batch:02}:{second:02}Z",
+                            "k": f"key {second * step % 7}",
+                            "v": batch * 60 + second,
+                        }
+                        for second in range(0, 60, step)
+                    ],
+                )
+        run = streams.run(pairs, LAMINA, conf=conf)
+        found += run.all_rows
+        wanted += streams.run(pairs, HDFS).all_rows
+        unload_all(streams.spark)
+    assert found == wanted
+    assert len(found) > 100
+    checkpoint = streams.checkpoint(LAMINA)
+    assert commits(checkpoint)["files"] == 0
+    assert commits(checkpoint)["parts"] > 0
+    if conf is EXECUTOR:
+        # eight stores of two partitions, and a batch without rows behind each of the others
+        assert len(objects(checkpoint)) <= 1.5 * len(list(checkpoint.glob("commits/[0-9]*")))
+
+
+def test_it_is_switched_at_each_restart(streams: Streams) -> None:
+    answers, batch, kinds = Answers(), 0, []
+    for number, conf in enumerate((OFF, TASK, EXECUTOR, OFF, EXECUTOR, TASK)):
+        for _ in range(2):
+            streams.feed("s", rows(batch))
+            batch += 1
+        before = commits(streams.checkpoint(LAMINA))
+        streams.run(totals, LAMINA, mode="complete", conf=conf, each_batch=answers)
+        kinds.append(sorted((commits(streams.checkpoint(LAMINA)) - before).elements()))
+        if number >= 3:
+            unload_all(streams.spark)
+    assert [set(kind) for kind in kinds] == [{"files"}, {"parts"}, {"parts"}, {"files"}, {"parts"}, {"parts"}]
+    assert sorted(answers.batches) == list(range(batch))
+    answers.check()
+
+
+def test_without_the_barrier_batches_are_refused_that_would_wait_for_nobody(streams: Streams) -> None:
+    streams.feed("s", rows(0))
+    conf = {name: value for name, value in EXECUTOR.items() if name != FILE_MANAGER}
+    with pytest.raises(Exception, match="nothing keeps Spark from committing a batch before it is durable"):
+        streams.run(totals, LAMINA, mode="complete", conf=conf)

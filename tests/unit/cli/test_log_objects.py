@@ -1,0 +1,384 @@
+"""`lamina fsck`, `gc` and `inspect`, the change feed and `open_store`, where commits are parts of log objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.checkpoint import StoreSelection, logged_stores
+from lamina.format import log_object, paths
+from lamina.format.container import FOOTER, HEADER, Footer
+from lamina.format.log_object import LogIndex, Whole
+from lamina.storage import Storage
+from lamina.storage.temporary import temporary_name
+from lamina.store.admin.check import check_log, check_stores
+from lamina.store.check.report import LogCheck, StoreCheck
+from lamina.store.direct.open import open_store
+from tests.unit.cli.conftest import Lamina
+from tests.unit.cli.query_on_disk import PARTITIONS, QueryOnDisk
+
+HOUR_S = 3600
+EMPTY_LOG = {"objects": 0, "bytes": 0, "not_needed": {}, "problems": [], "warnings": []}
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> QueryOnDisk:
+    """Four versions of two stores: the first ones are files, and each of the others is a part of the batch's object."""
+    query = QueryOnDisk(tmp_path / "checkpoint", grouped=True)
+    query.run(4)
+    return query
+
+
+def objects(query: QueryOnDisk) -> list[Path]:
+    return sorted((query.directory / "state" / paths.LOG).glob("*.log"))
+
+
+def of_version(query: QueryOnDisk, version: int) -> Path:
+    return query.log_object(query.attempts[version - 1][0])
+
+
+def index(path: Path) -> LogIndex:
+    return log_object.verify(path.read_bytes(), path.stem, str(path))
+
+
+def checked(lamina: Lamina, query: QueryOnDisk, *options: str, code: int = 0) -> dict[str, Any]:
+    outcome = lamina("fsck", query.directory, "--json", *options)
+    assert outcome.code == code, outcome.err + outcome.out
+    found = json.loads(outcome.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def check(query: QueryOnDisk, *, contents: bool = True) -> tuple[Sequence[StoreCheck], LogCheck]:
+    """The same without the command."""
+    found = logged_stores(Storage(str(query.directory)), StoreSelection())
+    stores = check_stores(found, contents=contents, progress=lambda done, total: None)
+    return stores, check_log(found, stores, contents=contents)
+
+
+def test_a_whole_checkpoint_is_whole_and_its_bytes_are_counted_once(lamina: Lamina, query: QueryOnDisk) -> None:
+    found = checked(lamina, query)
+    assert not found["damaged"]
+    files = 0
+    for partition, store in enumerate(found["stores"]):
+        assert (store["whole"], store["problems"], store["rows"]) == ([1, 2, 3, 4], [], 40)
+        assert (store["files"], store["not_needed"]) == (4, {})
+        parts = [part.length for path in objects(query) for part in index(path).parts if part.number == partition]
+        files += query.file(query.attempts[0][partition], partition).stat().st_size
+        assert store["bytes"] == sum(parts) + query.file(query.attempts[0][partition], partition).stat().st_size
+    assert found["log"] == {**EMPTY_LOG, "objects": 3, "bytes": sum(path.stat().st_size for path in objects(query))}
+    outcome = lamina("fsck", query.directory)
+    assert outcome.code == 0
+    assert "log: 3 objects" in outcome.out
+    assert "every retained version is whole" in outcome.out
+    assert checked(lamina, query, "--quick")["log"] == found["log"]
+
+
+def test_a_checkpoint_without_log_objects_has_none(lamina: Lamina, tmp_path: Path) -> None:
+    plain = QueryOnDisk(tmp_path / "plain")
+    plain.run(2)
+    assert checked(lamina, plain)["log"] == EMPTY_LOG
+    assert "log:" not in lamina("fsck", plain.directory).out
+    found = json.loads(lamina("inspect", plain.directory, "--json").out)
+    assert found["log"] == {"objects": 0, "bytes": 0, "needs": 0, "oldest_ms": None}
+
+
+def test_a_damaged_part_is_named_and_damages_its_store_alone(lamina: Lamina, query: QueryOnDisk) -> None:
+    path = of_version(query, 3)
+    part = index(path).parts[1]
+    flip(path, part.offset + part.length // 2)
+    found = checked(lamina, query, code=1)
+    first, second = found["stores"]
+    assert (first["problems"], first["damaged"]) == ([], [])
+    assert (second["whole"], second["damaged"]) == ([1, 2], [3, 4])
+    (problem,) = second["problems"]
+    assert problem["kind"] == "file.damaged"
+    assert f"{path}, part 1 " in problem["message"]
+    assert found["log"]["problems"] == []
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def newer(path: Path) -> None:
+    """The footer says a format version that this release does not know."""
+    data = bytearray(path.read_bytes())
+    data[-FOOTER.size + 52] = 99
+    path.write_bytes(bytes(data))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "header": (lambda path: flip(path, 3), "file.damaged"),
+    "index": (lambda path: flip(path, path.stat().st_size - FOOTER.size - 8), "file.damaged"),
+    "footer": (lambda path: flip(path, path.stat().st_size - 1), "file.damaged"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-50]), "file.damaged"),
+    "empty": (lambda path: path.write_bytes(b""), "file.damaged"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "file.damaged"),
+    "newer": (newer, "file.version"),
+    "another object": (
+        lambda path: path.write_bytes(next(one for one in path.parent.glob("*.log") if one != path).read_bytes()),
+        "file.identity",
+    ),
+    "missing": (Path.unlink, "file.missing"),
+}
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_broken_object_damages_each_store_that_has_a_part_in_it(
+    lamina: Lamina, query: QueryOnDisk, what: str, quick: bool
+) -> None:
+    path = of_version(query, 3)
+    damage, kind = DAMAGE[what]
+    damage(path)
+    found = checked(lamina, query, *(["--quick"] if quick else []), code=1)
+    assert found["damaged"]
+    for store in found["stores"]:
+        assert (store["whole"], store["damaged"]) == ([1, 2], [3, 4])
+        (problem,) = store["problems"]
+        assert problem["kind"] == kind
+        assert str(path) in problem["message"]
+    # each store says it, and the log does not say it again
+    assert found["log"]["objects"] == 2
+    assert (found["log"]["problems"], found["log"]["warnings"]) == ([], [])
+
+
+def test_a_broken_object_of_the_newest_version_is_no_object_that_nobody_needs(
+    lamina: Lamina, query: QueryOnDisk
+) -> None:
+    DAMAGE["index"][0](of_version(query, 4))
+    found = checked(lamina, query, code=1)
+    assert [store["damaged"] for store in found["stores"]] == [[4], [4]]
+    assert (found["log"]["problems"], found["log"]["warnings"]) == ([], [])
+
+
+def test_padding_that_is_not_zero_is_found(lamina: Lamina, query: QueryOnDisk) -> None:
+    path = next(path for path in objects(query) if padding(path))
+    flip(path, padding(path)[0])
+    found = checked(lamina, query, code=1)
+    assert found["damaged"]
+    assert all(store["problems"] == [] for store in found["stores"])
+    (problem,) = found["log"]["problems"]
+    assert (problem["kind"], problem["versions"]) == ("file.damaged", [])
+    assert f"{path} is damaged: its padding" in problem["message"]
+    outcome = lamina("fsck", query.directory)
+    assert outcome.code == 1
+    assert str(path) in outcome.out
+    assert "1 log object of theirs is damaged" in outcome.out
+    assert checked(lamina, query, "--quick")["log"]["problems"] == []
+
+
+def padding(path: Path) -> list[int]:
+    """The positions of bytes between parts, and between the last one and the index."""
+    data = path.read_bytes()
+    end = Footer.parse(data, len(data), str(path)).manifest_offset
+    inside = {HEADER.size + one for one in range(end - HEADER.size)}
+    for part in index(path).parts:
+        inside -= set(range(part.offset, part.offset + part.length))
+    return sorted(inside)
+
+
+def test_the_header_of_an_object_is_verified_that_no_restore_reads_whole(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", grouped=True)
+    query.run(2, rows=30_000)
+    (path,) = objects(query)
+    assert path.stat().st_size > 100_000
+    flip(path, 9)
+    found = checked(lamina, query, code=1)
+    assert [store["problems"] for store in found["stores"]] == [[]] * PARTITIONS
+    (problem,) = found["log"]["problems"]
+    assert problem["kind"] in ("file.damaged", "file.version")
+    assert str(path) in problem["message"]
+
+
+def test_a_flipped_byte_anywhere_in_an_object_is_found(query: QueryOnDisk) -> None:
+    path = of_version(query, 2)
+    whole = path.read_bytes()
+    for position in {*range(0, len(whole), 97), *padding(path)}:
+        flip(path, position)
+        stores, log = check(query)
+        problems = [*log.problems, *(problem for store in stores for problem in store.problems)]
+        assert problems, position
+        assert all(str(path) in problem.message for problem in problems)
+        path.write_bytes(whole)
+    stores, log = check(query)
+    assert not any([log.problems, *(store.problems for store in stores)])
+
+
+def rewritten(path: Path, change: Callable[[Whole], Whole] = lambda one: one, checkpoint: str | None = None) -> None:
+    """The object with another index over the same parts."""
+    data, known = path.read_bytes(), index(path)
+    wholes = [
+        change(
+            Whole(part.number, [data[part.offset : part.offset + part.length]], part.store, part.attempt, part.after,
+                  part.to)
+        )
+        for part in known.parts
+    ]  # fmt: skip
+    chunks = log_object.chunks(known.log, checkpoint or known.checkpoint, known.created_ms, known.writer, wholes)
+    path.write_bytes(b"".join(map(bytes, chunks)))
+
+
+def test_an_object_of_another_checkpoint_is_found(lamina: Lamina, query: QueryOnDisk) -> None:
+    """Its parts are whole; a collection would not know that they are needed."""
+    path = of_version(query, 3)
+    rewritten(path, checkpoint="another")
+    (problem,) = checked(lamina, query, code=1)["log"]["problems"]
+    assert problem["kind"] == "file.identity"
+    assert f"{path} is of checkpoint another" in problem["message"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda one: replace(one, to=one.to - 1), lambda one: replace(one, store=replace(one.store, partition=7))],
+    ids=["version", "store"],
+)
+def test_an_index_that_says_something_else_of_a_part_is_found(
+    lamina: Lamina, query: QueryOnDisk, change: Callable[[Whole], Whole]
+) -> None:
+    """By what the index says an object is collected."""
+    path = of_version(query, 3)
+    rewritten(path, change)
+    found = checked(lamina, query, code=1)
+    problems = [problem for found in (*found["stores"], found["log"]) for problem in found["problems"]]
+    assert {problem["kind"] for problem in problems} == {"file.damaged"}
+    assert all(str(path) in problem["message"] for problem in problems)
+
+
+def test_what_nobody_needs_is_counted_once_and_apart_from_files_of_stores(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.plan()
+    lost = query.execute()
+    query.finish(query.execute(task_attempt=1))
+    # of this batch each object has one part that counts
+    query.plan()
+    one, other = query.execute(), query.execute(task_attempt=1)
+    query.finish([one[0], other[1]])
+    log = query.directory / "state" / paths.LOG
+    (log / f"{'a' * 32}.needs").write_bytes(b"1234")
+    (log / temporary_name("x.log", 7, 1)).write_bytes(b"12")
+    (log / "somebody's").write_bytes(b"1")
+    found = checked(lamina, query)
+    assert all(store["not_needed"] == {} for store in found["stores"])
+    parts = [index(query.log_object(attempt)).parts for attempt in (one[1], other[0])]
+    assert found["log"]["objects"] == 6
+    assert found["log"]["not_needed"] == {
+        "object": {"number": 1, "bytes": query.log_object(lost[0]).stat().st_size},
+        "part": {"number": 2, "bytes": parts[0][1].length + parts[1][0].length},
+        "needs": {"number": 1, "bytes": 4},
+        "temporary": {"number": 1, "bytes": 2},
+    }
+    assert "not needed: 1 needs file (4 B), 1 object" in lamina("fsck", query.directory).out
+
+
+def test_of_stores_that_were_not_checked_nobody_says_what_they_need(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.plan()
+    query.execute()
+    query.finish(query.execute(task_attempt=1))
+    assert "object" in checked(lamina, query)["log"]["not_needed"]
+    log = checked(lamina, query, "--partition", "0")["log"]
+    assert (log["objects"], log["not_needed"]) == (4, {})
+
+
+def test_a_broken_object_that_no_store_needs_is_no_damage(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.plan()
+    lost = query.execute()
+    query.finish(query.execute(task_attempt=1))
+    path = query.log_object(lost[0])
+    path.write_bytes(b"no log object")
+    found = checked(lamina, query)
+    assert not found["damaged"]
+    (warning,) = found["log"]["warnings"]
+    assert str(path) in warning
+    assert "no store that was checked needs it" in warning
+    assert str(path) in lamina("fsck", query.directory).out
+
+
+def test_fsck_gc_dry_run_and_inspect_change_nothing(lamina: Lamina, query: QueryOnDisk) -> None:
+    query.plan()
+    query.execute()
+    query.finish(query.execute(task_attempt=1))
+    query.age(HOUR_S)
+
+    def everything() -> dict[Path, tuple[int, bytes]]:
+        found = query.directory.rglob("*")
+        return {path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in found}
+
+    for _ in range(2):
+        before = everything()
+        for command in (["fsck"], ["fsck", "--quick"], ["gc", "--dry-run"], ["inspect"], ["inspect", "--details"]):
+            lamina(command[0], query.directory, *command[1:])
+        assert everything() == before
+        flip(of_version(query, 3), 40)
+
+
+def test_gc_deletes_objects_that_no_store_needs_and_only_where_it_looks_at_all_of_them(
+    lamina: Lamina, tmp_path: Path
+) -> None:
+    query = QueryOnDisk(
+        tmp_path / "checkpoint", grouped=True, min_versions=1, compaction__mode="full", compaction__fullInterval=1
+    )
+    query.run(6)
+    query.forget(2)
+    query.age(HOUR_S)
+    before, kept = objects(query), sorted(of_version(query, version) for version in (5, 6))
+    assert lamina("gc", query.directory, "--dry-run").code == 0
+    assert lamina("gc", query.directory, "--partition", "0").code == 0
+    assert objects(query) == before
+    assert lamina("gc", query.directory).code == 0
+    assert objects(query) == kept
+    assert checked(lamina, query)["log"] == {
+        **EMPTY_LOG, "objects": 2, "bytes": sum(path.stat().st_size for path in kept)
+    }  # fmt: skip
+
+
+def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> None:
+    (query.directory / "state" / paths.LOG / f"{'a' * 32}.needs").write_bytes(b"1234")
+    found = json.loads(lamina("inspect", query.directory, "--details", "--json").out)
+    assert found["log"] == {
+        "objects": 3,
+        "bytes": sum(path.stat().st_size for path in objects(query)),
+        "needs": 1,
+        "oldest_ms": min(int(path.stat().st_mtime * 1000) for path in objects(query)),
+    }
+    for partition, store in enumerate(found["stores"]):
+        assert [file["kind"] for file in store["files"]] == ["commit", "part", "part", "part"]
+        assert all(file["used"] for file in store["files"])
+        assert [version["attempt"] for version in store["versions"]] == [one[partition] for one in query.attempts]
+    out = lamina("inspect", query.directory, "--details").out
+    assert "3 objects" in out
+    assert f"{of_version(query, 3).stem[:8]}…-0." in out
+
+
+@pytest.mark.parametrize("what", [name for name in DAMAGE if name != "missing"])
+def test_inspect_says_what_is_wrong_with_an_object(lamina: Lamina, query: QueryOnDisk, what: str) -> None:
+    path = of_version(query, 3)
+    DAMAGE[what][0](path)
+    outcome = lamina("inspect", query.directory)
+    assert outcome.code == 1
+    assert f"{path}" in outcome.out
+    assert "is not there" not in outcome.out
+
+
+def test_a_store_of_parts_is_read_and_its_changes_are_those_of_its_versions(query: QueryOnDisk) -> None:
+    for partition in range(PARTITIONS):
+        store = open_store(str(query.directory), partition=partition)
+        assert store.version.attempt == query.attempts[-1][partition]
+        assert len(list(store.scan())) == 40
+        changes = [
+            (version, key)
+            for batch in store.changes(2, 4)
+            for version, key in zip(*(batch.column(name).to_pylist() for name in ("version", "key")), strict=True)
+        ]
+        assert sorted(changes) == sorted(
+            (batch + 1, f"{batch}-{row}".encode()) for batch in (1, 2, 3) for row in range(10)
+        )
+        store.restore(2)
+        assert len(list(store.scan())) == 20

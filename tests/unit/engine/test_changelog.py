@@ -1,0 +1,154 @@
+"""The changelog in a real engine: commits of many stores become durable together, under ids that name one object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lamina.format import paths
+from lamina.format.attempt_id import FILE, GROUP, AttemptId
+from lamina.format.log_object import PartId
+from tests.unit.engine.conftest import Starter
+from tests.unit.engine.engine_client import Data, Engine, Refused, Store, entries, greeted
+
+LOGGED = {"changelog.enabled": "true", "changelog.persistDelayMs": "300"}
+
+
+class Query:
+    """Stores of one engine, and its stream of outcomes."""
+
+    def __init__(self, engine: Engine, directory: Path, count: int, settings: dict[str, str] | None = None) -> None:
+        self.directory = directory / "state"
+        self.data, self.stream = greeted(engine), greeted(engine)
+        assert self.stream.request({"op": "outcomes"})["ok"]
+        self.stores = [
+            Store(engine, f"file:{self.directory}", settings=settings or LOGGED, partition=number)
+            for number in range(count)
+        ]
+        self.attempts: list[str | None] = [None] * count
+        self.version = 0
+
+    def begun(self) -> Query:
+        """After the first version, of which each store has a file: Spark's state reader wants a directory."""
+        for number, store in enumerate(self.stores):
+            begun = store.begin(0, None)
+            request = self.data.send(store.commit_header(1, begun, 1), [[entries([(0, 1, b"key 0", b"value")])]])
+            self.attempts[number] = self.data.header()["accepted"]
+            assert self.heard({request: number})[number] in {path.name for path in store.directory.iterdir()}
+        self.version = 1
+        return self
+
+    def sent(self) -> dict[int, int]:
+        """Sends the next version of each store; which store each request is of."""
+        requests = {}
+        for number, store in enumerate(self.stores):
+            begun = store.begin(self.version, self.attempts[number])
+            batch = entries([(0, 1, b"key %d" % self.version, b"value %d" % number)])
+            request = self.data.send(store.commit_header(self.version + 1, begun, 1), [[batch]])
+            answer = self.data.header()
+            assert answer["id"] == request
+            assert "durable" not in answer
+            self.attempts[number] = answer["accepted"]
+            requests[request] = number
+        self.version += 1
+        return requests
+
+    def heard(self, requests: dict[int, int]) -> dict[int, str]:
+        """What is said of each store's commit: its file, or the kind of its error."""
+        found = {}
+        while requests:
+            header = self.stream.raw_header()
+            found[requests.pop(header["id"])] = header["durable"]["file"] if header["ok"] else header["error"]["kind"]
+        return found
+
+    def objects(self) -> list[str]:
+        return sorted(path.stem for path in (self.directory / paths.LOG).glob("*.log"))
+
+    def ids(self) -> list[AttemptId]:
+        return [AttemptId.parse(attempt or "") for attempt in self.attempts]
+
+
+def rows(store: Store, data: Data, version: int, attempt: str | None) -> list[bytes]:
+    return sorted(row[2] for row in store.load(data, version, attempt or "")[1])
+
+
+def test_all_stores_wait_for_one_object_and_are_restored_from_it(start_engine: Starter, tmp_path: Path) -> None:
+    # how many stores there are is known after the first round
+    query = Query(start_engine(), tmp_path, 12, {**LOGGED, "changelog.persistDelayMs": "5000"}).begun()
+    for version in (1, 2):
+        requests = query.sent()
+        assert not query.directory.joinpath(paths.LOG).exists() or len(query.objects()) == version - 1
+        assert set(query.heard(requests)) == set(range(12))
+        (log,) = {PartId.of(id).log for id in query.ids()}
+        assert log in query.objects()
+        assert len(query.objects()) == version
+    assert len(list(query.directory.glob("0/*/*.lam"))) == 12
+    other = start_engine()
+    data = greeted(other)
+    for number, attempt in enumerate(query.attempts):
+        store = Store(other, f"file:{query.directory}", read_only=True, partition=number)
+        assert rows(store, data, 3, attempt) == [b"key 0", b"key 1", b"key 2"]
+
+
+def test_a_commit_that_is_alone_waits_for_no_other(start_engine: Starter, tmp_path: Path) -> None:
+    query = Query(start_engine(), tmp_path, 1, {**LOGGED, "changelog.persistDelayMs": "60000"}).begun()
+    (store,) = query.stores
+    batch = entries([(0, 1, b"key", b"value")])
+    request = query.data.send(store.commit_header(2, store.begin(1, query.attempts[0]), 1, alone=True), [[batch]])
+    assert query.data.header()["id"] == request
+    header = query.stream.raw_header()
+    assert (header["id"], header["ok"]) == (request, True)
+    assert len(query.objects()) == 1
+
+
+def test_what_fails_is_told_to_all_that_waited_for_it(start_engine: Starter, tmp_path: Path) -> None:
+    query = Query(start_engine(), tmp_path, 3, {**LOGGED, "changelog.upload.attempts": "2"}).begun()
+    first = list(query.attempts)
+    # a file where the directory of log objects would be
+    query.directory.joinpath(paths.LOG).write_bytes(b"")
+    assert set(query.heard(query.sent()).values()) == {"storage.failed"}
+    query.directory.joinpath(paths.LOG).unlink()
+    query.attempts, query.version = first, 1
+    assert not {"storage.failed"} & set(query.heard(query.sent()).values())
+    assert len(query.objects()) == 1
+
+
+def test_it_is_switched_off_and_on_again_on_a_live_checkpoint(start_engine: Starter, tmp_path: Path) -> None:
+    attempts = Query(start_engine(), tmp_path, 2).begun().attempts
+    kinds = []
+    for version in range(1, 7):
+        on = version % 2 == 1
+        # flushed files are not answered at once, either
+        query = Query(start_engine(), tmp_path, 2, LOGGED if on else {"storage.fsync.enabled": "true"})
+        query.attempts, query.version = attempts, version
+        query.heard(query.sent())
+        attempts = query.attempts
+        kinds += [id.kind for id in query.ids()]
+    assert kinds == [GROUP, GROUP, FILE, FILE] * 3
+    for store, attempt in zip(query.stores, attempts, strict=True):
+        assert rows(store, query.data, 7, attempt) == [b"key %d" % version for version in range(7)]
+
+
+def test_a_checkpoint_whose_logs_name_no_attempts_is_refused(start_engine: Starter, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="format v1, whose logs name no attempts") as refused:
+        Store(start_engine(), f"file:{tmp_path}/state", settings=LOGGED, format_version=1)
+    assert refused.value.kind == "settings.invalid"
+
+
+def test_uploads_that_may_take_longer_than_what_they_stand_on_stays_are_refused(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    engine = start_engine()
+    settings = {**LOGGED, "retention.minAgeMs": "80000", "changelog.upload.attempts": "3"}
+    settings["changelog.batchDelayMs"] = "10"
+    with pytest.raises(Refused) as caught:
+        Store(engine, f"file:{tmp_path}/state", settings={**settings, "changelog.upload.timeoutMs": "10000"})
+    assert "changelog.upload.timeoutMs" in str(caught.value)
+    assert "retention.minAgeMs" in str(caught.value)
+    settings["changelog.upload.timeoutMs"] = "8000"
+    Store(engine, f"file:{tmp_path}/state", settings=settings)
+    waits = {**settings, "durability.level": "executor", "changelog.barrierTimeoutMs": "28000"}
+    with pytest.raises(Refused, match=r"changelog\.barrierTimeoutMs is 28000 ms"):
+        Store(engine, f"file:{tmp_path}/other/state", settings=waits)
+    Store(engine, f"file:{tmp_path}/other/state", settings={**waits, "changelog.barrierTimeoutMs": "29000"})

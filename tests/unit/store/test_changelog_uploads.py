@@ -1,0 +1,101 @@
+"""The changelog of a checkpoint: its groups, and what becomes of their uploads where the storage hangs or lies."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from lamina.components import RandomIds, SystemClock
+from lamina.errors import LaminaError
+from lamina.format import paths
+from lamina.format.manifest import StoreIdentity
+from lamina.settings import PREFIX, Settings
+from lamina.storage import NotDurable, Storage
+from lamina.store.changelog.changelog import Changelog
+
+NUMBERS = itertools.count(1)
+
+
+class Hanging(Storage):
+    """Neither publishes nor answers until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__(f"memory://hanging/{next(NUMBERS)}")
+        self.released = threading.Event()
+
+    def publish(self, path: str, chunks: Iterable[Any]) -> int:
+        self.released.wait()
+        return super().publish(path, chunks)
+
+    def size(self, path: str) -> int:
+        self.released.wait()
+        return super().size(path)
+
+
+class Unsafe(Storage):
+    """What it publishes is there, and may not last."""
+
+    def publish(self, path: str, chunks: Iterable[Any]) -> int:
+        super().publish(path, chunks)
+        raise LaminaError.from_kind("storage.failed", "the directory could not be flushed") from NotDurable()
+
+
+def of(storage: Storage) -> Changelog:
+    settings = {"upload.attempts": 1, "upload.timeoutMs": 100, "persistDelayMs": 1, "batchDelayMs": 1}
+    parsed = Settings.parse({f"{PREFIX}changelog.{name}": str(value) for name, value in settings.items()})
+    return Changelog(storage, "uuid", parsed, SystemClock(), RandomIds())
+
+
+def told(changelog: Changelog, number: int) -> tuple[threading.Event, list[LaminaError | None]]:
+    """A commit in a group of its own; what it hears, and when."""
+    heard = threading.Event()
+    answers: list[LaminaError | None] = []
+
+    def hear(error: LaminaError | None) -> None:
+        answers.append(error)
+        heard.set()
+
+    place = changelog.groups.reserve()
+    place.fill([bytes(16)], StoreIdentity("uuid", 0, number, "default"), str(place.id), 0, 1, hear)
+    changelog.groups.seal()
+    return heard, answers
+
+
+def test_each_commit_hears_of_a_storage_that_hangs_also_when_it_is_asked_what_is_there() -> None:
+    storage = Hanging()
+    changelog = of(storage)
+    try:
+        for heard, answers in [told(changelog, number) for number in range(8)]:
+            assert heard.wait(60)
+            (error,) = answers
+            assert error is not None
+            assert error.kind == "storage.failed"
+    finally:
+        storage.released.set()
+    changelog.close()
+
+
+def test_an_attempt_that_hung_until_its_time_was_over_publishes_nothing_any_more() -> None:
+    storage = Hanging()
+    changelog = of(storage)
+    heard, answers = told(changelog, 0)
+    assert heard.wait(60)
+    assert answers[0] is not None
+    # its time is over soon after it counted as failed
+    threading.Event().wait(0.5)
+    storage.released.set()
+    changelog.close()
+    threading.Event().wait(0.2)
+    assert not list(storage.list(paths.LOG))
+
+
+def test_an_object_that_may_not_last_is_there_for_nobody() -> None:
+    storage = Unsafe(f"memory://unsafe/{next(NUMBERS)}")
+    changelog = of(storage)
+    heard, answers = told(changelog, 0)
+    assert heard.wait(60)
+    assert answers[0] is not None
+    assert not list(storage.list(paths.LOG))
+    changelog.close()

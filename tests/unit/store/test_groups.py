@@ -1,0 +1,288 @@
+"""Groups of commits: what is published together, when, and that each is told once what became of it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from lamina.components import RandomIds
+from lamina.errors import LaminaError
+from lamina.format.log_object import Whole
+from lamina.format.manifest import StoreIdentity
+from lamina.store.changelog.groups import Groups, Place, Policy
+from lamina.testing import ManualClock, SequenceIds
+from lamina.testing.expect import fails_with
+
+STORE = StoreIdentity("uuid", 0, 0, "default")
+DELAY_S = 5.0
+
+
+class Log:
+    """Groups whose objects are published when the test says so."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.clock = ManualClock(0)
+        self.published: list[tuple[str, list[int]]] = []
+        self.began: list[float] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.told: dict[str, list[LaminaError | None]] = {}
+        self.fails = False
+        self.stores = 0
+        self.groups = Groups(
+            policy or Policy(DELAY_S, 60.0, 300.0, 1000),
+            self._publish,
+            self.waiting.append,
+            self.clock,
+            SequenceIds(1),
+        )
+
+    def _publish(self, log: str, commits: Sequence[Whole], began: float) -> None:
+        self.began.append(began)
+        if self.fails:
+            raise LaminaError.from_kind("storage.failed", "the storage is full")
+        self.published.append((log, [commit.number for commit in commits]))
+
+    def fill(self, place: Place, size: int = 10, store: int | None = None, patient: bool = False) -> str:
+        """Of a store that has not committed before, or of one that may have."""
+        attempt = str(place.id)
+        self.told[attempt] = []
+        self.stores += 1
+        written_by = replace(STORE, partition=1000 + self.stores if store is None else store)
+        place.fill([bytes(size)], written_by, attempt, 0, 1, self.told[attempt].append, patient=patient)
+        return attempt
+
+    def work(self) -> None:
+        while self.waiting:
+            self.waiting.pop()()
+
+
+def test_a_group_is_sealed_after_the_delay_of_its_first_commit_and_not_of_its_first_place() -> None:
+    log = Log()
+    first, second = log.groups.reserve(), log.groups.reserve()
+    log.clock.advance(60_000)
+    assert log.groups.tick() is None
+    log.fill(first)
+    log.clock.advance(2_000)
+    log.fill(second)
+    assert log.groups.tick() == DELAY_S - 2
+    log.clock.advance(3_000)
+    assert log.groups.tick() is None
+    log.work()
+    assert log.published == [(first.id.log, [0, 1])]
+    assert list(log.told.values()) == [[None], [None]]
+    # the next one has an object of its own
+    assert log.groups.reserve().id.log != first.id.log
+
+
+def test_a_commit_for_which_a_task_waits_hurries_those_for_which_none_does() -> None:
+    log, woken = Log(), []
+    log.groups.on_due = lambda: woken.append(log.groups.tick())
+    first, second, third = (log.groups.reserve() for _ in range(3))
+    log.fill(first, patient=True)
+    log.clock.advance(20_000)
+    log.fill(second)
+    log.fill(third, patient=True)
+    assert woken == [60.0, DELAY_S]
+    log.clock.advance(5_000)
+    assert log.groups.tick() is None
+    log.work()
+    assert [numbers for _, numbers in log.published] == [[0, 1, 2]]
+
+
+def test_a_group_is_sealed_at_its_size() -> None:
+    log = Log(Policy(DELAY_S, 60.0, 300.0, 100))
+    places = [log.groups.reserve() for _ in range(3)]
+    log.fill(places[0], 60)
+    log.fill(places[2], 40)
+    assert log.waiting == []
+    log.fill(places[1], 10)
+    log.work()
+    assert [numbers for _, numbers in log.published] == [[0, 1, 2]]
+
+
+def test_a_group_is_sealed_with_the_last_store_that_committed_in_the_batch_before() -> None:
+    log = Log()
+
+    def batch(*stores: int) -> list[int]:
+        """The sizes of the objects that are written without a wait."""
+        before = len(log.published)
+        for store in stores:
+            log.fill(log.groups.reserve(), store=store)
+        log.work()
+        return sorted(len(numbers) for _, numbers in log.published[before:])
+
+    # in the first batch nobody knows how many there are
+    assert batch(0, 1, 2) == []
+    log.groups.seal()
+    log.work()
+    assert batch(2, 0, 1) == [3]
+    # a store that has moved here is one more: it comes alone once, and is known from then on
+    assert batch(0, 1, 2, 3) == [3]
+    log.groups.seal()
+    log.work()
+    assert batch(3, 1, 0, 2) == [4]
+    # one that has moved away is waited for once, as long as any
+    assert batch(0, 1, 2) == []
+    log.clock.advance(int(DELAY_S * 1000))
+    log.groups.tick()
+    log.work()
+    assert batch(0, 1, 2) == [3]
+
+
+def test_a_sealed_group_waits_for_its_places_and_has_none_that_was_dropped() -> None:
+    log = Log()
+    places = [log.groups.reserve() for _ in range(3)]
+    log.fill(places[1])
+    log.groups.seal("another")
+    log.groups.seal(places[1].id.log)
+    assert log.groups.stats() == {"open": 0, "sealed": 1}
+    log.fill(places[2])
+    assert log.waiting == []
+    places[0].drop()
+    places[1].drop()
+    log.work()
+    assert [numbers for _, numbers in log.published] == [[1, 2]]
+    with pytest.raises(ValueError, match="not open"):
+        log.fill(places[0])
+
+
+def test_a_group_without_commits_is_no_object() -> None:
+    log = Log()
+    place = log.groups.reserve()
+    log.groups.seal()
+    place.drop()
+    log.groups.close()
+    log.work()
+    assert log.published == []
+    with fails_with("store.closed"):
+        log.groups.reserve()
+
+
+def test_what_fails_is_told_to_each_and_to_nobody_else() -> None:
+    log = Log()
+    log.fails = True
+    failed = [log.fill(log.groups.reserve()) for _ in range(2)]
+    log.groups.seal()
+    log.work()
+    log.fails = False
+    well = log.fill(log.groups.reserve())
+    log.groups.close()
+    log.work()
+    assert [error.kind for attempt in failed for error in log.told[attempt] if error] == ["storage.failed"] * 2
+    assert log.told[well] == [None]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_threads_do_each_commit_is_in_one_object_and_told_once(seed: int) -> None:
+    drawn = random.Random(seed)
+    lock = threading.Lock()
+    objects: dict[str, list[tuple[int, str]]] = {}
+    told: dict[str, list[bool]] = {}
+
+    def publish(log: str, commits: Sequence[Whole], _: float) -> None:
+        with lock:
+            # no name is written twice
+            assert log not in objects
+            objects[log] = [(commit.number, commit.attempt) for commit in commits]
+            fails = drawn.random() < 0.2
+        if fails:
+            raise LaminaError.from_kind("storage.failed", "now and then")
+
+    with ThreadPoolExecutor(4) as publishers:
+        groups = Groups(
+            Policy(0.0005, 1.0, 20.0, drawn.choice([50, 500])), publish, publishers.submit, ManualClock(0), RandomIds()
+        )
+
+        def write(number: int) -> None:
+            mine = random.Random(seed * 1000 + number)
+            for _ in range(50):
+                place = groups.reserve()
+                if mine.random() < 0.2:
+                    place.drop()
+                    continue
+                attempt = f"{place.id}"
+                with lock:
+                    told[attempt] = []
+                place.fill([bytes(10)], STORE, attempt, 0, 1, lambda error, one=attempt: told[one].append(not error))
+                if mine.random() < 0.1:
+                    groups.seal()
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        groups.close()
+    found = {attempt: log for log, commits in objects.items() for _, attempt in commits}
+    assert sum(map(len, objects.values())) == len(found) == len(told) > 0
+    assert all(len(outcomes) == 1 for outcomes in told.values())
+    assert all(attempt == f"{log}-{number}" for log, commits in objects.items() for number, attempt in commits)
+    assert groups.stats() == {"open": 0, "sealed": 0}
+
+
+def test_a_group_for_which_only_the_batch_waits_waits_while_commits_come_and_no_longer_than_it_may() -> None:
+    log = Log(Policy(DELAY_S, 60.0, 150.0, 100_000))
+    first = log.groups.reserve()
+    log.fill(first, patient=True)
+    for _ in range(2):
+        log.clock.advance(50_000)
+        log.fill(log.groups.reserve(), patient=True)
+        assert log.groups.tick() is not None
+    assert not log.published
+    # a further one does not help beyond the end
+    log.clock.advance(40_000)
+    log.fill(log.groups.reserve(), patient=True)
+    assert log.groups.tick() == 10
+    log.clock.advance(10_000)
+    assert log.groups.tick() is None
+    log.work()
+    assert log.published == [(first.id.log, [0, 1, 2, 3])]
+
+
+def test_a_group_for_which_only_the_batch_waits_is_sealed_when_nothing_comes_any_more() -> None:
+    log = Log(Policy(DELAY_S, 60.0, 150.0, 100_000))
+    first = log.groups.reserve()
+    log.fill(first, patient=True)
+    log.clock.advance(30_000)
+    log.fill(log.groups.reserve(), patient=True)
+    log.clock.advance(59_000)
+    assert log.groups.tick() == 1
+    log.clock.advance(1_000)
+    assert log.groups.tick() is None
+    log.work()
+    assert log.published == [(first.id.log, [0, 1])]
+
+
+def test_a_place_that_was_dropped_leaves_no_time_of_its_own_behind() -> None:
+    log = Log()
+    log.groups.reserve().drop()
+    log.clock.advance(3_600_000)
+    log.fill(log.groups.reserve())
+    log.clock.advance(5_000)
+    log.groups.tick()
+    log.work()
+    assert log.began == [log.clock.monotonic() - 5]
+
+
+def test_most_of_a_round_waits_a_few_gaps_for_the_rest_of_it() -> None:
+    """Fewer stores may change in a batch than in the one before: no batch waits for long for those."""
+    log = Log(Policy(DELAY_S, 60.0, 300.0, 100_000))
+    for store in range(10):
+        log.fill(log.groups.reserve(), store=store, patient=True)
+    log.clock.advance(60_000)
+    log.groups.tick()
+    for store in range(4):
+        log.fill(log.groups.reserve(), store=store, patient=True)
+        log.clock.advance(100)
+    assert log.groups.tick() == pytest.approx(59.9)
+    log.fill(log.groups.reserve(), store=4, patient=True)
+    assert log.groups.tick() == pytest.approx(0.4)
+    log.clock.advance(401)
+    assert log.groups.tick() is None
+    log.work()
+    assert sorted(len(numbers) for _, numbers in log.published) == [5, 10]

@@ -1,0 +1,187 @@
+"""Commits inside log objects: found by their ids alone, read as files of their own, and never taken for another's."""
+
+from __future__ import annotations
+
+from lamina.errors import LaminaError
+from lamina.format import log_object, paths
+from lamina.format.attempt_id import GROUP, AttemptId
+from lamina.format.container import verify
+from lamina.format.entries import PUT
+from lamina.format.log_object import PartId
+from lamina.format.manifest import INCREMENT, RUN, CommitManifest
+from lamina.store import Version
+from lamina.store.files.locator import is_part
+from lamina.testing import Effect, Fault
+from lamina.testing.damage import mutants
+from lamina.testing.expect import fails_with
+from tests.unit.store.grouped import Grouped, materialized
+from tests.unit.store.writing import Change, Query, Rows, rows_of
+
+
+def test_commits_of_many_stores_are_one_object_and_restored_by_their_ids_alone(grouped: Grouped) -> None:
+    stores, versions = grouped.begun(3)
+    for number in range(4):
+        versions = grouped.batch(stores, versions, number)
+    assert len(grouped.objects()) == 4
+    assert all(AttemptId.parse(version.attempt or "").kind == GROUP for version in versions)
+    for partition, version in enumerate(versions):
+        # by an engine that has seen none of it
+        other = Grouped(grouped.query).open(partition)
+        assert rows_of(other.load(version, have=None, read_only=True)) == grouped.query.states[version.attempt]
+        # no other file of the store's own was written
+        assert len(grouped.query.storage.list(f"0/{partition}")) == 1
+
+
+def test_a_restore_reads_an_index_once_and_its_own_parts(grouped: Grouped) -> None:
+    stores, versions = grouped.begun(3)
+    versions = grouped.batch(stores, versions, 0)
+    again = Grouped(grouped.query)
+    calls = grouped.query.faults.calls
+    before = len(calls)
+    for partition, version in enumerate(versions):
+        list(again.open(partition).load(version, have=None, read_only=True).batches)
+    read = [operation for operation, path in calls[before:] if path.startswith(paths.LOG)]
+    assert read.count("read_tail") == 1
+
+
+def test_groups_and_own_files_take_turns_on_one_chain(grouped: Grouped) -> None:
+    """Switching it on and off at any restart needs nothing else."""
+    _, (version,) = grouped.begun()
+    for number in range(12):
+        with_groups = number // 3 % 2 == 0
+        store = grouped.open(groups=with_groups)
+        (version,) = grouped.batch([store], [version], number)
+        assert (AttemptId.parse(version.attempt or "").kind == GROUP) is with_groups
+    expected = grouped.query.states[version.attempt]
+    assert rows_of(grouped.open().load(version, have=None, read_only=True)) == expected
+    manifest = grouped.open().manifest(version)
+    assert manifest is not None
+    assert len(manifest.references) == 13
+
+
+def test_parts_are_merged_into_a_segment(grouped: Grouped) -> None:
+    (store,), (version,) = grouped.begun()
+    for number in range(6):
+        (version,) = grouped.batch([store], [version], number)
+    store.confirm(version)
+    made = store.compact()
+    assert made is not None
+    store.adopt(made.made)
+    (version,) = grouped.batch([store], [version], 7)
+    manifest = store.manifest(version)
+    assert manifest is not None
+    assert [one.kind for one in manifest.references] == [INCREMENT, RUN]
+    assert rows_of(grouped.open().load(version, have=None, read_only=True)) == grouped.query.states[version.attempt]
+
+
+def test_nothing_is_committed_on_a_part_whose_object_is_gone(grouped: Grouped) -> None:
+    (store,), versions = grouped.begun()
+    versions = grouped.batch([store], versions, 0)
+    list(store.load(versions[0], have=None, read_only=True).batches)
+    grouped.query.storage.delete_many([f"{paths.LOG}/{name}" for name in grouped.objects()])
+    assert grouped.query.begin(store, versions[0]).lost
+
+
+def test_what_the_storage_refuses_is_told_to_each_commit(grouped: Grouped) -> None:
+    stores, first = grouped.begun(2)
+    accepted = [
+        grouped.accept(store, version, {b"k": (PUT, b"v")}) for store, version in zip(stores, first, strict=True)
+    ]
+    grouped.query.faults.inject(Fault("publish", paths.LOG, times=10))
+    grouped.seal()
+    for one in accepted:
+        with fails_with("storage.failed"):
+            one.publish()
+    # and the next attempt of each is like any other
+    grouped.query.faults.heal()
+    versions = grouped.batch(stores, first, 0)
+    assert rows_of(stores[0].load(versions[0], have=None, read_only=True)) == grouped.query.states[versions[0].attempt]
+
+
+def test_an_id_whose_object_is_not_there_or_lacks_it_is_missing(grouped: Grouped) -> None:
+    (store,), (first,) = grouped.begun()
+    lost = grouped.accept(store, first, {b"k": (PUT, b"v")})
+    with fails_with("file.missing") as caught:
+        grouped.open().load(Version(2, lost.attempt), have=None, read_only=True)
+    assert PartId.of(AttemptId.parse(lost.attempt)).log in caught.error.message
+    grouped.seal()
+    id = PartId.of(AttemptId.parse(lost.attempt))
+    other = AttemptId.parse(lost.attempt).within(f"{id.log}-{id.number + 1}")
+    with fails_with("file.missing") as caught:
+        grouped.open().load(Version(2, str(other)), have=None, read_only=True)
+    assert f"part {id.number + 1}" in caught.error.message
+    with fails_with("attempt-id.unknown"):
+        grouped.open().load(Version(2, str(other.within("elsewhere"))), have=None, read_only=True)
+
+
+def test_every_change_of_a_log_object_is_detected(grouped: Grouped) -> None:
+    stores, versions = grouped.begun(2)
+    versions = grouped.batch(stores, versions, 0)
+    (name,) = grouped.objects()
+    path = f"{paths.LOG}/{name}"
+    data = bytes(grouped.query.storage.read(path))
+    expected: list[Rows] = [grouped.query.states[version.attempt] for version in versions]
+    for what, changed in mutants(data, (0x01,)):
+        grouped.query.storage.publish(path, changed)
+        found = []
+        for partition, version in enumerate(versions):
+            try:
+                load = Grouped(grouped.query).open(partition).load(version, have=None, read_only=True)
+                assert rows_of(load) == expected[partition], what
+            except LaminaError as error:
+                assert error.kind in ("file.damaged", "file.version", "file.missing", "file.identity"), what  # noqa: PT017
+                assert name in error.message, what  # noqa: PT017
+                found.append(error)
+        if not found:
+            # of a part that nobody restored here, or between them: whoever verifies all of it sees it
+            with fails_with("file.damaged", "file.version"):
+                index = log_object.verify(changed, name.removesuffix(".log"), name)
+                for part in index.parts:
+                    manifest = verify(changed[part.offset : part.offset + part.length], name)
+                    assert isinstance(manifest, CommitManifest)
+
+
+def test_a_torn_object_is_detected(grouped: Grouped) -> None:
+    stores, versions = grouped.begun()
+    grouped.query.faults.inject(Fault("publish", paths.LOG, effect=Effect.TRUNCATE))
+    (version,) = grouped.batch(stores, versions, 0)
+    with fails_with("file.damaged"):
+        Grouped(grouped.query).open().load(version, have=None, read_only=True)
+
+
+def test_an_object_under_the_name_of_another_is_detected(grouped: Grouped) -> None:
+    (store,), begun = grouped.begun()
+    first = grouped.batch([store], begun, 0)
+    second = grouped.batch([store], first, 1)
+    mine, other = (PartId.of(AttemptId.parse(one[0].attempt or "")).log for one in (first, second))
+    grouped.query.storage.publish(paths.log_path(mine), bytes(grouped.query.storage.read(paths.log_path(other))))
+    with fails_with("file.identity"):
+        Grouped(grouped.query).open().load(first[0], have=None, read_only=True)
+
+
+def test_large_commits_are_files_of_their_own(grouped: Grouped) -> None:
+    (store,), (first,) = grouped.begun()
+    rows: dict[bytes, Change] = {b"%06d" % number: (PUT, b"%d" % (number * 7919 % 10**9)) for number in range(3000)}
+    accepted = grouped.query.accept(store, first, rows, most_held=1000)
+    accepted.publish()
+    assert AttemptId.parse(accepted.attempt).kind != GROUP
+    assert grouped.objects() == []
+
+
+def test_parts_are_left_alone_until_a_version_consists_of_so_many() -> None:
+    query = Query(min_versions=2, changelog__enabled=True, changelog__materializeParts=12)
+    grouped = Grouped(query)
+    (store,), versions = grouped.begun()
+    for number in range(11):
+        versions = grouped.batch([store], versions, number)
+        store.confirm(versions[0])
+        assert store.compact() is None, number
+        assert not query.begin(store, versions[0]).compaction_due
+    versions = grouped.batch([store], versions, 11)
+    assert query.begin(store, versions[0]).compaction_due
+    materialized(grouped, store, versions[0])
+    (version,) = grouped.batch([store], versions, 12)
+    manifest = store.manifest(version)
+    assert manifest is not None
+    assert len([one for one in manifest.references if one.path is None or is_part(one.path)]) == 1
+    assert rows_of(store.load(version, have=None, read_only=True)) == query.states[version.attempt]

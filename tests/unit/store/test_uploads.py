@@ -1,0 +1,201 @@
+"""Uploads of log objects: retries, second attempts beside slow ones, and what is told of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lamina.components import SystemClock
+from lamina.errors import LaminaError
+from lamina.store.changelog.uploads import Retries, Uploads
+from lamina.testing.expect import fails_with
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., Uploads]]:
+    all_made: list[Uploads] = []
+
+    def make(attempts: int = 3, timeout_s: float = 30.0, hedges: bool = True, in_flight: int = 4) -> Uploads:
+        all_made.append(Uploads(Retries(attempts, timeout_s, hedges), in_flight, SystemClock()))
+        return all_made[-1]
+
+    yield make
+    for one in all_made:
+        one.close()
+
+
+class Storage:
+    """Attempts of one upload in their order, each with what it does."""
+
+    def __init__(self, *does: Callable[[], None]) -> None:
+        self.does = list(does)
+        self.begun = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            number, self.begun = self.begun, self.begun + 1
+        self.does[number]()
+
+
+def refuses() -> None:
+    raise LaminaError.from_kind("storage.failed", "slow down")
+
+
+def works() -> None:
+    pass
+
+
+def warmed(uploads: Uploads, count: int = 30) -> Uploads:
+    for _ in range(count):
+        uploads.upload("an object", 1, works)
+    return uploads
+
+
+def test_an_upload_that_fails_is_tried_again(made: Callable[..., Uploads]) -> None:
+    uploads, storage = made(), Storage(refuses, refuses, works)
+    uploads.upload("an object", 7, storage)
+    assert storage.begun == 3
+    assert {name: uploads.stats()[name] for name in ("uploads", "bytes", "attempts", "failed")} == {
+        "uploads": 1, "bytes": 7, "attempts": 3, "failed": 0,
+    }  # fmt: skip
+
+
+def test_the_last_error_is_told_when_all_attempts_have_failed(made: Callable[..., Uploads]) -> None:
+    uploads, storage = made(attempts=2), Storage(refuses, refuses, works)
+    with fails_with("storage.failed") as caught:
+        uploads.upload("an object", 7, storage)
+    assert "slow down (after 2 attempts)" in caught.error.message
+    assert storage.begun == 2
+    assert uploads.stats()["failed"] == 1
+
+
+def test_an_attempt_that_hangs_is_given_up(made: Callable[..., Uploads]) -> None:
+    hangs = threading.Event()
+    uploads = made(timeout_s=0.05, hedges=False)
+    storage = Storage(lambda: hangs.wait(60) and None, works)
+    uploads.upload("an object", 7, storage)
+    assert storage.begun == 2
+    with fails_with("storage.failed") as caught:
+        made(attempts=1, timeout_s=0.05).upload("an object", 7, lambda: hangs.wait(60))
+    assert "an object was not written in 1 attempts" in caught.error.message
+    hangs.set()
+
+
+def test_a_slow_upload_has_a_second_attempt_beside_it_and_the_first_that_ends_counts(
+    made: Callable[..., Uploads],
+) -> None:
+    slow = threading.Event()
+    uploads = warmed(made())
+    storage = Storage(lambda: slow.wait(60) and None, works)
+    uploads.upload("an object", 7, storage)
+    assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["hedges_won"]) == (2, 1, 1)
+    # and where the first one is quicker after all
+    second = threading.Event()
+    storage = Storage(lambda: time.sleep(0.1), lambda: second.wait(60) and None)
+    uploads.upload("an object", 7, storage)
+    assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["hedges_won"]) == (2, 2, 1)
+    slow.set()
+    second.set()
+
+
+def test_there_is_no_second_attempt_before_it_is_known_what_is_slow_or_where_it_is_off(
+    made: Callable[..., Uploads],
+) -> None:
+    for uploads in (made(), warmed(made(hedges=False))):
+        storage = Storage(lambda: time.sleep(0.1), refuses)
+        uploads.upload("an object", 7, storage)
+        assert storage.begun == 1
+
+
+def test_a_second_attempt_that_fails_leaves_the_first_one_its_time(made: Callable[..., Uploads]) -> None:
+    uploads = warmed(made())
+    storage = Storage(lambda: time.sleep(0.2), refuses, refuses)
+    uploads.upload("an object", 7, storage)
+    assert (storage.begun, uploads.stats()["failed"], uploads.stats()["hedges_won"]) == (2, 0, 0)
+
+
+def test_no_more_are_in_flight_than_there_may_be(made: Callable[..., Uploads]) -> None:
+    uploads, lock = made(in_flight=3), threading.Lock()
+    now = most = 0
+
+    def counted() -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.005)
+        with lock:
+            now -= 1
+
+    for _ in range(30):
+        uploads.submit(lambda: uploads.upload("an object", 1, counted))
+    uploads.close()
+    assert most == 3
+    assert uploads.stats()["uploads"] == 30
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_a_storage_does_an_upload_is_durable_exactly_if_it_says_so(
+    made: Callable[..., Uploads], seed: int
+) -> None:
+    """Answers are lost, writes come late, attempts fail before and after they wrote."""
+    drawn = random.Random(seed)
+    uploads = warmed(made(attempts=3, timeout_s=0.05))
+    written: set[int] = set()
+    lock = threading.Lock()
+
+    def publish(number: int, fate: float, slow: float) -> None:
+        if slow < 0.2:
+            time.sleep(0.08 * slow / 0.2)
+        if fate < 0.3:
+            raise LaminaError.from_kind("storage.failed", "before it wrote")
+        written.add(number)
+        if fate < 0.5:
+            raise LaminaError.from_kind("storage.failed", "its answer was lost")
+
+    for number in range(25):
+        fates = iter([(drawn.random(), drawn.random()) for _ in range(3)])
+
+        def attempt(number: int = number, fates: Iterator[tuple[float, float]] = fates) -> None:
+            with lock:
+                fate, slow = next(fates)
+            publish(number, fate, slow)
+
+        try:
+            uploads.upload("an object", 1, attempt)
+        except LaminaError as error:
+            assert error.kind == "storage.failed"  # noqa: PT017
+        else:
+            assert number in written
+
+
+def test_an_upload_ends_that_finds_no_thread(made: Callable[..., Uploads]) -> None:
+    uploads, hangs = made(attempts=1, timeout_s=0.05, in_flight=1), threading.Event()
+    try:
+        for _ in range(2):
+            with fails_with("storage.failed") as caught:
+                uploads.upload("an object", 1, hangs.wait)
+            assert "longer than 0.05 s" in caught.error.message
+    finally:
+        hangs.set()
+
+
+def test_an_upload_whose_turn_comes_too_late_is_not_begun(made: Callable[..., Uploads]) -> None:
+    storage = Storage(works)
+    now = SystemClock().monotonic()
+    with fails_with("storage.failed") as caught:
+        made(2, 0.05).upload("an object", 1, storage, ends=now - 0.01)
+    assert storage.begun == 0
+    assert "its time was over" in caught.error.message
+
+
+def test_no_attempt_begins_when_the_time_is_over(made: Callable[..., Uploads]) -> None:
+    storage = Storage(refuses, refuses)
+    with fails_with("storage.failed"):
+        made(2, 0.05).upload("an object", 1, storage, ends=SystemClock().monotonic() + 0.02)
+    assert storage.begun == 1
