@@ -1,0 +1,377 @@
+"""What the changelog costs and gives, on a storage as slow as S3: `python -m benchmarks.changelog`.
+
+`waits` and `processor` are about stores of one engine, without Spark; the others are queries, each store in a fresh
+JVM. Each question is measured by itself and keeps its last answer, with commit, date and parameters, in
+`benchmarks/results/changelog.json`; a short run writes its answers beside that.
+
+Examples:
+  python -m benchmarks.changelog --only objects --quick
+  python -m benchmarks.changelog --only query-waits-fast --rounds 1
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks import changelog_batches, changelog_objects, changelog_restarts, changelog_space, changelog_waits
+from benchmarks.bars import Bar, Figures, between, least, most, percentile
+from benchmarks.changelog_modes import EXECUTOR, OFF, PATIENT, TASK, UNHEDGED
+from benchmarks.questions import Parameters, Question, Questions
+from benchmarks.rounds import progress
+from benchmarks.slow_storage import SlowStorage
+from benchmarks.statistics import spread
+from benchmarks.variants import FLOOR, SNAPSHOTS, TUNED
+from lamina.components import RandomIds, SystemClock
+from lamina.engine.ticker import Ticker
+from lamina.format import paths
+from lamina.format.entries import PUT, SCHEMA
+from lamina.format.manifest import ColumnFamily, Count
+from lamina.settings import PREFIX, Settings
+from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
+from lamina.store.changelog.changelog import Changelog
+from lamina.store.factory import make_store
+from lamina.store.model import Accepted
+from lamina.store.versioned_store import VersionedStore
+
+PERCENTS = (50.0, 99.0, 99.9)
+HEDGED, PLAIN, FILES = "hedged", "plain", "files"
+TITLES = {HEDGED: "changelog", PLAIN: "changelog, without hedging", FILES: "a file each"}
+FAMILY = ColumnFamily(0, "default", {"multi_value": False})
+_SEEDS = itertools.count(1)
+EMPTY = Version(0, None)
+
+
+class Run:
+    """Stores of one checkpoint, all at their first version."""
+
+    def __init__(self, parameters: Parameters, variant: str, seed: int) -> None:
+        self.rows = parameters["rows"]
+        clock, ids = SystemClock(), RandomIds()
+        settings = Settings.parse(
+            {
+                PREFIX + "changelog.hedging.enabled": str(variant == HEDGED).lower(),
+                PREFIX + "changelog.persistDelayMs": "1000",
+                PREFIX + "changelog.upload.timeoutMs": "60000",
+            }
+        )
+        self.storage = SlowStorage(f"memory://changelog-benchmark/{next(_SEEDS)}", seed, 0.0)
+        state = CheckpointState.open(self.storage, run_id="run", read_only=False, clock=clock, ids=ids)
+        self.changelog = Changelog(self.storage, state.uuid or "", settings, clock, ids)
+        self._ticker = Ticker()
+        self._ticker.add(self.changelog.groups)
+        self.stores = [
+            make_store(
+                state,
+                StoreId(self.storage.url, 0, partition, "default"),
+                StoreConf(settings, 2, "4.3.0", 100),
+                clock=clock,
+                ids=ids,
+                groups=None if variant == FILES else self.changelog.groups,
+            )
+            for partition in range(parameters["stores"])
+        ]
+        self.bases = [EMPTY] * len(self.stores)
+        first = self.accepted()
+        for accepted in first:
+            accepted.publish()
+        self.bases = [Version(1, accepted.attempt) for accepted in first]
+        self.storage.scale = parameters["scale"]
+        self.storage.waits.clear()
+
+    def accepted(self) -> list[Accepted]:
+        """An attempt of the next version of each store, accepted."""
+        return [self._accept(store, base) for store, base in zip(self.stores, self.bases, strict=True)]
+
+    def _accept(self, store: VersionedStore, base: Version) -> Accepted:
+        begun = store.begin(base, task_attempt=0, load_empty=False, force_snapshot=False, have=True)
+        request = CommitRequest(
+            begun.attempt,
+            base.version + 1,
+            None if base.version == 0 else base,
+            {0: Count(self.rows, 24 * self.rows)},
+            (FAMILY,),
+            1,
+            0,
+            {"increment": self.rows},
+        )
+        return store.accept(request, {"increment": self._increment()}, most_held=1 << 20)
+
+    def _increment(self) -> Iterator[pa.RecordBatch]:
+        keys = [b"key %012d" % one for one in range(self.rows)]
+        columns = {"cf": [0] * self.rows, "op": [PUT] * self.rows, "key": keys, "value": [b"8 bytes!"] * self.rows}
+        yield pa.record_batch([columns[field.name] for field in SCHEMA], schema=SCHEMA)
+
+    def batch(self) -> float:
+        """Seconds that a batch waits after its last commit was accepted."""
+        waiting = self.accepted()
+        started = time.monotonic()
+        for accepted in waiting:
+            accepted.publish()
+        return time.monotonic() - started
+
+    def objects(self) -> int:
+        """Log objects that are there."""
+        return len(self.storage.list(paths.LOG))
+
+    def close(self) -> None:
+        """Gives its threads up."""
+        self._ticker.remove(self.changelog.groups)
+        self.changelog.close()
+
+
+def per_mille(values: list[float], percent: float) -> float:
+    """A percentile of tenths of per cent."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+def waits(parameters: Parameters, rounds: int) -> Figures:
+    """How long batches wait, in turns."""
+    variants: list[str] = parameters["variants"]
+    found: dict[str, dict[str, list[float]]] = {variant: {} for variant in variants}
+    for number in range(rounds):
+        for variant in variants if number % 2 == 0 else reversed(variants):
+            run = Run(parameters, variant, seed=number)
+            count = parameters["batches"] // (20 if variant == FILES else 1)
+            try:
+                # the first one knows nothing of how many stores there are
+                run.batch()
+                run.storage.waits.clear()
+                took = [run.batch() for _ in range(max(1, count))]
+            finally:
+                run.close()
+            figures = {f"p{percent:g}": 1000 * per_mille(took, percent) for percent in PERCENTS}
+            figures["storage_p99"] = 1000 * percentile(run.storage.waits, 99)
+            figures["requests"] = len(run.storage.waits) / len(took)
+            figures["objects"] = run.objects() / (len(took) + 1)
+            for name, value in figures.items():
+                found[variant].setdefault(name, []).append(value)
+            progress(f"round {number + 1}/{rounds} {variant}: {figures}")
+    result: Figures = {
+        variant: {name: spread(values) for name, values in figures.items()} for variant, figures in found.items()
+    }
+    if HEDGED in found and PLAIN in found:
+        pairs = {name: zip(found[PLAIN][name], found[HEDGED][name], strict=True) for name in ("p99.9", "requests")}
+        result["tail_to_hedged"] = spread([plain / hedged for plain, hedged in pairs["p99.9"]])
+        result["more_requests"] = spread([100 * (hedged / plain - 1) for plain, hedged in pairs["requests"]])
+    if PLAIN in found:
+        to_storage = zip(found[PLAIN]["p99"], found[PLAIN]["storage_p99"], strict=True)
+        result["p99_to_storage"] = spread([wait / own for wait, own in to_storage])
+    return result
+
+
+def of_waits(_: Parameters, figures: Figures) -> list[Bar]:
+    """The tail, requests and objects."""
+    return [
+        most("p99 of the wait without hedging, to the storage's own p99", 1.3, figures["p99_to_storage"], " times"),
+        least("p99.9 without hedging, to that with it", 2, figures["tail_to_hedged"], " times"),
+        most("requests more with hedging", 5, figures["more_requests"], " %"),
+        most("log objects a batch and executor", 1, figures[HEDGED]["objects"]),
+    ]
+
+
+def table_of_waits(figures: Figures) -> tuple[list[str], list[list[str]]]:
+    """A row for each variant."""
+    names = [f"p{percent:g}" for percent in PERCENTS]
+    heads = ["commits are", *(f"wait {name} ms" for name in names), "the storage's own p99 ms", "requests a batch"]
+    rows = []
+    for variant, title in TITLES.items():
+        if variant in figures:
+            found = figures[variant]
+            rows.append(
+                [
+                    title,
+                    *(between(found[name], 0) for name in names),
+                    between(found["storage_p99"], 0),
+                    between(found["requests"]),
+                ]
+            )
+    return heads, rows
+
+
+def setup_of_waits(parameters: Parameters, _: Figures) -> str:
+    """What ran."""
+    return (
+        f"{parameters['stores']} stores of one engine, {parameters['rows']} changed rows each, "
+        f"{parameters['batches']:,} batches ({parameters['batches'] // 20:,} where each commit is a file: these are "
+        "published one after the other here, as no task asks for its own). A write takes a time drawn from what is "
+        "published for PUT of S3 (p25 48 ms, p50 80 ms, p95 880 ms, 0.26 % above 5 s, 0.16 % above 10 s), times "
+        f"{parameters['scale']:g}. What a batch waits for begins when its last commit was accepted."
+    )
+
+
+def processor(parameters: Parameters, rounds: int) -> Figures:
+    """Processor time of all threads for a store and commit, from the begin until it is durable."""
+    found: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for variant in parameters["variants"]:
+            run = Run(parameters, variant, seed=number)
+            try:
+                for _ in range(3):
+                    run.batch()
+                before = time.process_time()
+                for _ in range(parameters["batches"]):
+                    run.batch()
+                took = 1000 * (time.process_time() - before) / parameters["batches"] / parameters["stores"]
+            finally:
+                run.close()
+            found.setdefault(variant, []).append(took)
+            progress(f"round {number + 1}/{rounds} {variant}: {took:.3f} ms")
+    return {variant: spread(values) for variant, values in found.items()}
+
+
+def of_processor(_: Parameters, figures: Figures) -> list[Bar]:
+    """A store's share of a group."""
+    return [most("engine: processor time of a store and commit in a group", 0.2, figures[HEDGED], " ms", digits=3)]
+
+
+def table_of_processor(figures: Figures) -> tuple[list[str], list[list[str]]]:
+    """A row for each variant."""
+    return ["commits are", "processor ms"], [[TITLES[variant], between(found, 3)] for variant, found in figures.items()]
+
+
+def setup_of_processor(parameters: Parameters, _: Figures) -> str:
+    """What ran."""
+    return (
+        f"{parameters['stores']} stores of one engine, {parameters['rows']} changed rows each, "
+        f"{parameters['batches']:,} batches on a storage in memory that takes no time; without the wire."
+    )
+
+
+WORDS = """With the changelog small commits of all stores of an executor become durable together, as one log object.
+"""
+
+_BOTH: dict[str, Any] = {"stores": 64, "rows": 10}
+_SLOW_QUERY: dict[str, Any] = {
+    "modes": [SNAPSHOTS, TUNED, OFF, TASK, EXECUTOR, UNHEDGED], "master": "local[8]", "partitions": 64,
+    "driver_memory": "4g", "keys": 64_000, "rows": 1_000, "preload": 1, "closing": 1, "warmup": 30,
+}  # fmt: skip
+
+CHANGELOG = Questions(
+    "changelog",
+    "Changelog",
+    "asks what commits wait for with the changelog, and holds each answer against its bar",
+    WORDS,
+    (
+        Question(
+            name="waits",
+            asks="how long a batch waits for its commits, on a storage as slow as S3 at a tenth",
+            goal="p99 ≤ 1.3 times the storage's own; hedging halves p99.9 for ≤ 5 % more requests; one object",
+            full={**_BOTH, "variants": [HEDGED, PLAIN, FILES], "batches": 3000, "scale": 0.1},
+            quick={"batches": 60, "stores": 8, "scale": 0.02},
+            rounds=3, measure=waits, bars=of_waits, table=table_of_waits, setup=setup_of_waits,
+        ),
+        Question(
+            name="processor",
+            asks="what a store's share of a group costs the engine",
+            goal="≤ 0.2 ms",
+            full={**_BOTH, "variants": [HEDGED, FILES], "batches": 100, "scale": 0.0},
+            quick={"batches": 5, "stores": 8},
+            rounds=5, measure=processor, bars=of_processor, table=table_of_processor, setup=setup_of_processor,
+        ),
+        *(
+            Question(
+                name=name,
+                asks=f"how long a query on 64 partitions waits for its state, on a storage as slow as {what}",
+                goal=f"p99.9 ≥ {changelog_waits.SHORTER:g} times shorter than RocksDB; without hedging p99 ≤ "
+                f"{changelog_waits.TO_STORAGE:g} times the storage's own",
+                full={**_SLOW_QUERY, "scale": scale, "slow": slow, "quick": 200},
+                quick={"keys": 4_000, "rows": 500, "partitions": 8, "master": "local[2]", "driver_memory": "2g",
+                       "warmup": 5, "slow": 20, "quick": 10, "scale": min(scale, 0.1)},
+                rounds=1, measure=changelog_waits.measure, bars=changelog_waits.bars, table=changelog_waits.table,
+                setup=changelog_waits.setup,
+            )
+            for name, what, scale, slow in (
+                ("query-waits-fast", "S3 at a tenth", 0.1, 2000), ("query-waits", "S3", 1.0, 1000)
+            )
+        ),
+        Question(
+            name="objects",
+            asks="how many files a batch of a join writes, 64 partitions with 4 stores each on two executors",
+            goal=f"≤ {changelog_objects.OBJECTS} of commits, and those of Spark's driver",
+            full={
+                "modes": [SNAPSHOTS, TUNED, OFF, TASK, EXECUTOR, PATIENT], "master": "local-cluster[2,1,1024]",
+                "partitions": 64, "driver_memory": "2g",
+                "timeline": {"rows": 4_000, "seconds": 20, "preload": 2, "warmup": 10, "timed": 20, "quiet": 1},
+            },
+            quick={
+                "modes": [TUNED, EXECUTOR, PATIENT], "partitions": 8,
+                "timeline": {"rows": 500, "seconds": 20, "preload": 1, "warmup": 4, "timed": 4, "quiet": 1},
+            },
+            rounds=1, measure=changelog_objects.measure, bars=changelog_objects.bars, table=changelog_objects.table,
+            setup=changelog_objects.setup,
+        ),
+        Question(
+            name="partitions",
+            asks="what a batch takes with 200 partitions on local files, beside the bare map",
+            goal=f"addBatch ≤ {changelog_batches.TO_FLOOR:g} times the bare map's",
+            full={
+                "modes": [FLOOR, OFF, TASK, EXECUTOR], "partitions": 200, "keys": 100_000, "rows": 10_000,
+                "preload": 1, "warmup": 20, "timed": 20, "closing": 20_000, "driver_memory": "4g",
+            },
+            quick={"partitions": 16, "keys": 10_000, "rows": 2_000, "warmup": 2, "timed": 4, "closing": 2_000,
+                   "driver_memory": "2g"},
+            rounds=5, measure=changelog_batches.measure, bars=changelog_batches.bars_to_floor,
+            table=partial(changelog_batches.table, FLOOR), setup=changelog_batches.setup,
+        ),
+        Question(
+            name="throughput",
+            asks="rows a second of large batches on local files, beside lamina without the changelog",
+            goal=f"≥ {changelog_batches.THROUGHPUT:g} %",
+            full={
+                "modes": [OFF, TASK, EXECUTOR], "partitions": 2, "keys": 1_000_000, "rows": 100_000,
+                "preload": 2, "warmup": 6, "timed": 20, "closing": 250_000, "driver_memory": "4g",
+            },
+            quick={"keys": 50_000, "rows": 20_000, "preload": 1, "warmup": 2, "timed": 4, "closing": 2_000,
+                   "driver_memory": "2g"},
+            rounds=5, measure=changelog_batches.measure, bars=changelog_batches.bars_of_throughput,
+            table=partial(changelog_batches.table, OFF), setup=changelog_batches.setup,
+        ),
+        *(
+            Question(
+                name=name,
+                asks=f"how long a restart takes, from {place}, beside lamina without the changelog",
+                goal=f"≤ {changelog_restarts.LONGER:g} times as long",
+                full={
+                    "modes": [OFF, EXECUTOR], "partitions": 16, "keys": 1_000_000, "rows": 20_000, "preload": 2,
+                    "warmup": 80, "timed": 5, "closing": 1, "driver_memory": "4g", **network,
+                },
+                quick={"partitions": 4, "keys": 20_000, "rows": 2_000, "preload": 1, "warmup": 10, "timed": 3,
+                       "driver_memory": "2g"},
+                rounds=5, measure=changelog_restarts.measure, bars=changelog_restarts.bars,
+                table=changelog_restarts.table, setup=changelog_restarts.setup,
+            )
+            for name, place, network in (
+                ("restart", "local files", {}), ("restart-s3", "S3", {"latency_s": 0.05, "bytes_per_s": 50e6})
+            )
+        ),
+        *(
+            Question(
+                name=f"space-{workload}",
+                asks=f"how many bytes the checkpoint's state takes, {what}, beside lamina without the changelog",
+                goal=f"≤ {changelog_space.MOST[workload]:g} times as many",
+                full={
+                    "modes": [OFF, EXECUTOR], "workload": workload, "partitions": 16, "keys": 200_000, "rows": rows,
+                    "driver_memory": "4g", "every_ms": 1000, "seconds": 300,
+                },
+                quick={"partitions": 4, "keys": 10_000, "rows": rows // 5, "driver_memory": "2g", "seconds": 60},
+                rounds=1, measure=changelog_space.measure, bars=changelog_space.bars, table=changelog_space.table,
+                setup=changelog_space.setup,
+            )
+            for workload, what, rows in (
+                (changelog_space.VALUES, "values of keys", 5_000),
+                (changelog_space.SLIDING, "windows that slide", 2_000),
+            )
+        ),
+    ),
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    CHANGELOG.main(__doc__)
