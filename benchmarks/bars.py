@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ def printed(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
     return table
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
+def percentile(values: Sequence[float], percent: float) -> float:
     """The least value that so many percent of all do not exceed."""
     ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+    return ordered[max(0, math.ceil(round(len(ordered) * percent / 100, 9)) - 1)]

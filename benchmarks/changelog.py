@@ -24,7 +24,7 @@ from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.changelog_modes import EXECUTOR, OFF, PATIENT, TASK, UNHEDGED
 from benchmarks.questions import Parameters, Question, Questions
 from benchmarks.rounds import progress
-from benchmarks.slow_storage import SlowStorage
+from benchmarks.slow_storage import PUBLISHED, SlowStorage
 from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, SNAPSHOTS, TUNED
 from lamina.components import RandomIds, SystemClock
@@ -125,12 +125,6 @@ class Run:
         self.changelog.close()
 
 
-def per_mille(values: list[float], percent: float) -> float:
-    """A percentile of tenths of per cent."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
-
-
 def waits(parameters: Parameters, rounds: int) -> Figures:
     """How long batches wait, in turns."""
     variants: list[str] = parameters["variants"]
@@ -146,7 +140,7 @@ def waits(parameters: Parameters, rounds: int) -> Figures:
                 took = [run.batch() for _ in range(max(1, count))]
             finally:
                 run.close()
-            figures = {f"p{percent:g}": 1000 * per_mille(took, percent) for percent in PERCENTS}
+            figures = {f"p{percent:g}": 1000 * percentile(took, percent) for percent in PERCENTS}
             figures["storage_p99"] = 1000 * percentile(run.storage.waits, 99)
             figures["requests"] = len(run.storage.waits) / len(took)
             figures["objects"] = run.objects() / (len(took) + 1)
@@ -200,8 +194,8 @@ def setup_of_waits(parameters: Parameters, _: Figures) -> str:
     return (
         f"{parameters['stores']} stores of one engine, {parameters['rows']} changed rows each, "
         f"{parameters['batches']:,} batches ({parameters['batches'] // 20:,} where each commit is a file: these are "
-        "published one after the other here, as no task asks for its own). A write takes a time drawn from what is "
-        "published for PUT of S3 (p25 48 ms, p50 80 ms, p95 880 ms, 0.26 % above 5 s, 0.16 % above 10 s), times "
+        "published one after the other here, as no task asks for its own). A write takes a time drawn from "
+        f"{PUBLISHED}, times "
         f"{parameters['scale']:g}. What a batch waits for begins when its last commit was accepted."
     )
 

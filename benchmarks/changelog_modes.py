@@ -5,14 +5,14 @@ from __future__ import annotations
 from benchmarks import variants
 from benchmarks.variants import FLOOR, LAMINA, SNAPSHOTS, TUNED
 from lamina.settings import PREFIX
+from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
 
 OFF, TASK, EXECUTOR, UNHEDGED, PATIENT = "off", "task", "executor", "executor-unhedged", "patient"
-FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _ON = {PREFIX + "changelog.enabled": "true"}
 _BARRIER = {
     **_ON,
     PREFIX + "durability.level": "executor",
-    FILE_MANAGER: "org.apache.spark.sql.lamina.LaminaCheckpointFileManager",
+    FILE_MANAGER_KEY: FILE_MANAGER,
 }
 MODES: dict[str, tuple[str, dict[str, str]]] = {
     FLOOR: (FLOOR, {}),

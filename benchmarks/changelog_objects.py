@@ -57,7 +57,7 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
     found = figures[EXECUTOR]
     return [
         most("files that the commits of a batch write on two executors", OBJECTS, found["commits"]),
-        most("the same, with 30 s in place of 500 ms for all to come", OBJECTS, figures[PATIENT]["commits"]),
+        most("the same, with 30 s in place of 500 ms for a further commit", OBJECTS, figures[PATIENT]["commits"]),
         most("files that the driver writes for a batch: offsets and commit entry", ENTRIES, found["entries"]),
     ]
 
@@ -83,6 +83,6 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"`{parameters['master']}`; {figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, "
         f"{parameters['timeline']['timed']} batches. Counted are files whose writing ended in a batch. Those of the "
         "background are lamina's merges; the built-in store uploads its snapshots in its maintenance, and they count. "
-        "By default a log object takes commits for 500 ms: where the tasks of an executor take longer, a batch has "
-        "more of them."
+        "By default a log object waits 500 ms for a further commit: where the tasks of an executor take longer, a "
+        "batch has more of them."
     )

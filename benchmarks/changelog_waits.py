@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import changelog_modes
-from benchmarks.bars import Bar, Figures, between, least, most
+from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.changelog_modes import EXECUTOR, MODES, TITLES, UNHEDGED
 from benchmarks.questions import Parameters
 from benchmarks.rounds import progress, run_child, turns
+from benchmarks.slow_storage import PUBLISHED
 from benchmarks.statistics import spread
 from benchmarks.variants import SNAPSHOTS, TUNED
 from lamina.settings import PREFIX
@@ -21,12 +22,6 @@ PERCENTS = (50.0, 99.0, 99.9)
 SHORTER, TO_STORAGE = 10.0, 1.3
 ALL_RETAINED = "1000000"
 """Batches that are kept, so that no store deletes what another one keeps."""
-
-
-def share(values: list[float], percent: float) -> float:
-    """The least value that so many percent of all do not exceed, in tenths of per cent."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 def request_of(parameters: Parameters, mode: str, folder: Path, seed: int) -> dict[str, Any]:
@@ -75,10 +70,10 @@ def _figures(answer: dict[str, Any]) -> dict[str, float]:
     quick = statistics.median(answer["quick_ms"])
     took = [max(0.0, one - quick) for one in answer["slow_ms"]]
     return {
-        **{f"p{percent:g}": share(took, percent) for percent in PERCENTS},
-        "storage_p99": share(answer["put_ms"], 99),
+        **{f"p{percent:g}": percentile(took, percent) for percent in PERCENTS},
+        "storage_p99": percentile(answer["put_ms"], 99),
         "batch_ms": quick,
-        "noise_ms": share(answer["quick_ms"], 99) - quick,
+        "noise_ms": percentile(answer["quick_ms"], 99) - quick,
         "requests": sum(answer["puts"].values()) / len(took),
         "updated_rows": answer["updated_rows"],
     }
@@ -113,7 +108,7 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"Count, max and sum per key, {parameters['partitions']} partitions in `{parameters['master']}`, "
         f"{figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, {parameters['slow']:,} batches. The "
         "checkpoint lies in a Hadoop file system that is the same for all. A PUT of a file of state takes a time drawn "
-        "from what is published for S3 (p25 48 ms, p50 80 ms, p95 880 ms, 0.26 % above 5 s, 0.16 % above 10 s), times "
+        f"from {PUBLISHED}, times "
         f"{parameters['scale']:g}; Spark's offsets and commit entries take none, and neither do reads. The wait of a "
         "batch is `addBatch` and `commitOffsets`, less their median over "
         f"{parameters['quick']:,} batches without latency in the same JVM afterwards."

@@ -13,6 +13,9 @@ from lamina.storage import Storage
 S3_PUT = ((0.0, 0.020), (0.25, 0.048), (0.5, 0.080), (0.95, 0.880), (0.9974, 5.0), (0.9984, 10.0), (1.0, 12.0))
 """Seconds that a PUT takes, by the share of those that take no longer: as published for S3."""
 
+PUBLISHED = "what is published for PUT of S3 (p25 48 ms, p50 80 ms, p95 880 ms, 0.26 % above 5 s, 0.16 % above 10 s)"
+"""The same for people."""
+
 
 def latency(share: float) -> float:
     """Seconds, between two points of the distribution by their logarithms."""

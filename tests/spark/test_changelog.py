@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
 from tests.spark.streams import HDFS, LAMINA, Streams
 from tests.spark.test_backends import PREFIX, pairs, totals
 from tests.spark.test_restarts import Answers, rows, unload_all
 
-FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 TASK = {PREFIX + "changelog.enabled": "true"}
 EXECUTOR = {
     **TASK,
     PREFIX + "durability.level": "executor",
-    FILE_MANAGER: "org.apache.spark.sql.lamina.LaminaCheckpointFileManager",
+    FILE_MANAGER_KEY: FILE_MANAGER,
 }
 OFF: dict[str, str] = {}
 

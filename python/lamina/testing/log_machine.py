@@ -103,12 +103,12 @@ class LogMachine(StoreMachine):
 
     # Parts are listed as if they were files of the store
 
-    def _objects(self) -> dict[str, tuple[str, LogIndex]]:
+    def _objects(self) -> dict[str, LogIndex]:
         found = {}
         for path in list(self.objects.objects):
             if (log := paths.log_of(path)) is not None:
-                found[path] = (log, log_object.verify(self.objects.read(path), log, path))
-                self.parts[path] = {name_of(part.attempt) for part in found[path][1].parts}
+                found[path] = log_object.verify(self.objects.read(path), log, path)
+                self.parts[path] = {name_of(part.attempt) for part in found[path].parts}
         return found
 
     def _stays(self, name: str, needed: set[str]) -> bool:
@@ -122,7 +122,7 @@ class LogMachine(StoreMachine):
         return {name for path in found for name in self.parts.get(path, {path})}
 
     def _names(self) -> list[str]:
-        parts = [name_of(part.attempt) for _, index in self._objects().values() for part in index.parts]
+        parts = [name_of(part.attempt) for index in self._objects().values() for part in index.parts]
         return [*super()._names(), *parts]
 
     def _read(self, name: str) -> pa.Buffer:
@@ -130,7 +130,7 @@ class LogMachine(StoreMachine):
             return super()._read(name)
         attempt = attempt_of(name)
         assert attempt is not None and attempt.kind == GROUP
-        for path, (_, index) in self._objects().items():
+        for path, index in self._objects().items():
             for part in index.parts:
                 if AttemptId.parse(part.attempt) == attempt:
                     return self.objects.read(path).slice(part.offset, part.length)

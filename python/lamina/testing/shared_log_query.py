@@ -14,11 +14,9 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from lamina._version import __version__
 from lamina.errors import LaminaError
-from lamina.format import log_object, paths
 from lamina.format.entries import PUT
-from lamina.format.log_object import LogIndex, Whole
+from lamina.format.log_object import LogIndex
 from lamina.format.manifest import INCREMENT, SNAPSHOT
 from lamina.settings import Settings
 from lamina.storage import Storage
@@ -29,6 +27,7 @@ from lamina.store.files.log_parts import LogObjects
 from lamina.store.model import Accepted
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
+from lamina.testing.log_objects import publisher
 from lamina.testing.machine_parts import MIN_AGE_MS, START_MS
 from lamina.testing.memory import MemoryBackend
 from lamina.testing.rows import FAMILIES, VALUES_FAMILY, Rows, batch_of, counts
@@ -124,10 +123,7 @@ class SharedLogQuery(RuleBasedStateMachine):
         logs = LogObjects(storage, clock, ids, tells=run is None)
         publishing: list[Callable[[], None]] = []
 
-        def publish(log: str, commits: Sequence[Whole], _: float) -> None:
-            chunks = log_object.chunks(log, state.uuid or "", clock.now_ms(), f"lamina {__version__}", commits)
-            storage.publish(paths.log_path(log), chunks)
-
+        publish = publisher(storage, state.uuid, clock)
         groups = Groups(Policy(1.0, 1.0, 1.0, 1 << 20), publish, publishing.append, clock, ids)
 
         def opened(partition: int) -> Store:

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.components import RandomIds, SystemClock
-from lamina.format import PUT, SCHEMA, ColumnFamily, Count, log_object, paths
+from lamina.format import PUT, SCHEMA, ColumnFamily, Count, paths
 from lamina.format.attempt_id import AttemptId
-from lamina.format.log_object import PartId, Whole
+from lamina.format.log_object import PartId
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
@@ -22,6 +22,7 @@ from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
 from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
+from lamina.testing.log_objects import publisher
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden" / "spark-4.3" / "aggregation-rocksdb-v2"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -67,10 +68,7 @@ class QueryOnDisk:
         storage, clock, ids = Storage(url), SystemClock(), RandomIds()
         state = CheckpointState.open(storage, run_id=run_id, read_only=False, clock=clock, ids=ids)
 
-        def publish(log: str, commits: Sequence[Whole], _: float) -> None:
-            chunks = log_object.chunks(log, state.uuid or "", clock.now_ms(), "lamina test", commits)
-            storage.publish(paths.log_path(log), chunks)
-
+        publish = publisher(storage, state.uuid, clock)
         self._groups = Groups(Policy(60.0, 60.0, 60.0, 1 << 20), publish, lambda call: call(), clock, ids)
         self._stores = [
             make_store(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from lamina._version import __version__
-from lamina.format import log_object, paths
+from lamina.format import paths
 from lamina.format.attempt_id import FILE, AttemptId
 from lamina.format.entries import PUT
-from lamina.format.log_object import Whole
 from lamina.store import CheckpointState, Committed, StoreConf, StoreId, Version
 from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
 from lamina.store.files.log_parts import LogObjects
 from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
+from lamina.testing.log_objects import publisher
 from tests.unit.store.aging import EMPTY
 from tests.unit.store.writing import Change, Query, applied
 
@@ -23,21 +21,16 @@ from tests.unit.store.writing import Change, Query, applied
 class Grouped:
     """A query whose stores commit into groups, which are published when the test says so."""
 
-    def __init__(self, query: Query, **settings: Any) -> None:
+    def __init__(self, query: Query) -> None:
         self.query = query
         self.state = CheckpointState.open(
             query.storage, run_id=query.run, read_only=False, clock=query.clock, ids=query.ids
         )
         self.logs = LogObjects(query.storage, query.clock, query.ids, tells=True)
         self.publishing: list[Callable[[], None]] = []
-        self.groups = Groups(
-            Policy(1.0, 1.0, 1.0, 1 << 20), self._publish, self.publishing.append, query.clock, query.ids
-        )
-
-    def _publish(self, log: str, commits: Sequence[Whole], _: float) -> None:
-        checkpoint = self.state.uuid or ""
-        chunks = log_object.chunks(log, checkpoint, self.query.clock.now_ms(), f"lamina {__version__}", commits)
-        self.query.storage.publish(paths.log_path(log), chunks)
+        publish = publisher(query.storage, self.state.uuid, query.clock)
+        policy = Policy(1.0, 1.0, 1.0, 1 << 20)
+        self.groups = Groups(policy, publish, self.publishing.append, query.clock, query.ids)
 
     def open(self, partition: int = 0, *, groups: bool = True) -> VersionedStore:
         return make_store(
