@@ -135,7 +135,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     def _new_executor(self, fault: Fault | None = None) -> Executor:
         """An executor that has opened the store: the next one that Spark starts where `fault` was too much for it."""
-        backend = FaultyBackend(self.objects, shuffle=self.runs, wait=self._slowly)
+        backend = FaultyBackend(self.objects, shuffle=self.runs, wait=lambda delay_ms: self._slowly(backend, delay_ms))
         if fault is not None:
             backend.inject(fault)
         try:
@@ -148,8 +148,8 @@ class QueryMachine(RuleBasedStateMachine):
         backend.heal()
         return Executor(backend, store, self.runs)
 
-    def _slowly(self, milliseconds: int) -> None:
-        """A call of an executor's storage takes long."""
+    def _slowly(self, backend: FaultyBackend, milliseconds: int) -> None:
+        """A call of an executor's storage, its last one, takes long."""
         self.clock.advance(milliseconds)
 
     def _open(self, backend: FaultyBackend, run: str, *, read_only: bool) -> Store:

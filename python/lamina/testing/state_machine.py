@@ -25,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
+from lamina.format import paths
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.container import verify
 from lamina.format.manifest import CommitManifest
@@ -62,10 +63,16 @@ class StoreMachine(QueryMachine):
         self.segments: list[Replacement] = []
         self.batches_meanwhile: list[Batch] = []
 
-    def _slowly(self, milliseconds: int) -> None:
-        """A call takes long; meanwhile batches are committed, and then another executor collects."""
+    def _slowly(self, backend: FaultyBackend, milliseconds: int) -> None:
+        """A call takes long; meanwhile batches are committed, and then another executor collects.
+
+        One thread of a process looks for log objects at a time: all of its batches wait where that takes long.
+        """
         batches, self.batches_meanwhile = self.batches_meanwhile, []
+        all_wait = backend.calls[-1] == ("list", paths.LOG)
         for batch in batches:
+            if all_wait and self.executors[batch[1]].backend is backend:
+                continue
             if self.segments:
                 self.adopt(batch[1], 0)
             self._batch(batch)
