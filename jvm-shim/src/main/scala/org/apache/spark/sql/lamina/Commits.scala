@@ -85,7 +85,7 @@ final class Commits(
       store.endWithoutTask()
     }
     sent.pending.foreach { commit =>
-      if (isBehindBarrier() && commit.isBehindBarrier) commit.settleWhenDone()
+      if (isBehindBarrier() && commit.isInLog) commit.settleWhenDone()
       else TaskDurability.defer(TaskContext.get(), commit)
     }
   }

@@ -25,13 +25,16 @@ import org.apache.spark.util.Utils
  * The barrier of durability level `executor`: an entry of Spark's commit log is written when the log objects that its ids name
  * are there, and not before. Everything else is what the file manager does that Spark would have chosen.
  *
- * Set by `spark.sql.streaming.checkpointFileManagerClass`. No messages between processes are needed: an id names its object.
+ * Set by `spark.sql.streaming.checkpointFileManagerClass`. No messages between processes are needed: an id names its object. Those
+ * of `BarrierNews` end a wait sooner that is for nothing.
  */
 final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends CheckpointFileManager {
   import LaminaCheckpointFileManager._
 
   private val chosen = chosenByUser(path, conf)
   private val inner = chosen.getOrElse(chosenBySpark(path, conf))
+
+  BarrierNews.listen()
 
   override def createAtomic(file: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream =
     if (isCommit(file)) new HeldEntry(file, overwriteIfPossible, new ByteArrayOutputStream)
@@ -115,7 +118,10 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
             s"a batch is not committed: ${objectOf(state, log)} was not written: ${failure.getMessage}",
             failure
           )
-        case found => found.contains(true)
+        case Some(true) =>
+          DurableLogs.tell(log, None)
+          true
+        case None => false
       }
     case None =>
       val there = looks.found(log).contains(true)

@@ -16,6 +16,7 @@ import org.apache.spark.sql.lamina.wire.CommitAnswer
  * first to do so waits; the others get the same outcome. A commit that failed takes the table back to its base.
  */
 final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JValue, Long) => Unit) {
+  private val log = LaminaCheckpointFileManager.logOf(answer.attempt)
   private var settled = false
   private var failure: Throwable = _
 
@@ -37,17 +38,26 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
     finish(outcome)
   }
 
-  /** Settles it when its outcome comes, without a thread that waits. */
-  def settleWhenDone(): Unit = answer.whenDone { () => settle(); () }
+  /** Settles it when its outcome comes, without a thread that waits: the entry of Spark's commit log does. */
+  def settleWhenDone(): Unit = {
+    log.foreach(BarrierNews.begun)
+    answer.whenDone { () =>
+      Option(settle()).filter(isFinal).foreach(error => log.foreach(BarrierNews.failed(_, error)))
+    }
+  }
 
-  /** Whether the entry of Spark's commit log waits for it: its id names a log object. */
-  def isBehindBarrier: Boolean = LaminaCheckpointFileManager.logOf(answer.attempt).isDefined
+  /** Whether the entry of Spark's commit log may wait for it: its id names a log object. */
+  def isInLog: Boolean = log.isDefined
+
+  /** That somebody has waited for too long says nothing of the object. */
+  private def isFinal(error: Throwable): Boolean = error match {
+    case ours: LaminaError => ours.kind != LaminaError.EngineDeadline
+    case _ => true
+  }
 
   private def finish(outcome: Either[Throwable, JValue]): Throwable = synchronized {
     if (!settled) {
-      // that somebody has waited for too long says nothing of the object
-      if (outcome.left.forall { case error: LaminaError => error.kind != LaminaError.EngineDeadline; case _ => true })
-        LaminaCheckpointFileManager.logOf(answer.attempt).foreach(DurableLogs.tell(_, outcome.left.toOption))
+      if (outcome.left.forall(isFinal)) log.foreach(DurableLogs.tell(_, outcome.left.toOption))
       outcome match {
         case Right(durable) => onDurable(durable, (System.nanoTime() - answer.sentNanos) / 1000000L)
         case Left(error) => failure = error

@@ -1,0 +1,91 @@
+"""A query on a local cluster that loses a process whose commits were accepted, and not written: `python
+lost_writer_query.py <JSON>`.
+
+Prints the error of the query as JSON, and the batches that Spark's log has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
+from tests.kill import processes
+from tests.spark.programs import program_session
+from tests.spark.streams import Streams
+from tests.spark.test_backends import PREFIX, totals
+from tests.spark.test_restarts import rows
+
+NEVER_MS = str(20 * 60_000)
+"""Within a test."""
+
+
+def settings() -> dict[str, str]:
+    """Log objects wait long for further commits, and batches for log objects."""
+    return {
+        "spark.sql.streaming.stateStore.lamina.retention.minAgeMs": str(24 * 3600_000),
+        PREFIX + "changelog.enabled": "true",
+        PREFIX + "changelog.batchDelayMs": NEVER_MS,
+        PREFIX + "changelog.barrierTimeoutMs": str(10 * 3600_000),
+        PREFIX + "durability.level": "executor",
+        FILE_MANAGER_KEY: FILE_MANAGER,
+        "spark.task.maxFailures": "4",
+    }
+
+
+def wait_until_tasks_ended(spark: SparkSession, checkpoint: Path, batch: int) -> None:
+    """Waits until all that is left of a batch is its entry in Spark's commit log."""
+    tracker, quiet_since, deadline = spark.sparkContext.statusTracker(), 0.0, time.monotonic() + 180
+    while time.monotonic() < deadline:
+        now = time.monotonic()
+        quiet = (checkpoint / "offsets" / str(batch)).exists() and not tracker.getActiveStageIds()
+        quiet_since = (quiet_since or now) if quiet else 0.0
+        if quiet and now - quiet_since > 5:
+            assert not (checkpoint / "commits" / str(batch)).exists(), "nothing was waited for"
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"batch {batch} does not end")
+
+
+def main(argument: dict[str, Any]) -> None:
+    spark = program_session("local-cluster[2,1,1024]", argument["jar"], settings())
+    spark.sparkContext.setLogLevel("FATAL")
+    path = Path(argument["path"])
+    streams = Streams(spark, path)
+    checkpoint = streams.checkpoint()
+    streams.feed("s", rows(0))
+    query = (
+        totals(streams.sources())
+        .writeStream.outputMode("update")
+        .format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )
+    error = ""
+    try:
+        query.processAllAvailable()
+        streams.feed("s", rows(1))
+        wait_until_tasks_ended(spark, checkpoint, 1)
+        campaign = os.environ[processes.MARK]
+        victims = processes.with_role(campaign, argument["role"])
+        assert len(victims) >= 2, processes.of(campaign)
+        processes.kill(victims[-1])
+        query.awaitTermination()
+    except StreamingQueryException as found:
+        error = str(found)
+    finally:
+        query.stop()
+    batches = sorted(entry.name for entry in (checkpoint / "commits").glob("[0-9]*"))
+    print(json.dumps({"error": error, "batches": batches}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
