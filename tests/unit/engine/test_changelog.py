@@ -78,7 +78,8 @@ def test_all_stores_wait_for_one_object_and_are_restored_from_it(start_engine: S
     query = Query(start_engine(), tmp_path, 12, {**LOGGED, "changelog.persistDelayMs": "5000"}).begun()
     for version in (1, 2):
         requests = query.sent()
-        assert not query.directory.joinpath(paths.LOG).exists() or len(query.objects()) == version - 1
+        # it is sealed with the last commit of a round that is known
+        assert version > 1 or not query.objects()
         assert set(query.heard(requests)) == set(range(12))
         (log,) = {PartId.of(id).log for id in query.ids()}
         assert log in query.objects()
