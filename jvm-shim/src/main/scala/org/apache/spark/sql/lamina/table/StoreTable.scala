@@ -81,12 +81,19 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
    * not kept by a transaction of which changes are there. Not while its change set is sent.
    */
   override def spill(): Boolean = hasToSpill && {
-    if (!isSpilled) layer.spill = spills()
-    writeSpill()
+    val isNew = !isSpilled
+    if (isNew) layer.spill = spills()
+    writeSpill(isNew)
   }
 
-  private def writeSpill(): Boolean = {
-    forgetting.foreach(_.writeSpill())
+  private def writeSpill(isNew: Boolean): Boolean = {
+    try forgetting.foreach(_.writeSpill())
+    catch {
+      case error: Throwable =>
+        // the table has everything still, and no use for one that failed
+        if (isNew) dropSpill()
+        throw error
+    }
     forgetting.foreach(_.endSpill())
     layer.renew()
     resting.freeRows(Long.MaxValue)
@@ -97,7 +104,17 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
   override def canSpill: Boolean = hasToSpill && !lacksPlace
 
   /** Does so, where it can, before memory has run out: nothing happens where there is no place on the disk. */
-  override def spillEarly(): Boolean = hasPlace() && writeSpill()
+  override def spillEarly(): Boolean = {
+    val isNew = !isSpilled
+    hasPlace() && {
+      try writeSpill(isNew)
+      catch {
+        case error: LaminaError if isNew && error.kind == LaminaError.StorageFailed =>
+          lacksPlace = true
+          false
+      }
+    }
+  }
 
   private def hasToSpill: Boolean = layered && open && !isSent && spills != null && forgetting.exists(_.changes > 0)
 

@@ -225,7 +225,7 @@ object LayeredProperties extends Properties("layered table") {
     val model = new TableModel(maxBytes = 3L << 20, layered = true)
     val random = new scala.util.Random(seed)
     // half of the histories have a disk that is never full
-    if (seed % 2 == 0) model.diskFails = () => random.nextInt(20000) == 0
+    if (seed % 2 == 0) model.diskFails = () => random.nextInt(5000) == 0
     var failed = 0
     var spills = 0
 

@@ -104,8 +104,8 @@ class MemoryCapSuite extends AnyFunSuite {
     wanting.close()
   }
 
-  private def layered(pool: PagePool, below: Below): StoreTable = {
-    val table = new StoreTable(pool, layered = true, () => new MemorySpill)
+  private def layered(pool: PagePool, below: Below, spills: () => Spill = () => new MemorySpill): StoreTable = {
+    val table = new StoreTable(pool, layered = true, spills)
     table.addFamily(0, ordered = false, multiValue = false)
     table.standOn(below)
     table.begin()
@@ -215,6 +215,33 @@ class MemoryCapSuite extends AnyFunSuite {
     for (row <- 3000 until 5000) put(table, row, valueBytes = 1000)
     assert(table.spillsBelow == 1 && table.rows == 5000)
     Seq(table, others).foreach(_.close())
+  }
+
+  test("a disk that gets full while changes are put there for the first time leaves nothing of them there") {
+    var left = 50
+    def isFull(): Boolean = { left -= 1; left < 0 }
+    var spills = Seq.empty[MemorySpill]
+    val table = layered(
+      pool(8L << 20),
+      below(100, 100),
+      () => { spills :+= new MemorySpill(() => isFull()); spills.last }
+    )
+    for (row <- 0 until 200) put(table, row, valueBytes = 100)
+    val error = intercept[LaminaError](table.spill())
+    assert(error.kind == LaminaError.StorageFailed && !table.isSpilled)
+    left = 50
+    assert(!table.spillEarly() && !table.isSpilled && !table.canSpill)
+    // whoever has to asks again
+    left = 1000
+    assert(table.spill() && table.isSpilled && spills.size == 3)
+    left = 10
+    for (row <- 200 until 300) put(table, row, valueBytes = 100)
+    intercept[LaminaError](table.spill())
+    // what is only there stays
+    assert(table.isSpilled && table.rows == 300)
+    table.abort()
+    assert(table.rows == 0)
+    table.close()
   }
 
   test("a key for which there is no memory leaves no row behind") {
