@@ -153,7 +153,7 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	$(MAKE) test-arm64
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-pyspark test-long test-pyspark-4.2
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-suites test-scala
-	LAMINA_BACKEND=rocksdb $(MAKE) test-pyspark test-suites
+	for mode in rocksdb heap-changelog rocksdb-changelog; do LAMINA_MODE=$$mode $(MAKE) test-pyspark test-suites || exit 1; done
 	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
 
 test-arm64: $(VENV)/.dev $(SBT_JAR)  ## The table's tests on arm64, by emulation; needs qemu-user and Debian's packages

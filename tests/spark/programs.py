@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, PROVIDER, PROVIDER_KEY
 from tests.spark.jvms import java_options, local_files
+from tests.spark.streams import BACKEND, OF_MODE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -59,5 +60,8 @@ def program_session(master: str, jar: str, settings: dict[str, str]) -> SparkSes
         "spark.sql.streaming.stateStore.lamina.heap.maxBytes": "256m",
         "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
     }
-    spark: SparkSession = SparkSession.builder.master(master).config(map={**shared, **settings}).getOrCreate()
+    chosen = {**shared, "spark.sql.streaming.stateStore.lamina.backend": BACKEND, **settings}
+    if chosen[CHECKPOINT_FORMAT_KEY] != "1":
+        chosen = {**OF_MODE, **chosen}
+    spark: SparkSession = SparkSession.builder.master(master).config(map=chosen).getOrCreate()
     return spark

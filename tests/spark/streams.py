@@ -13,6 +13,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
+
 LAMINA = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -20,8 +22,19 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 SCHEMA = "t timestamp, k string, v long"
 
 COMPACTION = "spark.sql.streaming.stateStore.lamina.compaction.mode"
-BACKEND = os.environ.get("LAMINA_BACKEND", "heap")
-"""That of lamina, where a test says nothing else: `make test-nightly` runs all of them with `rocksdb`, too."""
+MODE = os.environ.get("LAMINA_MODE", "heap")
+"""That of lamina, where a test says nothing else: `make test-nightly` runs all of them in the others, too."""
+
+BACKEND = MODE.removesuffix("-changelog")
+
+BEHIND_BARRIER = {
+    "spark.sql.streaming.stateStore.lamina.changelog.enabled": "true",
+    "spark.sql.streaming.stateStore.lamina.durability.level": "executor",
+    FILE_MANAGER_KEY: FILE_MANAGER,
+}
+"""Commits go into log objects, for which batches wait."""
+
+OF_MODE = BEHIND_BARRIER if MODE.endswith("-changelog") else {}
 
 SETTLED = {COMPACTION: "full"}
 """Nothing writes to a checkpoint of this mode once its query has stopped: no merges are made in the background."""
@@ -122,6 +135,9 @@ class Streams:
         if provider == LAMINA and COMPACTION not in settings:
             settings.setdefault("spark.sql.streaming.stateStore.lamina.backend", BACKEND)
             settings.setdefault("spark.sql.streaming.stateStore.lamina.rocksdb.materializeEvery", "2")
+        is_said = any(".changelog." in key or ".durability." in key for key in settings)
+        if provider == LAMINA and version > 1 and not is_said:
+            settings |= OF_MODE
         result = Run()
 
         def collect(frame: DataFrame, batch: int) -> None:

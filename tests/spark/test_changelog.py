@@ -8,18 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
-from tests.spark.streams import HDFS, LAMINA, Streams
+from lamina.spark.configure import FILE_MANAGER
+from tests.spark.streams import BEHIND_BARRIER, HDFS, LAMINA, Streams
 from tests.spark.test_backends import PREFIX, pairs, totals
 from tests.spark.test_restarts import Answers, rows, unload_all
 
 TASK = {PREFIX + "changelog.enabled": "true"}
-EXECUTOR = {
-    **TASK,
-    PREFIX + "durability.level": "executor",
-    FILE_MANAGER_KEY: FILE_MANAGER,
-}
-OFF: dict[str, str] = {}
+EXECUTOR = BEHIND_BARRIER
+OFF = {PREFIX + "changelog.enabled": "false"}
 
 
 def objects(checkpoint: Path) -> list[str]:

@@ -7,15 +7,15 @@ import org.apache.spark.sql.test.SharedSparkSession
 
 /**
  * Runs a suite of Spark's on lamina: the session has lamina's provider and extension, a provider that a test sets by
- * name is replaced, and the tests of [[Exclusions]] are ignored. Mixed in last. The backend is what the environment has as
- * LAMINA_BACKEND.
+ * name is replaced, and the tests of [[Exclusions]] are ignored. Mixed in last. The mode is what the environment has as
+ * LAMINA_MODE; what it needs of format v2 is left out elsewhere.
  */
 trait LaminaTests extends SharedSparkSession with WithoutExcluded { self: QueryTest =>
 
   override protected def sparkConf: SparkConf = super.sparkConf
     .set(SQLConf.STATE_STORE_PROVIDER_CLASS.key, LaminaTests.Provider)
     .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[LaminaExtensions].getName)
-    .setAll(LaminaTests.backend(sys.env.getOrElse("LAMINA_BACKEND", "heap")))
+    .setAll(LaminaTests.backend(LaminaTests.Mode.stripSuffix(LaminaTests.Changelog)))
     // Whoever stops the stores holds a lock that a maintenance thread may need to end, and waits this long for it.
     .set(SQLConf.STATE_STORE_MAINTENANCE_SHUTDOWN_TIMEOUT.key, "5")
 
@@ -27,6 +27,7 @@ trait LaminaTests extends SharedSparkSession with WithoutExcluded { self: QueryT
 trait LaminaTestsV2 extends LaminaTests { self: QueryTest =>
   override protected def sparkConf: SparkConf =
     super.sparkConf.set(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key, "2")
+      .setAll(if (LaminaTests.Mode.endsWith(LaminaTests.Changelog)) LaminaTests.behindBarrier else Nil)
 }
 
 object LaminaTests {
@@ -36,6 +37,16 @@ object LaminaTests {
   def backend(name: String): Map[String, String] =
     Map("backend" -> name).concat(if (name == "rocksdb") Some("rocksdb.materializeEvery" -> "2") else None)
       .map { case (key, value) => StoreSettings.Prefix + key -> value }
+
+  val Mode = sys.env.getOrElse("LAMINA_MODE", "heap")
+  val Changelog = "-changelog"
+
+  /** Commits go into log objects, for which batches wait. */
+  def behindBarrier: Map[String, String] = Map(
+    StoreSettings.Prefix + "changelog.enabled" -> "true",
+    StoreSettings.Prefix + "durability.level" -> "executor",
+    "spark.sql.streaming.checkpointFileManagerClass" -> classOf[LaminaCheckpointFileManager].getName
+  )
 
   /** A setting of a test with Spark's providers replaced. */
   def onLamina(setting: (String, String)): (String, String) =
