@@ -462,6 +462,14 @@ class Settings:
         "with `backend` `heap`; with `rocksdb` `rocksdb.materializeEvery` says it.",
         "More: fewer files of stores are written, restores read more objects, and objects are kept for longer.",
     )
+    changelog_materialize_failures: int = _key(
+        "changelog.materializeFailures",
+        _integer(0, 1_000_000),
+        10,
+        "How many merges of a store's commits may fail in a row before the query fails, with the changelog; one that "
+        "failed is tried again after a second, and after up to a minute then. `0`: however many.",
+        "Fewer: it is seen sooner that the log only grows. More: a query outlives longer failures of the storage.",
+    )
     changelog_upload_attempts: int = _key(
         "changelog.upload.attempts",
         _integer(1, 20),

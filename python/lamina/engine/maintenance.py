@@ -138,6 +138,7 @@ class Maintainer:
             try:
                 if job["compact"] or job["at_once"]:
                     made = yield from self._compaction(kept.store, job, progress, report)
+                    report["compacted"] = True
                 if job["at_once"]:
                     report["materialized"] = confirmed.version
             except Exception as error:

@@ -393,7 +393,9 @@ class MaintenanceQueue:
         with self._changed:
             self._figures.add(work.store, report, self._clock.monotonic() - work.began)
         try:
-            work.job.report({**report, "awaited": work.job.is_awaited})
+            asked = work.job.argument
+            merges = bool(asked.get("compact") or asked.get("at_once"))
+            work.job.report({**report, "awaited": work.job.is_awaited, "merges": merges})
         except Exception:
             log.exception("a report of the maintenance process was not taken")
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
+from lamina.engine.merge_failures import MergeFailures
 from lamina.engine.reports import known_to_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, StoreOpener
@@ -107,6 +108,9 @@ class StoreHandle:
         """Databases that were named to the JVM, of which it may not have heard, and that are still there."""
         self._due = False
         self._waiting: list[_Materialization] = []
+        self._failures = MergeFailures(
+            settings.changelog_materialize_failures if settings.changelog_enabled else 0, now
+        )
         # the JVM gives up its call after the whole time
         self._most_s = 0.9 * settings.engine_request_timeout_ms / 1000
         self._stamp_s = max(_SHORTEST_STAMP_S, settings.retention_min_age_ms / 4 / 1000)
@@ -144,8 +148,9 @@ class StoreHandle:
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
         self._compaction_due = begun.compaction_due
         self._due = begun.materialization_due or (self._reads_in_place and argument.get("due") is True)
-        if begun.compaction_due or self._due:
+        if (begun.compaction_due or self._due) and self._failures.may_try():
             self._queue(collect=False)
+        self._failures.check(self.argument.store)
         return {
             "attempt": begun.attempt,
             "base_attempt": begun.base_attempt,
@@ -268,6 +273,8 @@ class StoreHandle:
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
         self._materialized(report)
+        if report.get("merges"):
+            self._failures.note(report)
         for stamped in report.get("stamped", ()):
             found = stamped["segment"]
             self.store.replace_segment(stamped["name"], None if found is None else segment_from_json(found))
