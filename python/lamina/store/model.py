@@ -122,11 +122,14 @@ class Accepted:
         held_bytes: what the file has in memory until `publish` has made it durable: its size, and for a remote
             storage, which joins what was gathered, twice that; 0 where it is durable already.
         publish: makes it durable; to be called once, on any thread.
+        when_told: where others make it durable, too: calls what it is given once `publish` waits for nothing any more,
+            on whichever thread that comes about, or at once. None where `publish` does it.
     """
 
     attempt: str
     held_bytes: int
     publish: Callable[[], Committed]
+    when_told: Callable[[Callable[[], None]], None] | None = None
 
 
 @dataclass(frozen=True)

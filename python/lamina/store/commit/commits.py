@@ -176,7 +176,7 @@ class Commits:
                 waiting.result()
                 return remembered()
 
-            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable)
+            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable, waiting.when_told)
         groups = None
         if whole:
             return Accepted(request.attempt, memory.gathered_bytes, publish)
