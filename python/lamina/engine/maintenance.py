@@ -147,6 +147,7 @@ class Maintainer:
             except Exception as error:
                 # what cannot be merged is no reason to keep what nobody needs
                 failed = error
+                report["merge_failed"] = True
             if job["collect"] and not kept.store.is_settled(confirmed):
                 yield from self._collection(kept, confirmed, progress, report)
             if failed is not None:

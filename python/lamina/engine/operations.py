@@ -159,6 +159,7 @@ def _answer(exchange: Exchange, load: Load) -> None:
                 "next_column_family": load.next_column_family,
                 "bytes_read": load.bytes_read,
                 "files": load.files,
+                "replayed_bytes": load.replayed_bytes,
                 "in_place": None if load.in_place is None else load.in_place.to_json(),
             }
         )

@@ -183,6 +183,8 @@ class StoreHandle:
             "bytes": committed.bytes,
             "raw_bytes": committed.raw_bytes,
             "write_ms": committed.write_ms,
+            "increments": committed.increments,
+            "increment_bytes": committed.increment_bytes,
             "maintained": self._maintenance.pop_figures(self.argument.store),
             "log": {} if self.opened.changelog is None else self.opened.changelog.pop_figures(),
             "copied_bytes": self._stores.copied_bytes,
@@ -380,5 +382,6 @@ class Sessions:
             self._stores.close(found.opened)
 
     def stats(self) -> dict[str, Any]:
-        """How many handles are open, calls past their deadlines by storage, and figures of the local copies."""
+        """How many handles are open, calls past their deadlines by storage, and figures of changelogs and of the local
+        copies."""
         return {"open": len(self._open), "late_calls": self._calls.stats(), **self._stores.stats()}

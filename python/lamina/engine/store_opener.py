@@ -329,9 +329,15 @@ class StoreOpener:
             return 0 if self._cache is None else self._cache.held_bytes
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the local copies; None before a store was opened."""
+        """Figures of each changelog, and of the local copies; None before a store was opened."""
         with self._lock:
-            return {"cache": None if self._cache is None else self._cache.stats()}
+            cache = None if self._cache is None else self._cache.stats()
+            changelogs = [
+                ({"url": url, "run_id": run}, shared.changelog)
+                for (url, run, *_), shared in self._shared.items()
+                if shared.changelog is not None
+            ]
+        return {"cache": cache, "changelogs": [{**which, **one.stats()} for which, one in changelogs]}
 
     @staticmethod
     def _key(argument: OpenArgument, settings: Settings) -> tuple[Any, ...]:

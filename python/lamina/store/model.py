@@ -134,12 +134,18 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Committed:
-    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took."""
+    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took.
+
+    `increments` are those of which its version consists, with `increment_bytes` as they are stored: what came since
+    its changes were last merged.
+    """
 
     file: str
     bytes: int
     raw_bytes: int
     write_ms: float
+    increments: int = 0
+    increment_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,8 @@ class Load:
 
     `start` "empty": `batches` are newest first and the table starts empty. "have": oldest first, on top of the
     version that the caller has. `version` is the one inside the attempt id; `rows` is an upper bound of the live
-    rows. `in_place` is what the entries of `batches` come on top of, where they are not all of the version.
+    rows. `in_place` is what the entries of `batches` come on top of, where they are not all of the version. Of
+    `bytes_read`, which are as they are stored, `replayed_bytes` are of increments.
     """
 
     attempt: str | None
@@ -188,6 +195,7 @@ class Load:
     bytes_read: int
     batches: Iterator[pa.RecordBatch]
     in_place: InPlace | None = None
+    replayed_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,10 @@ def test_all_stores_wait_for_one_object_and_are_restored_from_it(start_engine: S
         (log,) = {PartId.of(id).log for id in query.ids()}
         assert log in query.objects()
         assert len(query.objects()) == version
+    (figures,) = query.stores[0].engine.call("stats")["stores"]["changelogs"]
+    assert (figures["url"], figures["run_id"]) == (f"file:{query.directory}", "run")
+    assert (figures["open"], figures["sealed"], figures["queued"]) == (0, 0, 0)
+    assert (figures["uploads"], figures["commits"], figures["failed"]) == (2, 24, 0)
     assert len(list(query.directory.glob("0/*/*.lam"))) == 12
     other = start_engine()
     data = greeted(other)
