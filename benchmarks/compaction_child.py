@@ -71,7 +71,7 @@ class Life:
         self.argument = OpenArgument(
             StoreId(directory, 0, 0, "default"), settings, {}, "benchmark", False, 2, "none", retained
         )
-        self.store, _, _ = StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(self.argument)
+        self.store = StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(self.argument).store
         self.background = mode == "background"
         self.rows: dict[bytes, bytes] = {}
         self.parts: list[dict[bytes, bytes]] = [{} for _ in range(PARTS)] if mode == "rolling" else []
@@ -237,7 +237,7 @@ def _size(found: Life) -> int:
 
 
 def _opened(found: Life) -> Store:
-    return StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(found.argument)[0]
+    return StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(found.argument).store
 
 
 def _live_bytes(found: Life) -> int:

@@ -30,7 +30,7 @@ from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.engine.imports import without_pandas
 from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn, delete
 from lamina.engine.reports import footprint_from_json, segment_from_json, segment_to_json
-from lamina.engine.store_opener import OpenArgument, StoreOpener
+from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
 from lamina.storage import Jvm
@@ -62,11 +62,15 @@ class _Kept:
     why its collections were stopped."""
 
     argument: OpenArgument
-    store: Store
+    opened: OpenedStore
     others: KnownOthers
     used: float
     in_work: bool = True
     stops: set[str] = field(default_factory=set)
+
+    @property
+    def store(self) -> Store:
+        return self.opened.store
 
     def warn_once(self, stop: str) -> None:
         """Says once why nothing of the store is collected."""
@@ -144,6 +148,7 @@ class Maintainer:
             except Exception as error:
                 # what cannot be merged is no reason to keep what nobody needs
                 failed = error
+                report["merge_failed"] = True
             if job["collect"] and not kept.store.is_settled(confirmed):
                 yield from self._collection(kept, confirmed, progress, report)
             if failed is not None:
@@ -215,14 +220,14 @@ class Maintainer:
             if kept is not None:
                 kept.used, kept.in_work = now, True
         for old in closed:
-            self._stores.close(old.argument)
+            self._stores.close(old.opened)
         if kept is not None:
             return kept
-        store, checkpoint, _ = self._stores.open(argument)
+        opened = self._stores.open(argument)
         with self._lock:
-            others = self._others.setdefault(checkpoint, KnownOthers(checkpoint, self._clock))
-            opened = self._kept[argument.store] = _Kept(argument, store, others, now)
-        return opened
+            others = self._others.setdefault(opened.checkpoint, KnownOthers(opened.checkpoint, self._clock))
+            kept = self._kept[argument.store] = _Kept(argument, opened, others, now)
+        return kept
 
 
 class Sweeper:

@@ -11,7 +11,7 @@ from lamina.settings import MERGE_METRICS
 _MOST_UNREPORTED = 10_000
 """Stores of which is remembered what nobody asked for yet; those of queries that have ended are forgotten first."""
 
-FIGURES = ("segments", "deleted_files", "deleted_bytes", *MERGE_METRICS)
+FIGURES = ("segments", "failed_merges", "deleted_files", "deleted_bytes", *MERGE_METRICS)
 
 
 class MaintenanceFigures:
@@ -21,6 +21,7 @@ class MaintenanceFigures:
         self._done = 0
         self._failed = 0
         self._segments = 0
+        self._failed_merges = 0
         self._collected: Counter[str] = Counter()
         self._last_error: dict[str, str] | None = None
         self._stopped: str | None = None
@@ -33,12 +34,14 @@ class MaintenanceFigures:
         self._done += report["ok"]
         self._failed += not report["ok"]
         self._segments += report.get("segment") is not None
+        self._failed_merges += report.get("merge_failed", False)
         self._collected.update(collected)
         self._last_error = report.get("error", self._last_error)
         self._stopped = report.get("stopped", self._stopped)
         self._busy_s += seconds
         unreported = self._unreported.setdefault(store, Counter())
         unreported["segments"] += report.get("segment") is not None
+        unreported["failed_merges"] += report.get("merge_failed", False)
         unreported["deleted_files"] += collected.get("delete_files", 0)
         unreported["deleted_bytes"] += collected.get("delete_bytes", 0)
         unreported.update(report.get("merged", {}))
@@ -51,7 +54,8 @@ class MaintenanceFigures:
         self._last_error = {"kind": "engine.start", "message": message}
 
     def pop(self, store: Hashable) -> dict[str, int]:
-        """What became of the store's files since the last call: segments written, files and bytes deleted, merges."""
+        """What became of the store's files since the last call: segments written, merges that failed, files and bytes
+        deleted, merges of tables."""
         found = self._unreported.pop(store, Counter())
         return {name: found[name] for name in FIGURES}
 
@@ -64,6 +68,7 @@ class MaintenanceFigures:
             "done": self._done,
             "failed": self._failed,
             "segments": self._segments,
+            "failed_merges": self._failed_merges,
             "deleted_files": self._collected["delete_files"],
             "deleted_bytes": self._collected["delete_bytes"],
             "collected": dict(sorted(self._collected.items())),

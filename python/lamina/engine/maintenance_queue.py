@@ -222,7 +222,7 @@ class MaintenanceQueue:
                     continue
                 lines = self._lines
             for work in hanging:
-                self._report(work, {"ok": False, "error": self._silent()})
+                self._report(work, {"ok": False, "error": self._silent(), "merge_failed": work.job.merges})
             if begun is not None:
                 number, work = begun
                 job = work.job
@@ -365,7 +365,7 @@ class MaintenanceQueue:
         error = {"kind": "engine.lost", "message": f"the maintenance process ended with exit code {code}"}
         for one in work:
             if not one.hangs and not (killed and one.heard is None):
-                self._report(one, {"ok": False, "error": error})
+                self._report(one, {"ok": False, "error": error, "merge_failed": one.job.merges})
         with self._changed:
             # only now may others begin, in a new process
             self._lines.put(None)

@@ -44,6 +44,11 @@ class Job:
         return bool(self.argument["collect"])
 
     @property
+    def merges(self) -> bool:
+        """Whether it merges, if that is worth it."""
+        return bool(self.argument.get("compact") or self.argument.get("at_once"))
+
+    @property
     def is_awaited(self) -> bool:
         """Whether somebody waits for it."""
         return bool(self.argument.get("awaited"))

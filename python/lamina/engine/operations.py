@@ -78,7 +78,12 @@ def operations(sessions: Sessions, memory: Memory, publications: Publications) -
             with handle.in_storage(request.deadline):
                 return handle.durable(accepted)
 
-        publications.submit(request, handle.storage, publish, share, taken)
+        if accepted.when_told is None:
+            publications.submit(request, handle.storage, publish, share, taken)
+        else:
+            publications.follow(
+                request, handle.storage, lambda: handle.durable(accepted), share, taken, accepted.when_told
+            )
 
     def outcomes(exchange: Exchange) -> None:
         # current before the answer: a commit that is sent after it is told on this stream
@@ -154,6 +159,7 @@ def _answer(exchange: Exchange, load: Load) -> None:
                 "next_column_family": load.next_column_family,
                 "bytes_read": load.bytes_read,
                 "files": load.files,
+                "replayed_bytes": load.replayed_bytes,
                 "in_place": None if load.in_place is None else load.in_place.to_json(),
             }
         )

@@ -29,6 +29,10 @@ _LEAST_TAKEN_BYTES = 16 << 10
 
 class _State(Enum):
     WAITING = auto()
+    IN_GROUP = auto()
+    """Others publish it; no thread waits for that."""
+    LEFT = auto()
+    """Its request was stopped while it was in a group."""
     IN_WORK = auto()
     ABANDONED = auto()
     """Its request was stopped, and its place given back; its thread may hang in the storage."""
@@ -54,6 +58,9 @@ class Publications:
     3. A publication whose request was stopped gives its place and its memory back at once. Its thread may hang in the
        storage; there are at most 4 * `connections` such threads, and beyond that a place stays taken.
     4. A request that was stopped before its publication began publishes nothing.
+    5. A commit that becomes durable together with others, in a group, takes no place and no thread: whoever published
+       the group answers it. That of a request that was stopped meanwhile gives its memory back at once, and may become
+       durable.
 
     Args:
         budget_bytes: the bound of the budget that shares are of.
@@ -68,6 +75,7 @@ class Publications:
         self._waiting: OrderedDict[str, OrderedDict[int, _Publication]] = OrderedDict()
         self._working: dict[str, int] = {}
         self._abandoned = 0
+        self._in_groups = 0
         self._bytes: dict[str, int] = {}
         self._threads = ThreadPoolExecutor(self._most + self._most_abandoned, thread_name_prefix="lamina-publication")
 
@@ -101,11 +109,34 @@ class Publications:
             self._begin()
         request.on_stop(lambda: self._stopped(publication))
 
+    def follow(
+        self,
+        request: Request,
+        storage: str,
+        work: Callable[[], Mapping[str, Any]],
+        share: Share,
+        taken: int,
+        when_told: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Answers `request` when others have published its commit.
+
+        Args:
+            work: gives the outcome, once it is known; waits for nothing.
+            when_told: calls what it is given then, on any thread.
+        """
+        publication = _Publication(request, storage, work, share, taken, _State.IN_GROUP)
+        with self._lock:
+            self._in_groups += 1
+        request.on_stop(lambda: self._stopped(publication))
+        when_told(lambda: self._answer(publication))
+
     def stats(self) -> dict[str, Any]:
-        """Commits that wait, that are being published, and whose threads outlive them; bytes of all, by storage."""
+        """Commits that wait, that others publish in groups, that are being published, and whose threads outlive them;
+        bytes of all, by storage."""
         with self._lock:
             return {
                 "waiting": sum(map(len, self._waiting.values())),
+                "in_groups": self._in_groups,
                 "in_work": sum(self._working.values()),
                 "abandoned": self._abandoned,
                 "held_bytes": dict(self._bytes),
@@ -139,6 +170,14 @@ class Publications:
         request = publication.request
         try:
             request.check()
+        except Stopped:
+            self._end(publication)
+        else:
+            self._answer(publication)
+
+    def _answer(self, publication: _Publication) -> None:
+        request = publication.request
+        try:
             request.answer({"durable": publication.work()})
             request.failed = False
         except Stopped:
@@ -157,10 +196,12 @@ class Publications:
         with self._lock:
             if publication.state is _State.ABANDONED:
                 self._abandoned -= 1
-            else:
+            elif publication.state is _State.IN_GROUP:
+                self._leave_group(publication)
+            elif publication.state is _State.IN_WORK:
                 self._leave(publication)
+                self._begin()
             publication.state = _State.OVER
-            self._begin()
         self._requests.end(publication.request)
 
     def _stopped(self, publication: _Publication) -> None:
@@ -175,6 +216,9 @@ class Publications:
                     del self._waiting[publication.storage]
                 self._give(publication.storage, publication.taken)
                 publication.state = _State.OVER
+            elif publication.state is _State.IN_GROUP:
+                self._leave_group(publication)
+                publication.state = _State.LEFT
             elif publication.state is _State.IN_WORK and self._abandoned < self._most_abandoned:
                 self._abandoned += 1
                 publication.state = _State.ABANDONED
@@ -182,6 +226,10 @@ class Publications:
                 self._begin()
         if waited:
             self._requests.end(publication.request)
+
+    def _leave_group(self, publication: _Publication) -> None:
+        self._in_groups -= 1
+        self._give(publication.storage, publication.taken)
 
     def _leave(self, publication: _Publication) -> None:
         self._working[publication.storage] -= 1

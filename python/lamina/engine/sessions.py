@@ -21,12 +21,12 @@ from lamina.engine.maintenance_turns import Job
 from lamina.engine.merge_failures import MergeFailures
 from lamina.engine.reports import known_to_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
-from lamina.engine.store_opener import OpenArgument, StoreOpener
+from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
 from lamina.engine.ticker import Ticker
 from lamina.errors import EngineError, LaminaError, StateError
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
-from lamina.store import Accepted, CommitRequest, Store, Version
+from lamina.store import Accepted, CommitRequest, Version
 from lamina.store.memory.budget import Share
 from lamina.store.tables.local_disk import LOCAL_DISK
 
@@ -85,15 +85,16 @@ class StoreHandle:
     def __init__(
         self,
         argument: OpenArgument,
-        store: Store,
+        opened: OpenedStore,
         maintenance: MaintenanceQueue,
         stores: StoreOpener,
         calls: StorageCalls,
-        settings: Settings,
         now: Callable[[], float],
     ) -> None:
+        settings = opened.settings
         self.argument = argument
-        self.store = store
+        self.opened = opened
+        self.store = opened.store
         self._maintenance = maintenance
         self._stores = stores
         self._calls = calls
@@ -187,8 +188,10 @@ class StoreHandle:
             "bytes": committed.bytes,
             "raw_bytes": committed.raw_bytes,
             "write_ms": committed.write_ms,
+            "increments": committed.increments,
+            "increment_bytes": committed.increment_bytes,
             "maintained": self._maintenance.pop_figures(self.argument.store),
-            "log": self._stores.log_figures(self.argument),
+            "log": {} if self.opened.changelog is None else self.opened.changelog.pop_figures(),
             "copied_bytes": self._stores.copied_bytes,
             "local_bytes": LOCAL_DISK.bytes,
             "in_place": self._exchanged(None),
@@ -346,7 +349,8 @@ class Sessions:
         """Opens a store; the result of `openStore`."""
         argument = OpenArgument.from_json(value)
         with self._calls.entered(argument.store.checkpoint_url):
-            store, checkpoint, settings = self._stores.open(argument)
+            opened = self._stores.open(argument)
+        checkpoint, settings = opened.checkpoint, opened.settings
         # the maintenance process has not seen what fixed the process's settings, and is to claim nothing
         shared = {key.full_name: as_text(settings.value(key)) for key in KEYS if key.process_wide}
         claimed = None if checkpoint.uuid is None or checkpoint.epoch is None else (checkpoint.uuid, checkpoint.epoch)
@@ -354,13 +358,7 @@ class Sessions:
         with self._lock:
             handle = next(self._numbers)
             self._open[handle] = StoreHandle(
-                argument,
-                store,
-                self._maintenance,
-                self._stores,
-                self._calls,
-                settings,
-                self._clock.monotonic,
+                argument, opened, self._maintenance, self._stores, self._calls, self._clock.monotonic
             )
         return {
             "handle": handle,
@@ -385,11 +383,12 @@ class Sessions:
     def close(self, handle: Any) -> None:
         """Closes a handle; a request on it that is in progress ends as if it were open."""
         with self._lock:
-            opened = self._open.pop(handle, None)
-        if opened is not None:
-            opened.close()
-            self._stores.close(opened.argument)
+            found = self._open.pop(handle, None)
+        if found is not None:
+            found.close()
+            self._stores.close(found.opened)
 
     def stats(self) -> dict[str, Any]:
-        """How many handles are open, calls past their deadlines by storage, and figures of the local copies."""
+        """How many handles are open, calls past their deadlines by storage, and figures of changelogs and of the local
+        copies."""
         return {"open": len(self._open), "late_calls": self._calls.stats(), **self._stores.stats()}

@@ -103,6 +103,7 @@ class _Shared:
 
     state: CheckpointState
     logs: LogObjects
+    read_only: bool
     changelog: Changelog | None = None
     users: int = 0
     stores: dict[StoreId, _Known] = field(default_factory=dict)
@@ -127,6 +128,23 @@ class _Shared:
         while self.closed and next(iter(self.closed.values())) <= before:
             store, _ = self.closed.popitem(last=False)
             self.stores[store].untold.take()
+
+
+@dataclass(frozen=True)
+class OpenedStore:
+    """A store that was opened, and what it is used with until it is closed.
+
+    Args:
+        changelog: what its small commits go into; None where each is a file of its own.
+        key: of what the opener shares among its stores.
+    """
+
+    store: Store
+    checkpoint: CheckpointState
+    settings: Settings
+    changelog: Changelog | None
+    id: StoreId
+    key: tuple[Any, ...]
 
 
 @dataclass
@@ -165,14 +183,15 @@ class StoreOpener:
         self._opening: dict[tuple[Any, ...], _Opening] = {}
         self._shared: OrderedDict[tuple[Any, ...], _Shared] = OrderedDict()
 
-    def open(self, argument: OpenArgument) -> tuple[Store, CheckpointState, Settings]:
-        """The store, its checkpoint and its settings.
+    def open(self, argument: OpenArgument) -> OpenedStore:
+        """The store that `argument` says, open until `close`.
 
         Raises:
             LaminaError: `settings.*`, `storage.*`, `file.*`.
         """
         settings = self._settings_of(argument.settings)
-        shared, known = self._checkpoint(argument, settings)
+        key = self._key(argument, settings)
+        shared, known = self._checkpoint(key, argument, settings)
         checkpoint, changelog = shared.state, shared.changelog
         try:
             store = make_store(
@@ -187,20 +206,22 @@ class StoreOpener:
                 logs=shared.logs,
             )
         except BaseException:
-            self.close(argument)
+            self._leave(key, argument.store)
             raise
-        return store, checkpoint, settings
+        return OpenedStore(store, checkpoint, settings, changelog, argument.store, key)
 
-    def close(self, argument: OpenArgument) -> None:
-        """Says that one store that was opened with `argument` is used no more."""
-        key = self._key(argument, self._settings_of(argument.settings))
+    def close(self, opened: OpenedStore) -> None:
+        """Says that a store is used no more; to be called once."""
+        self._leave(opened.key, opened.id)
+
+    def _leave(self, key: tuple[Any, ...], store: StoreId) -> None:
         with self._lock:
             now = self._clock.monotonic()
             shared = self._shared[key]
-            shared.left(argument.store, now)
+            shared.left(store, now)
             for one in self._shared.values():
                 one.forget(now - _UNUSED_S)
-            forgotten = [self._shared.pop(key)] if shared.users == 0 and argument.read_only else []
+            forgotten = [self._shared.pop(key)] if shared.users == 0 and shared.read_only else []
             unused = [key for key, shared in self._shared.items() if shared.users == 0]
             for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
                 forgotten.append(self._shared.pop(old))
@@ -208,19 +229,12 @@ class StoreOpener:
         for one in forgotten:
             self._forget(one)
 
-    def log_figures(self, argument: OpenArgument) -> dict[str, int]:
-        """What became of the log objects of a store's checkpoint since this was last asked for any of its stores."""
-        with self._lock:
-            shared = self._shared.get(self._key(argument, self._settings_of(argument.settings)))
-        return {} if shared is None or shared.changelog is None else shared.changelog.pop_figures()
-
     def _forget(self, shared: _Shared) -> None:
         if shared.changelog is not None and self._ticker is not None:
             self._ticker.remove(shared.changelog.groups)
             shared.changelog.close()
 
-    def _checkpoint(self, argument: OpenArgument, settings: Settings) -> tuple[_Shared, _Known]:
-        key = self._key(argument, settings)
+    def _checkpoint(self, key: tuple[Any, ...], argument: OpenArgument, settings: Settings) -> tuple[_Shared, _Known]:
         with self._turn(key):
             with self._lock:
                 shared = self._shared.get(key)
@@ -229,7 +243,7 @@ class StoreOpener:
                     return shared, shared.entered(argument.store)
             state = self._opened(argument, settings)
             logs = LogObjects(state.storage, self._clock, self._ids, tells=not argument.read_only)
-            shared = _Shared(state, logs, self._changelog_of(argument, state, settings))
+            shared = _Shared(state, logs, argument.read_only, self._changelog_of(argument, state, settings))
             with self._lock:
                 self._shared[key] = shared
                 return shared, shared.entered(argument.store)
@@ -315,9 +329,15 @@ class StoreOpener:
             return 0 if self._cache is None else self._cache.held_bytes
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the local copies; None before a store was opened."""
+        """Figures of each changelog, and of the local copies; None before a store was opened."""
         with self._lock:
-            return {"cache": None if self._cache is None else self._cache.stats()}
+            cache = None if self._cache is None else self._cache.stats()
+            changelogs = [
+                ({"url": url, "run_id": run}, shared.changelog)
+                for (url, run, *_), shared in self._shared.items()
+                if shared.changelog is not None
+            ]
+        return {"cache": cache, "changelogs": [{**which, **one.stats()} for which, one in changelogs]}
 
     @staticmethod
     def _key(argument: OpenArgument, settings: Settings) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@
     <state>/_lamina/runs/<epoch>_<run id>
     <state>/_lamina/pins/<id>
     <state>/_lamina/log/<id>.log
-    <state>/_lamina/log/<id>.<id of the note>.gone
+    <state>/_lamina/log/<id>.needs
 
 Paths are relative to `<state>`, the directory `state` of a query's checkpoint, and use "/".
 """

@@ -122,21 +122,30 @@ class Accepted:
         held_bytes: what the file has in memory until `publish` has made it durable: its size, and for a remote
             storage, which joins what was gathered, twice that; 0 where it is durable already.
         publish: makes it durable; to be called once, on any thread.
+        when_told: where others make it durable, too: calls what it is given once `publish` waits for nothing any more,
+            on whichever thread that comes about, or at once. None where `publish` does it.
     """
 
     attempt: str
     held_bytes: int
     publish: Callable[[], Committed]
+    when_told: Callable[[Callable[[], None]], None] | None = None
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took."""
+    """A durable commit: its file and that file's size, the bytes of its entries uncompressed, and how long it took.
+
+    `increments` are those of which its version consists, with `increment_bytes` as they are stored: what came since
+    its changes were last merged.
+    """
 
     file: str
     bytes: int
     raw_bytes: int
     write_ms: float
+    increments: int = 0
+    increment_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,8 @@ class Load:
 
     `start` "empty": `batches` are newest first and the table starts empty. "have": oldest first, on top of the
     version that the caller has. `version` is the one inside the attempt id; `rows` is an upper bound of the live
-    rows. `in_place` is what the entries of `batches` come on top of, where they are not all of the version.
+    rows. `in_place` is what the entries of `batches` come on top of, where they are not all of the version. Of
+    `bytes_read`, which are as they are stored, `replayed_bytes` are of increments.
     """
 
     attempt: str | None
@@ -185,6 +195,7 @@ class Load:
     bytes_read: int
     batches: Iterator[pa.RecordBatch]
     in_place: InPlace | None = None
+    replayed_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from lamina._version import __version__
 from lamina.components import Clock
 from lamina.format import log_object, paths
-from lamina.format.log_object import Whole
 from lamina.storage import Storage
+from lamina.store.changelog.groups import Sealed
 
 
-def publisher(storage: Storage, checkpoint: str | None, clock: Clock) -> Callable[[str, Sequence[Whole], float], None]:
+def publisher(storage: Storage, checkpoint: str | None, clock: Clock) -> Callable[[Sealed], None]:
     """What `Groups` publishes with, into the checkpoint of that uuid."""
 
-    def publish(log: str, commits: Sequence[Whole], _: float) -> None:
-        chunks = log_object.chunks(log, checkpoint or "", clock.now_ms(), f"lamina {__version__}", commits)
-        storage.publish(paths.log_path(log), chunks)
+    def publish(group: Sealed) -> None:
+        chunks = log_object.chunks(group.log, checkpoint or "", clock.now_ms(), f"lamina {__version__}", group.commits)
+        storage.publish(paths.log_path(group.log), chunks)
 
     return publish

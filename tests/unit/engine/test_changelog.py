@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from lamina.format import paths
 from lamina.format.attempt_id import FILE, GROUP, AttemptId
 from lamina.format.log_object import PartId
 from tests.unit.engine.conftest import Starter
-from tests.unit.engine.engine_client import Data, Engine, Refused, Store, entries, greeted
+from tests.unit.engine.engine_client import PREFIX, Data, Engine, Refused, Store, entries, greeted
 
 LOGGED = {"changelog.enabled": "true", "changelog.persistDelayMs": "300"}
 
@@ -84,6 +85,10 @@ def test_all_stores_wait_for_one_object_and_are_restored_from_it(start_engine: S
         (log,) = {PartId.of(id).log for id in query.ids()}
         assert log in query.objects()
         assert len(query.objects()) == version
+    (figures,) = query.stores[0].engine.call("stats")["stores"]["changelogs"]
+    assert (figures["url"], figures["run_id"]) == (f"file:{query.directory}", "run")
+    assert (figures["open"], figures["sealed"], figures["queued"]) == (0, 0, 0)
+    assert (figures["uploads"], figures["commits"], figures["failed"]) == (2, 24, 0)
     assert len(list(query.directory.glob("0/*/*.lam"))) == 12
     other = start_engine()
     data = greeted(other)
@@ -153,3 +158,73 @@ def test_uploads_that_may_take_longer_than_what_they_stand_on_stays_are_refused(
     with pytest.raises(Refused, match=r"changelog\.barrierTimeoutMs is 28000 ms"):
         Store(engine, f"file:{tmp_path}/other/state", settings=waits)
     Store(engine, f"file:{tmp_path}/other/state", settings={**waits, "changelog.barrierTimeoutMs": "29000"})
+
+
+def test_a_commit_with_a_file_of_its_own_does_not_wait_for_those_that_wait_in_a_group(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    engine = start_engine(process={f"{PREFIX}engine.connections": "4"})
+    settings = {**LOGGED, "changelog.persistDelayMs": "60000"}
+    query = Query(engine, tmp_path, 200, settings).begun()
+
+    def threads() -> int:
+        return len(os.listdir(f"/proc/{engine.process.pid}/task"))
+
+    before = threads()
+    requests = query.sent()
+    # a commit is answered a moment before it waits
+    stats = engine.call("stats")["publications"]
+    while stats["in_groups"] + stats["waiting"] + stats["in_work"] < 200:
+        stats = engine.call("stats")["publications"]
+    after = threads()
+    # the first commit of a store is a file
+    other = Store(engine, f"file:{query.directory}", settings=settings, partition=200)
+    begun, batch = other.begin(0, None), entries([(0, 1, b"key", b"value")])
+    first = query.data.send(other.commit_header(1, begun, 1), [[batch]])
+    attempt = query.data.header()["accepted"]
+    header = query.stream.raw_header()
+    assert (header["id"], header["ok"]) == (first, True)
+    assert engine.call("stats")["publications"]["in_groups"] == 200
+    assert after <= before
+    # one that is alone ends the group
+    requests[query.data.send(other.commit_header(2, other.begin(1, attempt), 1, alone=True), [[batch]])] = 200
+    assert query.data.header()["accepted"]
+    assert set(query.heard(requests)) == set(range(201))
+    assert len(query.objects()) == 1
+    stats = engine.call("stats")
+    while stats["requests"]["active"]:
+        stats = engine.call("stats")
+    assert (stats["publications"]["in_groups"], stats["publications"]["held_bytes"]) == (0, {})
+    assert stats["memory"]["budget"]["requests"]["held_bytes"] == 0
+
+
+def test_a_commit_that_is_cancelled_in_a_group_gives_its_memory_back_and_the_others_become_durable(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    engine = start_engine()
+    query = Query(engine, tmp_path, 3, {**LOGGED, "changelog.persistDelayMs": "60000"}).begun()
+    requests = query.sent()
+    while engine.call("stats")["publications"]["in_groups"] < 3:
+        os.sched_yield()
+    (held,) = engine.call("stats")["publications"]["held_bytes"].values()
+    cancelled = next(iter(requests))
+    assert engine.call("cancel", cancelled)["cancelled"]
+    header = query.stream.raw_header()
+    assert (header["id"], header["error"]["kind"]) == (cancelled, "engine.cancelled")
+    stats = engine.call("stats")["publications"]
+    assert (stats["in_groups"], [*stats["held_bytes"].values()]) == (2, [held * 2 // 3])
+    del requests[cancelled]
+    store = query.stores[0]
+    alone = store.commit_header(2, store.begin(1, _first(store)), 1, alone=True)
+    requests[query.data.send(alone, [[entries([(0, 1, b"key", b"value")])]])] = 0
+    assert query.data.header()["accepted"]
+    assert set(query.heard(requests)) == {0, 1, 2}
+    while (stats := engine.call("stats"))["requests"]["active"]:
+        os.sched_yield()
+    assert (stats["publications"]["in_groups"], stats["publications"]["held_bytes"]) == (0, {})
+    assert not query.stream.readable(0)
+
+
+def _first(store: Store) -> str:
+    """The attempt of a store's first version."""
+    return next(store.directory.glob("1_*.lam")).stem.removeprefix("1_")

@@ -40,6 +40,7 @@ class Chain:
         assert self.data.greeted()
         self.store = Store(engine, url)
         self.attempts: list[str | None] = [None]
+        self.increments: list[tuple[int, int]] = [(0, 0)]
         for version in range(1, 5):
             change = [put(b"k%d" % version, b"v"), put(b"same", b"%d" % version)]
             begun = self.store.begin(version - 1, self.attempts[-1], force_snapshot=version == 2)
@@ -48,7 +49,8 @@ class Chain:
             if version == 2:
                 header |= {"sections": ["increment", "snapshot"], "rows": {"increment": 2, "snapshot": 3}, "base": None}
                 sections.append([entries([*change, put(b"k1", b"v")])])
-            self.data.request(header, sections)
+            durable = self.data.request(header, sections)["durable"]
+            self.increments.append((durable["increments"], durable["increment_bytes"]))
             self.attempts.append(begun["attempt"])
 
     def read(self, header: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
@@ -157,3 +159,18 @@ def test_a_change_feed_whose_reader_pauses_stops_no_other_of_the_engine(start_en
     for data in (other, paused):
         assert sum(batch.num_rows for batch in data.stream()) == 7 * 1500
     assert engine.call("stats")["memory"]["budget"]["feeds"]["held_bytes"] == 0
+
+
+def test_a_commit_says_the_increments_of_its_version_and_a_load_the_bytes_of_those_that_it_reads(chain: Chain) -> None:
+    counts, sizes = zip(*chain.increments, strict=True)
+    # that of version 2 is a snapshot
+    assert counts == (0, 1, 0, 1, 2)
+    assert 0 < sizes[3] < sizes[4]
+
+    def load(have: int | None) -> dict[str, Any]:
+        base = None if have is None else {"version": have, "attempt": chain.attempts[have]}
+        header = {"op": "load", "version": 4, "attempt": chain.attempts[4], "have": base, "read_only": True}
+        return chain.read(header)[0]
+
+    assert load(None)["replayed_bytes"] == sizes[4] < load(None)["bytes_read"]
+    assert load(3)["replayed_bytes"] == sizes[4] - sizes[3]

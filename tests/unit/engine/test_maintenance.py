@@ -17,6 +17,7 @@ import pytest
 from lamina.components import RandomIds, SystemClock
 from lamina.engine import maintenance, maintenance_turns, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
+from lamina.engine.maintenance_figures import MaintenanceFigures
 from lamina.engine.maintenance_pool import Deletion, Turn
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
@@ -218,6 +219,10 @@ def test_what_cannot_be_merged_is_no_reason_to_keep_what_nobody_needs(
     monkeypatch.setattr(VersionedStore, "plan_compaction", full)
     report = maintainer.work(job(tmp_path, 0, version))
     assert (report["ok"], report["error"]["message"]) == (False, "the local disk is full")
+    figures = MaintenanceFigures()
+    figures.add("store", report, 0.0)
+    assert (figures.pop("store")["failed_merges"], figures.stats()["failed_merges"]) == (1, 1)
+    assert figures.pop("store")["failed_merges"] == 0
     assert report["collected"]["delete_files"] == 1
 
 
@@ -235,6 +240,9 @@ def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path:
     report = maintainer.work(job(tmp_path, 0, versions[-1]))
     assert not report["ok"]
     assert report["error"]["kind"] == "storage.failed"
+    figures = MaintenanceFigures()
+    figures.add("store", report, 0.0)
+    assert figures.pop("store")["failed_merges"] == 0
     store.adopt(segment_from_json(report["segment"]))
     after = query.run_batches(store, versions[-1], 1)[-1]
     manifest = store.manifest(after)

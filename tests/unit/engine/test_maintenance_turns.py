@@ -262,15 +262,16 @@ def test_of_a_process_that_ended_only_jobs_that_cannot_have_been_the_reason_begi
         def report(told: dict[str, Any], store: str = store) -> None:
             failed.append((store, told["error"]["kind"]))
 
-        queue.submit(store, Job(asked().argument, report, nothing))
+        queue.submit(store, Job({**asked().argument, "compact": True}, report, nothing))
     begin_all(queue)
     queue._note({"number": 2, "waits": True})
     if hung:
         clock.advance(60_000)
         for work in queue._newly_hanging():
-            queue._report(work, {"ok": False, "error": queue._silent()})
+            queue._report(work, {"ok": False, "error": queue._silent(), "merge_failed": work.job.merges})
         queue._killed = True
     queue._lost(-9)
+    assert queue.stats()["failed_merges"] == len(failed)
     if hung:
         assert failed == [("working", "engine.deadline")]
         assert begin_all(queue) == ["waiting"]

@@ -51,20 +51,19 @@ def test_handles_of_a_store_share_its_footprints_for_as_long_as_it_is_open_and_a
     stores = StoreOpener(Settings.parse, clock, RandomIds())
     query = Query()
     version = Version(0)
-    kept = argument(tmp_path, 1)
-    stores.open(kept)
+    kept = stores.open(argument(tmp_path, 1))
 
     def commit() -> str | None:
         nonlocal version
-        store, _, _ = stores.open(argument(tmp_path))
-        version = query.run_batches(store, version, 1)[-1]
-        stores.close(argument(tmp_path))
+        opened = stores.open(argument(tmp_path))
+        version = query.run_batches(opened.store, version, 1)[-1]
+        stores.close(opened)
         return version.attempt
 
     def taken() -> list[str | None]:
-        store, _, _ = stores.open(argument(tmp_path))
-        found = [attempt for attempt, _ in store.take_footprints()]
-        stores.close(argument(tmp_path))
+        opened = stores.open(argument(tmp_path))
+        found = [attempt for attempt, _ in opened.store.take_footprints()]
+        stores.close(opened)
         return [*found]
 
     committed = [commit() for _ in range(3)]
@@ -74,13 +73,13 @@ def test_handles_of_a_store_share_its_footprints_for_as_long_as_it_is_open_and_a
     stores.close(kept)
     assert taken() == [last]
     commit()
-    stores.open(kept)
+    kept = stores.open(argument(tmp_path, 1))
     clock.advance(3_600_000)
     stores.close(kept)
     assert taken() == []
-    held, _, _ = stores.open(argument(tmp_path))
+    held = stores.open(argument(tmp_path)).store
     last = commit()
-    stores.open(kept)
+    kept = stores.open(argument(tmp_path, 1))
     clock.advance(3_600_000)
     stores.close(kept)
     # a handle is open
@@ -92,10 +91,10 @@ def test_a_name_that_many_commits_need_is_kept_once_although_each_handle_has_rea
     query = Query()
     version = Version(0)
     for _ in range(40):
-        store, _, _ = stores.open(argument(tmp_path))
-        version = query.run_batches(store, version, 1)[-1]
-        stores.close(argument(tmp_path))
-    store, _, _ = stores.open(argument(tmp_path))
+        opened = stores.open(argument(tmp_path))
+        version = query.run_batches(opened.store, version, 1)[-1]
+        stores.close(opened)
+    store = stores.open(argument(tmp_path)).store
     names = [name for _, footprint in store.take_footprints() for name in footprint.names]
     assert len(names) > 10 * len(set(names))
     assert len({id(name) for name in names}) == len(set(names))
@@ -116,7 +115,7 @@ def test_stores_that_open_at_once_share_one_checkpoint(tmp_path: Path) -> None:
 
     def open_one(partition: int) -> None:
         barrier.wait()
-        found.append(stores.open(argument(tmp_path, partition))[1])
+        found.append(stores.open(argument(tmp_path, partition)).checkpoint)
 
     threads = [threading.Thread(target=open_one, args=(partition,)) for partition in range(8)]
     for thread in threads:
@@ -178,7 +177,7 @@ def test_commits_and_segments_are_on_the_disk_before_they_count_where_that_is_se
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: bool
 ) -> None:
     settings = {PREFIX + "storage.fsync.enabled": str(enabled).lower()}
-    store, _, _ = opener().open(argument(tmp_path, settings=settings))
+    store = opener().open(argument(tmp_path, settings=settings)).store
     query = Query()
     version = store.confirm(query.run_batches(store, Version(0), 8)[-1])
     flushed = ["file", "rename", str(tmp_path / "0" / "0")] if enabled else ["rename"]
@@ -196,7 +195,7 @@ def test_a_commit_whose_name_may_not_last_does_not_count_although_it_is_there(
 ) -> None:
     """A disk that breaks: the file is renamed, and its directory cannot be flushed, or the system says otherwise."""
     settings = {PREFIX + "storage.fsync.enabled": "true"}
-    store, _, _ = opener().open(argument(tmp_path, settings=settings))
+    store = opener().open(argument(tmp_path, settings=settings)).store
     query = Query()
     version = store.confirm(query.run_batches(store, Version(0), 2)[-1])
     files = {path.name for path in (tmp_path / "0" / "0").iterdir()}
@@ -217,3 +216,16 @@ def test_a_commit_whose_name_may_not_last_does_not_count_although_it_is_there(
             query.run_batches(store, version, 1)
     assert len({path.name for path in (tmp_path / "0" / "0").iterdir()} - files) == 1
     assert query.run_batches(store, version, 1)[-1].version == version.version + 1
+
+
+def test_settings_are_read_once_for_each_store_that_is_opened(tmp_path: Path) -> None:
+    read: list[Mapping[str, str]] = []
+
+    def settings_of(conf: Mapping[str, str]) -> Settings:
+        read.append(conf)
+        return Settings.parse(conf)
+
+    stores = StoreOpener(settings_of, SystemClock(), RandomIds())
+    for partition in range(3):
+        stores.close(stores.open(argument(tmp_path, partition)))
+    assert len(read) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,9 +12,8 @@ import pytest
 
 from lamina.components import RandomIds
 from lamina.errors import LaminaError
-from lamina.format.log_object import Whole
 from lamina.format.manifest import StoreIdentity
-from lamina.store.changelog.groups import Groups, Place, Policy
+from lamina.store.changelog.groups import Groups, Place, Policy, Sealed
 from lamina.testing import ManualClock, SequenceIds
 from lamina.testing.expect import fails_with
 
@@ -29,6 +28,7 @@ class Log:
         self.clock = ManualClock(0)
         self.published: list[tuple[str, list[int]]] = []
         self.began: list[float] = []
+        self.early: list[bool] = []
         self.waiting: list[Callable[[], None]] = []
         self.told: dict[str, list[LaminaError | None]] = {}
         self.fails = False
@@ -41,11 +41,12 @@ class Log:
             SequenceIds(1),
         )
 
-    def _publish(self, log: str, commits: Sequence[Whole], began: float) -> None:
-        self.began.append(began)
+    def _publish(self, group: Sealed) -> None:
+        self.began.append(group.began)
+        self.early.append(group.early)
         if self.fails:
             raise LaminaError.from_kind("storage.failed", "the storage is full")
-        self.published.append((log, [commit.number for commit in commits]))
+        self.published.append((group.log, [commit.number for commit in group.commits]))
 
     def fill(self, place: Place, size: int = 10, store: int | None = None, patient: bool = False) -> str:
         """Of a store that has not committed before, or of one that may have."""
@@ -103,6 +104,34 @@ def test_a_group_is_sealed_at_its_size() -> None:
     log.fill(places[1], 10)
     log.work()
     assert [numbers for _, numbers in log.published] == [[0, 1, 2]]
+
+
+def test_a_group_is_early_where_it_is_full_before_its_batch_is_over_and_not_where_somebody_waits_for_it() -> None:
+    log = Log(Policy(DELAY_S, 60.0, 300.0, 100, max_parts=3))
+
+    def batch(stores: int, size: int) -> list[bool]:
+        before = len(log.early)
+        for store in range(stores):
+            log.fill(log.groups.reserve(), size, store=store)
+        log.work()
+        log.groups.seal()
+        log.work()
+        return sorted(log.early[before:])
+
+    # nobody knows how many come, and all places of a group are taken
+    assert batch(4, 10) == [False, True]
+    # the last store of the batch comes, also one that makes it full
+    assert batch(2, 10) == [False]
+    assert batch(2, 50) == [False]
+    assert batch(3, 60) == [False, False]
+    assert batch(3, 60) == [False, True]
+    log.fill(log.groups.reserve(), 10, store=0)
+    log.clock.advance(round(1000 * DELAY_S))
+    log.groups.tick()
+    log.fill(log.groups.reserve(), 10, store=1)
+    log.groups.close()
+    log.work()
+    assert log.early[-2:] == [False, False]
 
 
 def test_a_group_is_sealed_with_the_last_store_that_committed_in_the_batch_before() -> None:
@@ -184,11 +213,11 @@ def test_whatever_threads_do_each_commit_is_in_one_object_and_told_once(seed: in
     objects: dict[str, list[tuple[int, str]]] = {}
     told: dict[str, list[bool]] = {}
 
-    def publish(log: str, commits: Sequence[Whole], _: float) -> None:
+    def publish(group: Sealed) -> None:
         with lock:
             # no name is written twice
-            assert log not in objects
-            objects[log] = [(commit.number, commit.attempt) for commit in commits]
+            assert group.log not in objects
+            objects[group.log] = [(commit.number, commit.attempt) for commit in group.commits]
             fails = drawn.random() < 0.2
         if fails:
             raise LaminaError.from_kind("storage.failed", "now and then")

@@ -12,6 +12,7 @@ import pytest
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.store.changelog.uploads import Retries, Uploads
+from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 
 
@@ -199,3 +200,45 @@ def test_no_attempt_begins_when_the_time_is_over(made: Callable[..., Uploads]) -
     with fails_with("storage.failed"):
         made(2, 0.05).upload("an object", 1, storage, ends=SystemClock().monotonic() + 0.02)
     assert storage.begun == 1
+
+
+@pytest.mark.parametrize(("count", "median", "most"), [(1, 1, 1), (20, 10, 20), (100, 50, 99), (101, 51, 100)])
+def test_a_percentile_is_the_least_value_that_so_many_percent_do_not_exceed(count: int, median: int, most: int) -> None:
+    clock = ManualClock(0)
+    uploads = Uploads(Retries(1, 30.0, False), 1, clock)
+    for ms in range(1, count + 1):
+        uploads.upload("an object", 1, lambda ms=ms: clock.advance(ms))
+    stats = uploads.stats()
+    assert (round(stats["p50_ms"]), round(stats["p99_ms"])) == (median, most)
+    uploads.close()
+
+
+def test_uploads_that_wait_for_their_turn_are_counted_and_so_is_how_long_they_waited() -> None:
+    clock = ManualClock(0)
+    uploads = Uploads(Retries(1, 30.0, False), 1, clock)
+    hold, begun, over = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        hold.wait(60)
+
+    uploads.submit(first)
+    assert begun.wait(60)
+    for _ in range(2):
+        uploads.submit(lambda: None)
+    uploads.submit(over.set)
+    assert uploads.stats()["queued"] == 3
+    clock.advance(500)
+    hold.set()
+    assert over.wait(60)
+    assert uploads.stats()["queued"] == 0
+    assert uploads.pop_figures()["queued_ms"] == 1500
+    uploads.close()
+
+
+def test_bytes_of_objects_that_were_full_early_are_among_all_bytes(made: Callable[..., Uploads]) -> None:
+    uploads = made()
+    uploads.upload("an object", 7, works, early=True)
+    uploads.upload("an object", 5, works)
+    found = uploads.pop_figures()
+    assert (found["bytes"], found["early_bytes"]) == (12, 7)

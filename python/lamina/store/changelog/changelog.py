@@ -10,10 +10,9 @@ from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format import log_object, paths
-from lamina.format.log_object import Whole
 from lamina.settings import Settings
 from lamina.storage import NotDurable, Storage
-from lamina.store.changelog.groups import Groups, Policy
+from lamina.store.changelog.groups import Groups, Policy, Sealed
 from lamina.store.changelog.uploads import Retries, Uploads
 
 log = logging.getLogger(__name__)
@@ -71,16 +70,17 @@ class Changelog:
         )
         self.groups = Groups(policy, self._publish, self._uploads.submit, clock, ids)
 
-    def _publish(self, log_id: str, commits: Sequence[Whole], began: float) -> None:
-        path, now, ends = paths.log_path(log_id), self._clock.now_ms(), began + self._longest_s
-        chunks = [*log_object.chunks(log_id, self._checkpoint, now, f"lamina {__version__}", commits)]
+    def _publish(self, group: Sealed) -> None:
+        path, now, ends = paths.log_path(group.log), self._clock.now_ms(), group.began + self._longest_s
+        chunks = [*log_object.chunks(group.log, self._checkpoint, now, f"lamina {__version__}", group.commits)]
         size = sum(map(len, chunks))
         try:
             self._uploads.upload(
                 self._storage.location(path),
                 size,
                 lambda: self._storage.publish(path, self._until(ends, chunks)),
-                commits=len(commits),
+                commits=len(group.commits),
+                early=group.early,
                 ends=ends,
             )
         except LaminaError as error:

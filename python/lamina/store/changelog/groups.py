@@ -41,6 +41,23 @@ Told = Callable[[LaminaError | None], None]
 
 
 @dataclass(frozen=True)
+class Sealed:
+    """A group that is to be published.
+
+    Args:
+        log: id of its log object.
+        commits: in the order of their numbers.
+        began: when the first one had its place, in seconds of the clock.
+        early: whether it was full before its batch was over, as far as one can know here.
+    """
+
+    log: str
+    commits: Sequence[Whole]
+    began: float
+    early: bool
+
+
+@dataclass(frozen=True)
 class Policy:
     """When a group is sealed.
 
@@ -107,6 +124,8 @@ class _Group:
     longest_gap: float = 0.0
     """Of the commits for which only the batch waits: when they came, and the longest time between two."""
     sealed: bool = False
+    early: bool = False
+    """Whether it was sealed since it was full, and more was to come."""
 
     @property
     def due(self) -> float:
@@ -128,15 +147,14 @@ class Groups:
     """The groups of one checkpoint in this process. Thread-safe.
 
     Args:
-        publish: makes an object of commits durable, of which the first had its place at that time, in seconds of the
-            clock; called without a lock, by whatever `submit` runs it on.
+        publish: makes a group durable; called without a lock, by whatever `submit` runs it on.
         submit: has a call made soon, on another thread or on this one.
     """
 
     def __init__(
         self,
         policy: Policy,
-        publish: Callable[[str, Sequence[Whole], float], None],
+        publish: Callable[[Sealed], None],
         submit: Callable[[Callable[[], None]], None],
         clock: Clock,
         ids: Ids,
@@ -176,7 +194,7 @@ class Groups:
             group.places += 1
             group.open_places.add(number)
             if group.places >= self._policy.max_parts:
-                self._seal(group)
+                self._seal(group, early=True)
             return Place(self, group, number)
 
     def fill(self, group: _Group, commit: Whole, told: Told, patient: bool) -> None:
@@ -195,7 +213,7 @@ class Groups:
                 group.task_due = min(group.task_due, due + self._policy.persist_delay_s)
             is_sooner = group.due < before
             if not group.sealed and (group.bytes >= self._policy.max_bytes or is_last):
-                self._seal(group)
+                self._seal(group, early=not is_last)
             is_sooner = is_sooner and not group.sealed
         if is_sooner:
             self.on_due()
@@ -256,8 +274,8 @@ class Groups:
         self._round.add(store)
         return len(self._round) == self._round_before
 
-    def _seal(self, group: _Group) -> None:
-        group.sealed = True
+    def _seal(self, group: _Group, *, early: bool = False) -> None:
+        group.sealed, group.early = True, early
         self._open = None
         self._sealed.append(group)
 
@@ -277,7 +295,8 @@ class Groups:
     def _published(self, group: _Group) -> None:
         error: LaminaError | None = None
         try:
-            self._publish(group.log, [group.filled[number][0] for number in sorted(group.filled)], group.began)
+            commits = [group.filled[number][0] for number in sorted(group.filled)]
+            self._publish(Sealed(group.log, commits, group.began, group.early))
         except BaseException as found:
             error = LaminaError.from_exception(found)
         self._told(group, error)

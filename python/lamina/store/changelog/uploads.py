@@ -27,7 +27,20 @@ from lamina.storage import NotDurable
 
 log = logging.getLogger(__name__)
 
-_COUNTED = ("uploads", "commits", "bytes", "attempts", "failed", "hedges", "hedges_won", "upload_ms")
+_COUNTED = (
+    "uploads",
+    "commits",
+    "bytes",
+    "early_bytes",
+    "attempts",
+    "failed",
+    "hedges",
+    "hedges_won",
+    "upload_ms",
+    "queued_ms",
+)
+"""What became of uploads: `early_bytes` are those of objects that were full before a batch was over, and `queued_ms`
+how long uploads waited for their turn."""
 
 _LATENCIES_KEPT = 512
 _LEAST_KNOWN = 20
@@ -76,20 +89,45 @@ class Uploads:
         self._attempts = ThreadPoolExecutor(in_flight * retries.attempts, thread_name_prefix="lamina-log-attempt")
         self._pause = threading.Event()
         self._lock = threading.Lock()
+        self._queued = 0
         self._latencies: deque[float] = deque(maxlen=_LATENCIES_KEPT)
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._told = dict.fromkeys(_COUNTED, 0)
 
     def submit(self, work: Callable[[], None]) -> None:
         """Has a call made when one of the places is free."""
-        self._waits.submit(work)
+        asked = self._clock.monotonic()
+
+        def begin() -> None:
+            with self._lock:
+                self._queued -= 1
+                self._counts["queued_ms"] += round(1000 * (self._clock.monotonic() - asked))
+            work()
+
+        with self._lock:
+            self._queued += 1
+        try:
+            self._waits.submit(begin)
+        except BaseException:
+            with self._lock:
+                self._queued -= 1
+            raise
 
     def upload(
-        self, what: str, size: int, publish: Callable[[], object], *, commits: int = 1, ends: float | None = None
+        self,
+        what: str,
+        size: int,
+        publish: Callable[[], object],
+        *,
+        commits: int = 1,
+        early: bool = False,
+        ends: float | None = None,
     ) -> None:
         """Returns when an attempt has published the object of `size` bytes; `what` is how it is named to people.
 
         Args:
+            commits: that are in it.
+            early: whether it was full before a batch was over.
             ends: when it counts as failed, whatever goes on, in seconds of the clock; by default when all attempts have
                 had their time.
         Raises:
@@ -127,7 +165,7 @@ class Uploads:
             for future in done:
                 found = future.exception()
                 if found is None:
-                    self._over(size, commits, started, future in hedges)
+                    self._over(size, commits, early, started, future in hedges)
                     return
                 if isinstance(found.__cause__, NotDurable):
                     self._count("failed")
@@ -165,10 +203,11 @@ class Uploads:
             return False
 
     def stats(self) -> dict[str, float]:
-        """Counts, and the median and the 99th percentile of what uploads took of late, in milliseconds."""
+        """Counts, how many uploads wait for their turn, and the median and the 99th percentile of what uploads took of
+        late, in milliseconds."""
         with self._lock:
             ordered = sorted(self._latencies)
-            found: dict[str, float] = dict(self._counts)
+            found: dict[str, float] = {"queued": self._queued, **self._counts}
         return {**found, "p50_ms": 1000 * _percentile(ordered, 50), "p99_ms": 1000 * _percentile(ordered, 99)}
 
     def pop_figures(self) -> dict[str, int]:
@@ -193,13 +232,14 @@ class Uploads:
                 return None
             return max(_LEAST_HEDGE_S, _percentile(sorted(self._latencies), _PERCENT))
 
-    def _over(self, size: int, commits: int, started: float, hedge_won: bool) -> None:
+    def _over(self, size: int, commits: int, early: bool, started: float, hedge_won: bool) -> None:
         with self._lock:
             took = self._clock.monotonic() - started
             self._latencies.append(took)
             self._counts["uploads"] += 1
             self._counts["commits"] += commits
             self._counts["bytes"] += size
+            self._counts["early_bytes"] += size * early
             self._counts["upload_ms"] += round(1000 * took)
             self._counts["hedges_won"] += hedge_won
 
@@ -209,7 +249,8 @@ class Uploads:
 
 
 def _percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else 0.0
+    """The least value that so many percent of all do not exceed; 0 where there is none."""
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0.0
 
 
 def _failure(what: str, failed: int, error: BaseException | None) -> LaminaError:

@@ -24,8 +24,10 @@ class Waiting:
         self, place: Place, chunks: Sequence[Any], manifest: CommitManifest, over: Callable[[], None], patient: bool
     ) -> None:
         self._over = over
+        self._lock = threading.Lock()
         self._told = threading.Event()
         self._error: LaminaError | None = None
+        self._callback: Callable[[], None] | None = None
         base = manifest.base.version if manifest.base is not None else 0
         place.fill(chunks, manifest.store, manifest.attempt, base, manifest.version, self._tell, patient=patient)
 
@@ -34,7 +36,20 @@ class Waiting:
         try:
             self._over()
         finally:
-            self._told.set()
+            with self._lock:
+                self._told.set()
+                callback, self._callback = self._callback, None
+            if callback is not None:
+                callback()
+
+    def when_told(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, when `result` does not wait any more: on the thread that published the group, which
+        it must not hold up, or at once. For one caller."""
+        with self._lock:
+            if not self._told.is_set():
+                self._callback = callback
+                return
+        callback()
 
     def result(self) -> None:
         """Returns when the commit is durable.

@@ -154,7 +154,8 @@ class Commits:
             self._attempts.end(request.attempt)
             self._untold.add(written[0].attempt, Footprint.of(opened))
             took_ms = (self._clock.monotonic() - started) * 1000
-            return Committed(opened.location.name, writer.size, writer.raw_bytes, took_ms)
+            increments, increment_bytes = chain.increments(written[0].references)
+            return Committed(opened.location.name, writer.size, writer.raw_bytes, took_ms, increments, increment_bytes)
 
         held: list[Any] = []
         try:
@@ -176,7 +177,7 @@ class Commits:
                 waiting.result()
                 return remembered()
 
-            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable)
+            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable, waiting.when_told)
         groups = None
         if whole:
             return Accepted(request.attempt, memory.gathered_bytes, publish)

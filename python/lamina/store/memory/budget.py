@@ -173,8 +173,9 @@ class Share:
             self._budget._count(self, 0 if self._cancelled else -size)
 
     def close(self) -> None:
-        """Gives all back."""
-        self.give(self._held)
+        """Gives all back; any thread may."""
+        with self._budget._changed:
+            self.give(self._held)
 
     def cancel(self) -> None:
         """Ends the share's waiting, now and for ever; what it holds is free for others."""

@@ -237,6 +237,7 @@ class Loader:
             chain.files(references),
             sum(reference.length for reference in references),
             self._versions.watched(manifest.version if oldest is None else oldest, batches),
+            replayed_bytes=chain.increments(references)[1],
         )
 
     def _attempt_at(self, manifest: CommitManifest, version: int) -> str | None:

@@ -129,6 +129,12 @@ def files(chain: Sequence[Reference]) -> int:
     return len({(reference.root, reference.path) for reference in chain if reference.kind != FILE})
 
 
+def increments(chain: Sequence[Reference]) -> tuple[int, int]:
+    """How many increments are in it that nothing was merged of yet, and their bytes as they are stored."""
+    found = [reference.length for reference in chain if reference.kind == INCREMENT]
+    return len(found), sum(found)
+
+
 def next_part(chain: Sequence[Reference], parts: int) -> int:
     """The part of `parts` whose turn it is to be rewritten on top of `chain`: the one that was longest ago.
 

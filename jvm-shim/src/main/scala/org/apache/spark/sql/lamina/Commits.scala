@@ -215,9 +215,14 @@ final class Commits(
     counters.add(Metrics.DurableMs, waitedMs)
     EngineStore.long(answer \ "copied_bytes").foreach(EngineStore.copiedBytes = _)
     EngineStore.long(answer \ "local_bytes").foreach(EngineStore.localBytes = _)
+    for {
+      count <- EngineStore.long(answer \ "increments")
+      bytes <- EngineStore.long(answer \ "increment_bytes")
+    } engine.increments = (count, bytes)
     InPlace.fromJson(answer \ "in_place").foreach(engine.offer)
     val maintained = answer \ "maintained"
     EngineStore.long(maintained \ "segments").foreach(counters.add(Metrics.Segments, _))
+    EngineStore.long(maintained \ "failed_merges").foreach(counters.add(Metrics.FailedMerges, _))
     EngineStore.long(maintained \ "deleted_files").foreach(counters.add(Metrics.CollectedFiles, _))
     EngineStore.long(maintained \ "deleted_bytes").foreach(counters.add(Metrics.CollectedBytes, _))
     for ((name, metric) <- Metrics.Merged; amount <- EngineStore.long(maintained \ name)) counters.add(metric, amount)

@@ -191,6 +191,9 @@ class EngineStore(
     }
   }
 
+  /** How many increments the version of the last durable commit consists of, and their bytes. */
+  @volatile private[lamina] var increments = (0L, 0L)
+
   /** Whether the store was maintained since an attempt was last begun. */
   @volatile private var wasMaintained = false
 
@@ -412,7 +415,8 @@ object EngineStore {
       ColumnFamilies.fromJson(header),
       counts("rows"),
       counts("bytes"),
-      InPlace.fromJson(header \ "in_place")
+      InPlace.fromJson(header \ "in_place"),
+      long(header \ "replayed_bytes").getOrElse(0L)
     )
   }
 }

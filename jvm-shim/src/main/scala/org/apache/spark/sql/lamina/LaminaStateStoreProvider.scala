@@ -237,7 +237,7 @@ class LaminaStateStoreProvider
   private[lamina] def measure(live: LiveTable, families: ColumnFamilies): StateStoreMetrics = {
     val memory = live.table.memory
     val rows = families.all.filterNot(_.internal).map(family => live.table.rows(family.id)).sum
-    val custom = Metrics.memory(memory) ++ Metrics.tables(live.table.below) ++ opens.shares
+    val custom = Metrics.memory(memory) ++ Metrics.tables(live.table.below) ++ opens.increments ++ opens.shares
     StateStoreMetrics(rows, memory.total, custom)
   }
 

@@ -33,7 +33,8 @@ final case class LoadHeader(
     families: ColumnFamilies,
     rows: Map[Int, Long],
     bytes: Map[Int, Long] = Map.empty,
-    inPlace: Option[InPlace] = None
+    inPlace: Option[InPlace] = None,
+    replayedBytes: Long = 0L
 )
 
 /**
@@ -420,6 +421,15 @@ final class LiveTable(
     found
   }
 
+  private var replayedBytes = 0L
+
+  /** The bytes of increments that loads read since this was last asked, those too that did not come to their end. */
+  def takeReplayedBytes(): Long = synchronized {
+    val found = replayedBytes
+    replayedBytes = 0L
+    found
+  }
+
   /**
    * Has the table stand on newer tables of its own past, if these are; else they are removed. Whether it does. Between transactions;
    * while it moves, by whoever moves it.
@@ -529,6 +539,7 @@ final class LiveTable(
     val onHeader = (received: LoadHeader) => {
       if (received.fromHave && !takesAll(received.families)) throw new LiveTable.OtherShape
       header = received
+      replayedBytes += header.replayedBytes
       entries.start(onTop = header.fromHave)
       if (header.fromHave) table.begin() else clear(Position.Start)
       if (!header.fromHave) {

@@ -25,6 +25,12 @@ object Metrics {
     "bytes of local disk that tables and merges of the executor take, whether or not they are copies, too"
   )
 
+  val Increments = held(
+    "laminaIncrements",
+    "increments, in files and in log objects, that the version of the store's last commit consists of: none of them is merged yet"
+  )
+  val IncrementBytes = held("laminaIncrementBytes", "bytes of these as they are stored")
+
   // Named as those of Spark's RocksDB provider, but for the prefix.
   val SstFileBytes = held("laminaSstFileSize", "bytes on the local disk of the tables that the store stands on")
   val SstFiles = held("laminaSstFiles", "files of these")
@@ -54,7 +60,10 @@ object Metrics {
   val Segments = count("laminaSegments", "segments that compaction wrote")
   val CollectedFiles = count("laminaCollectedFiles", "files deleted since no retained version needs them")
   val CollectedBytes = size("laminaCollectedBytes", "bytes of the files deleted")
+  val FailedMerges =
+    count("laminaFailedMerges", "merges of increments, segments or tables that failed, or were lost with their process")
   val LoadMs = time("laminaLoadMs", "time to bring tables to the version asked for")
+  val ReplayedBytes = size("laminaReplayedBytes", "bytes of increments, as they are stored, that loads read")
 
   // Those that the setting `rocksdb.metrics` names, by what they are called there and after the prefix.
 
@@ -82,6 +91,11 @@ object Metrics {
     "uploads" -> count("laminaLogObjects", "log objects that became durable"),
     "commits" -> count("laminaLogCommits", "commits in these"),
     "bytes" -> size("laminaLogBytes", "bytes of these"),
+    "early_bytes" -> size(
+      "laminaLogEarlyBytes",
+      "bytes of those of them that were full before their batch was over, as far as the engine could know; commits waited for the rest"
+    ),
+    "queued_ms" -> time("laminaLogQueuedMs", "time that log objects waited for others to be uploaded first"),
     "upload_ms" -> time("laminaLogUploadMs", "time that these took to become durable"),
     "attempts" -> count("laminaLogAttempts", "attempts to upload log objects"),
     "failed" -> count("laminaLogFailures", "log objects that did not become durable"),
@@ -100,6 +114,12 @@ object Metrics {
   /** What a state below takes on the local disk. */
   def tables(below: Below): Map[StateStoreCustomMetric, Long] =
     if (below == null) Map.empty else Map(SstFileBytes -> below.diskBytes, SstFiles -> below.files)
+
+  /** What the version of a store's last commit has above what was merged. */
+  def increments(engine: EngineStore): Map[StateStoreCustomMetric, Long] = {
+    val (count, bytes) = engine.increments
+    Map(Increments -> count, IncrementBytes -> bytes)
+  }
 
   def memory(memory: TableMemory): Map[StateStoreCustomMetric, Long] = Map(
     PageBytes -> memory.pageBytes,

@@ -454,6 +454,7 @@ final class StoreOpener(
     val started = System.nanoTime()
     val how = table.moveTo(version, base, source)
     counters.add(Metrics.LoadMs, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started))
+    counters.add(Metrics.ReplayedBytes, table.takeReplayedBytes())
     how match {
       case Move.Loaded =>
         counters.add(Metrics.Reloads, 1)
@@ -585,6 +586,9 @@ final class StoreOpener(
     requireOpen()
     engine.handle(readOnly = false).remote
   }
+
+  /** What the engine said of the store's files when its last commit was durable. */
+  def increments: Map[StateStoreCustomMetric, Long] = Metrics.increments(engine)
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =

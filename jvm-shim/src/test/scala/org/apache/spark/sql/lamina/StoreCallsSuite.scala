@@ -2,7 +2,13 @@ package org.apache.spark.sql.lamina
 
 import java.nio.file.Files
 
-import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, RecordType, StateStore, StateStoreId}
+import org.apache.spark.sql.execution.streaming.state.{
+  ReadStateStore,
+  RecordType,
+  StateStore,
+  StateStoreCustomMetric,
+  StateStoreId
+}
 
 /** Calls that Spark's own suites do not make, and what they leave in the files. */
 class StoreCallsSuite extends ProviderFixture {
@@ -150,6 +156,34 @@ class StoreCallsSuite extends ProviderFixture {
       next.close()
       assert(restored(id, 3, third) == after + (70L -> 70))
     }
+  }
+
+  test("metrics tell the increments of a version, and the bytes of those that a restore reads") {
+    val id = newId()
+
+    def committed(provider: LaminaStateStoreProvider, version: Long, base: Option[String]): StateStore = {
+      val store = provider.getStore(version, base)
+      put(store, version -> 1)
+      store.commit()
+      store
+    }
+
+    def metric(store: StateStore, metric: StateStoreCustomMetric): Long = store.metrics.customMetrics(metric)
+
+    val provider = provide(id)
+    val stores = (0L until 3L).foldLeft(Seq.empty[StateStore]) { (before, version) =>
+      before :+ committed(provider, version, before.lastOption.flatMap(attempt))
+    }
+    assert(stores.map(metric(_, Metrics.Increments)) == Seq(1, 2, 3))
+    assert(stores.map(metric(_, Metrics.ReplayedBytes)) == Seq(0, 0, 0))
+    val bytes = stores.map(metric(_, Metrics.IncrementBytes))
+    assert(0 < bytes.head && bytes == bytes.sorted.distinct)
+    provider.close()
+    val next = provide(id, streaming = false)
+    val store = committed(next, 3, attempt(stores.last))
+    assert(metric(store, Metrics.ReplayedBytes) == bytes.last)
+    assert(metric(store, Metrics.Increments) == 4)
+    next.close()
   }
 
   test("a change set of more than a batch's 16 MiB is whole when it is restored") {
