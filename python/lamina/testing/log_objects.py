@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 
 from lamina._version import __version__
 from lamina.components import Clock
-from lamina.format import log_object, paths
+from lamina.format import log_object
 from lamina.format.log_object import Whole
-from lamina.storage import Storage
+from lamina.store.files.log_places import LogPlace
 
 
-def publisher(storage: Storage, checkpoint: str | None, clock: Clock) -> Callable[[str, Sequence[Whole], float], None]:
-    """What `Groups` publishes with, into the checkpoint of that uuid."""
+def publisher(place: LogPlace, checkpoint: str | None, clock: Clock) -> Callable[[str, Sequence[Whole], float], None]:
+    """What `Groups` publishes with, for the checkpoint of that uuid, into a place."""
 
     def publish(log: str, commits: Sequence[Whole], _: float) -> None:
         chunks = log_object.chunks(log, checkpoint or "", clock.now_ms(), f"lamina {__version__}", commits)
-        storage.publish(paths.log_path(log), chunks)
+        place.storage.publish(place.path(log), chunks)
 
     return publish

@@ -9,12 +9,13 @@ from typing import Any
 from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
-from lamina.format import log_object, paths
+from lamina.format import log_object
 from lamina.format.log_object import Whole
 from lamina.settings import Settings
-from lamina.storage import NotDurable, Storage
+from lamina.storage import NotDurable
 from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.changelog.uploads import Retries, Uploads
+from lamina.store.files.log_places import LogPlace
 
 log = logging.getLogger(__name__)
 
@@ -44,21 +45,22 @@ class Changelog:
     """What the stores of one checkpoint commit into. Thread-safe.
 
     Args:
-        storage: rooted at the directory `state` of the checkpoint.
+        place: where its log objects are written.
         checkpoint: its uuid.
         uploads: by default some as the settings say.
     """
 
     def __init__(
         self,
-        storage: Storage,
+        place: LogPlace,
         checkpoint: str,
         settings: Settings,
         clock: Clock,
         ids: Ids,
         uploads: Uploads | None = None,
     ) -> None:
-        self._storage = storage
+        self._place = place
+        self._storage = place.storage
         self._checkpoint = checkpoint
         self._clock = clock
         self._uploads = uploads or Uploads(retries_of(settings), settings.changelog_uploads_in_flight, clock)
@@ -72,7 +74,7 @@ class Changelog:
         self.groups = Groups(policy, self._publish, self._uploads.submit, clock, ids)
 
     def _publish(self, log_id: str, commits: Sequence[Whole], began: float) -> None:
-        path, now, ends = paths.log_path(log_id), self._clock.now_ms(), began + self._longest_s
+        path, now, ends = self._place.path(log_id), self._clock.now_ms(), began + self._longest_s
         chunks = [*log_object.chunks(log_id, self._checkpoint, now, f"lamina {__version__}", commits)]
         size = sum(map(len, chunks))
         try:
