@@ -36,6 +36,7 @@ from lamina.settings import PREFIX, Settings
 from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
 from lamina.store.changelog.changelog import Changelog
 from lamina.store.factory import make_store
+from lamina.store.files.log_places import LogPlace
 from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
 
@@ -62,7 +63,7 @@ class Run:
         )
         self.storage = SlowStorage(f"memory://changelog-benchmark/{next(_SEEDS)}", seed, 0.0)
         state = CheckpointState.open(self.storage, run_id="run", read_only=False, clock=clock, ids=ids)
-        self.changelog = Changelog(self.storage, state.uuid or "", settings, clock, ids)
+        self.changelog = Changelog(LogPlace(self.storage), state.uuid or "", settings, clock, ids)
         self._ticker = Ticker()
         self._ticker.add(self.changelog.groups)
         self.stores = [

@@ -27,6 +27,7 @@ _BYTES = re.compile(r"([0-9]+)([kmgtp]?)b?", re.IGNORECASE)
 """As Spark reads sizes, in powers of 1024: the shim reads them with Spark's own parser."""
 
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_DIRECTORY = re.compile(r"(?:/|[A-Za-z][A-Za-z0-9+.-]*:/).*[^/]")
 _CLASS = re.compile(r"[\w$]+(\.[\w$]+)*")
 _INTEGER = re.compile(r"[+-]?\d+")
 
@@ -106,6 +107,19 @@ def _class_or_none() -> Kind:
         return text
 
     return Kind(f"`{NONE}`, or the full name of a class", read)
+
+
+def _directory_or_none() -> Kind:
+    def read(text: str) -> str:
+        if text.lower() == NONE:
+            return NONE
+        url = text.rstrip("/")
+        # memory of one process would lose what it was given
+        if not _DIRECTORY.fullmatch(url) or ".." in url.split("/") or url.lower().startswith("memory:"):
+            raise ValueError(text)
+        return url
+
+    return Kind(f"`{NONE}`, or the URL or the absolute path of a directory that outlives this process", read)
 
 
 def _choice(*values: str) -> Kind:
@@ -423,6 +437,16 @@ class Settings:
         "One request for many stores; a commit waits for others up to `changelog.persistDelayMs`. On a local disk a "
         "file each is as quick.",
     )
+    changelog_path: str = _key(
+        "changelog.path",
+        _directory_or_none(),
+        NONE,
+        "A directory below which log objects lie, instead of in the checkpoint: on a faster storage, or in another "
+        "bucket. Several checkpoints may share it. What was written elsewhere before stays there and is read there; "
+        "`storage.roots` has to name it then.",
+        "Commits wait for that storage, and the state needs both to last: a copy of the checkpoint alone has not all "
+        "of it.",
+    )
     changelog_persist_delay_ms: int = _key(
         "changelog.persistDelayMs",
         _milliseconds(),
@@ -719,6 +743,12 @@ def join_process(fixed: Settings, conf: Mapping[str, str]) -> Settings:
             )
         shared[attribute] = there
     return replace(wanted, **shared)
+
+
+def readable_roots(settings: Settings) -> tuple[str, ...]:
+    """Directories besides the checkpoint whose files its state may refer to."""
+    path = settings.changelog_path
+    return settings.storage_roots if path == NONE else (*settings.storage_roots, path)
 
 
 def as_text(value: Any) -> str:

@@ -13,11 +13,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from lamina.checkpoint import QueryRun, smallest_claims
 from lamina.errors import LaminaError
-from lamina.storage import Listed
 from lamina.store.collection import collector
 from lamina.store.files import log_needs
 from lamina.store.files.log_needs import Kept, Needs
-from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.log_parts import LogObjects, Needless
+from lamina.store.files.log_places import LogPlaces
 from lamina.store.versions.checkpoint_state import Standing
 from lamina.testing.shared_log_machine import SharedLogMachine
 
@@ -80,10 +80,18 @@ def everything_is_needed_for_ever(patch: pytest.MonkeyPatch) -> None:
 def files_of_older_runs_stay(patch: pytest.MonkeyPatch) -> None:
     original = LogObjects.needless
 
-    def needless(self: Any, run: QueryRun, **options: bool) -> list[Listed]:
+    def needless(self: Any, run: QueryRun, **options: bool) -> list[Needless]:
         return [entry for entry in original(self, run, **options) if entry.name.endswith(".log")]
 
     patch.setattr(LogObjects, "needless", needless)
+
+
+def places_besides_the_checkpoint_are_not_listed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogPlaces, "list", lambda self: ([(self.own, entry) for entry in self.own.list()], []))
+
+
+def objects_are_looked_for_in_one_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogPlaces, "_to_ask", lambda self: self._order[:1])
 
 
 DELETED = {
@@ -107,6 +115,8 @@ FOUND_BY: dict[Break, set[str]] = {
     nobody_hears_what_others_tell: LEFT,
     everything_is_needed_for_ever: LEFT,
     files_of_older_runs_stay: LEFT,
+    places_besides_the_checkpoint_are_not_listed: DELETED,
+    objects_are_looked_for_in_one_place: DELETED,
 }
 
 PROFILE = settings(

@@ -76,6 +76,45 @@ def test_it_is_switched_at_each_restart(streams: Streams) -> None:
     answers.check()
 
 
+def test_log_objects_move_at_restarts(streams: Streams, tmp_path: Path) -> None:
+    """To a place of their own, back, to another one, and without the changelog."""
+    places = [tmp_path / "fast", tmp_path / "other"]
+    roots = {PREFIX + "storage.roots": ",".join(map(str, places))}
+    fast, other = ({PREFIX + "changelog.path": str(place)} for place in places)
+    answers, batch, lie = Answers(), 0, []
+    runs = (EXECUTOR, {**EXECUTOR, **fast}, EXECUTOR, {**EXECUTOR, **other}, {**TASK, **fast}, OFF)
+    for number, conf in enumerate(runs):
+        for _ in range(2):
+            streams.feed("s", rows(batch))
+            batch += 1
+        before = [objects(streams.checkpoint(LAMINA)), *(sorted(place.rglob("*.log")) for place in places)]
+        streams.run(totals, LAMINA, mode="complete", conf={**conf, **roots}, each_batch=answers)
+        after = [objects(streams.checkpoint(LAMINA)), *(sorted(place.rglob("*.log")) for place in places)]
+        lie.append([bool(set(found) - set(old)) for old, found in zip(before, after, strict=True)])
+        if number % 2:
+            unload_all(streams.spark)
+    here, at_fast, at_other, nowhere = ([True, False, False], [False, True, False], [False, False, True], [False] * 3)
+    assert lie == [here, at_fast, here, at_other, at_fast, nowhere]
+    assert sorted(answers.batches) == list(range(batch))
+    answers.check()
+
+
+def test_a_place_that_no_setting_names_is_not_read(streams: Streams, tmp_path: Path) -> None:
+    streams.feed("s", rows(0))
+    streams.feed("s", rows(1))
+    place = {PREFIX + "changelog.path": str(tmp_path / "fast")}
+    streams.run(totals, LAMINA, mode="complete", conf={**TASK, **place})
+    unload_all(streams.spark)
+    streams.feed("s", rows(2))
+    with pytest.raises(Exception, match=r"storage\.roots does not name"):
+        streams.run(totals, LAMINA, mode="complete", conf=TASK)
+    with pytest.raises(Exception, match="which is in the checkpoint"):
+        inside = {PREFIX + "changelog.path": f"{streams.checkpoint(LAMINA)}/log"}
+        streams.run(totals, LAMINA, mode="complete", conf={**TASK, **inside})
+    found = streams.run(totals, LAMINA, mode="complete", conf={**TASK, **place})
+    assert len(found.all_rows) > 0
+
+
 def test_without_the_barrier_batches_are_refused_that_would_wait_for_nobody(streams: Streams) -> None:
     streams.feed("s", rows(0))
     conf = {name: value for name, value in EXECUTOR.items() if name != FILE_MANAGER}

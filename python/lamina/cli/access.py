@@ -22,7 +22,8 @@ Roots = Annotated[
     typer.Option(
         "--root",
         metavar="URL",
-        help="Another checkpoint whose files may be read, as the query's setting storage.roots has it. Repeatable.",
+        help="Another checkpoint, or a place of log objects, whose files may be read, as the query's settings "
+        "storage.roots and changelog.path have it. Repeatable.",
     ),
 ]
 

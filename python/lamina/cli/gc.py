@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lamina.checkpoint import StoreSelection, logged_stores
-from lamina.cli.access import HadoopKeys, storage
+from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.wording import duration_text, number_text, plain_table, short_name, show, size_text, store_name
 from lamina.store.admin.collect import CollectedStore, collect_stores
@@ -31,6 +31,7 @@ def gc(
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
     hadoop: HadoopKeys = None,
+    root: Roots = None,
     details: Annotated[bool, typer.Option("--details", help="Explain the files that are kept, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Every file, as one JSON object.")] = False,
 ) -> None:
@@ -56,7 +57,7 @@ def gc(
       lamina gc s3a://bucket/flights --dry-run --hadoop fs.s3a.endpoint=http://minio:9000
     """
     with interrupt_ends_at_once():
-        found = logged_stores(storage(checkpoint, hadoop), StoreSelection(operator, partition, store))
+        found = logged_stores(storage(checkpoint, hadoop, root), StoreSelection(operator, partition, store))
         with progress_bar("collecting") as progress:
             outcomes = collect_stores(found, dry_run=dry_run, progress=progress)
     if as_json:

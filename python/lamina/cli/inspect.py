@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from lamina.checkpoint import StoreSelection
-from lamina.cli.access import HadoopKeys, storage
+from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.inspect_json import to_json
 from lamina.cli.inspect_tables import tables
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
@@ -28,6 +28,7 @@ def inspect(
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     store: Annotated[str | None, typer.Option(help="Only stores of this name, such as default.")] = None,
     hadoop: HadoopKeys = None,
+    root: Roots = None,
     details: Annotated[bool, typer.Option("--details", help="Every version, chain and file of each store.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
 ) -> None:
@@ -50,7 +51,7 @@ def inspect(
     """
     selection = StoreSelection(operator, partition, store)
     with interrupt_ends_at_once():
-        opened = storage(checkpoint, hadoop)
+        opened = storage(checkpoint, hadoop, root)
         found = _with_progress(opened, selection, details=details)
         if not details and len(found.stores) == 1:
             found, details = _with_progress(opened, selection, details=True), True

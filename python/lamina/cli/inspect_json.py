@@ -30,6 +30,7 @@ def to_json(found: CheckpointSurvey) -> dict[str, Any]:
             "bytes": found.log.bytes,
             "needs": found.log.needs,
             "oldest_ms": found.log.oldest_ms,
+            "places": [{"url": url, "objects": objects, "bytes": size} for url, objects, size in found.log.places],
         },
         "problems": found.problems,
     }

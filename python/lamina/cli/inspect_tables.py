@@ -78,6 +78,8 @@ def _summary(found: CheckpointSurvey) -> RenderableType:
     if found.log.oldest_ms is not None:
         size, oldest = size_text(found.log.bytes), time_text(found.log.oldest_ms)
         rows.append(("log", f"{number_text(found.log.objects)} objects, {size}, the oldest of {oldest}"))
+    for url, objects, place_size in found.log.places:
+        rows.append(("", f"{number_text(objects)} of them, {size_text(place_size)}, in {url}"))
     for name, value in rows:
         table.add_row(name, value)
     return Padding(table, (1, 0, 1, 1))

@@ -193,8 +193,8 @@ class Maintainer:
                 progress(next(manifests), 0)
 
         judged = kept.store.judge(confirmed, kept.others, progressed)
-        if judged.paths:
-            deletion = Deletion(kept.others, judged.storage, judged.paths)
+        if judged.files:
+            deletion = Deletion(kept.others, judged.files)
             yield deletion
             stopped = deletion.outcome()
             collected = judged.done() if stopped is None else Collected((), False, stopped)

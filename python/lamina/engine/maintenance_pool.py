@@ -11,6 +11,7 @@ from typing import Any
 
 from lamina.components import Clock
 from lamina.storage import Storage
+from lamina.store.collection.collector import by_storage
 from lamina.store.collection.known_others import KnownOthers, newer_run
 
 _PROGRESS_S = 1.0
@@ -33,14 +34,12 @@ class Deletion:
 
     Args:
         others: what is known of others of the checkpoint.
-        storage: of the checkpoint.
-        paths: of the files.
+        files: their paths, and the storage of each.
     """
 
-    def __init__(self, others: KnownOthers, storage: Storage, paths: Sequence[str]) -> None:
+    def __init__(self, others: KnownOthers, files: Sequence[tuple[Storage, str]]) -> None:
         self.others = others
-        self.storage = storage
-        self.paths = paths
+        self.files = files
         self.stopped: str | None = None
         self.error: Exception | None = None
 
@@ -65,10 +64,10 @@ def delete(deletions: Sequence[Deletion], goes_on: Callable[[], None] = lambda: 
             for deletion in deletions:
                 deletion.stopped = newer_run(standing.newer)
         else:
-            paths = [path for deletion in deletions for path in deletion.paths]
-            for start in range(0, len(paths), _AT_ONCE):
-                first.storage.delete_many(paths[start : start + _AT_ONCE])
-                goes_on()
+            for storage, paths in by_storage(file for deletion in deletions for file in deletion.files).items():
+                for start in range(0, len(paths), _AT_ONCE):
+                    storage.delete_many(paths[start : start + _AT_ONCE])
+                    goes_on()
     except Exception as error:
         # all of them ask again
         for deletion in deletions:

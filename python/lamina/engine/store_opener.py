@@ -13,7 +13,7 @@ from lamina.components import Clock, Ids
 from lamina.engine.ticker import Ticker
 from lamina.errors import EngineError, SettingsError
 from lamina.format import paths
-from lamina.settings import PREFIX, Settings
+from lamina.settings import PREFIX, Settings, readable_roots
 from lamina.storage import Jvm, LocalCache, Storage
 from lamina.store import CheckpointState, Store, StoreConf, StoreId
 from lamina.store.changelog.changelog import Changelog, longest_s
@@ -243,12 +243,15 @@ class StoreOpener:
                     return shared, shared.entered(argument.store)
             state = self._opened(argument, settings)
             logs = LogObjects(state.storage, self._clock, self._ids, tells=not argument.read_only)
-            shared = _Shared(state, logs, argument.read_only, self._changelog_of(argument, state, settings))
+            changelog = self._changelog_of(argument, state, logs, settings)
+            shared = _Shared(state, logs, argument.read_only, changelog)
             with self._lock:
                 self._shared[key] = shared
                 return shared, shared.entered(argument.store)
 
-    def _changelog_of(self, argument: OpenArgument, state: CheckpointState, settings: Settings) -> Changelog | None:
+    def _changelog_of(
+        self, argument: OpenArgument, state: CheckpointState, logs: LogObjects, settings: Settings
+    ) -> Changelog | None:
         """What commits of the run go into; None where each is a file of its own."""
         if not settings.changelog_enabled or argument.read_only or self._ticker is None:
             return None
@@ -275,7 +278,8 @@ class StoreOpener:
                 f"take {longest_ms} ms by {PREFIX}changelog.upload.attempts, {PREFIX}changelog.upload.timeoutMs and "
                 "the delays of commits: raise it, or lower the others",
             )
-        changelog = Changelog(state.storage, state.uuid or "", settings, self._clock, self._ids)
+        place = logs.places.take(settings.changelog_path, state.uuid or "", self._ids)
+        changelog = Changelog(place, state.uuid or "", settings, self._clock, self._ids)
         self._ticker.add(changelog.groups)
         return changelog
 
@@ -286,7 +290,7 @@ class StoreOpener:
             settings.storage_fsync_enabled,
             cache=self._local_cache(settings),
             jvm=self._jvm,
-            roots=settings.storage_roots,
+            roots=readable_roots(settings),
         )
         if argument.claimed is not None:
             uuid, epoch = argument.claimed
@@ -348,5 +352,6 @@ class StoreOpener:
             argument.read_only,
             settings.storage_fsync_enabled,
             settings.storage_roots,
+            settings.changelog_path,
             credentials,
         )

@@ -9,8 +9,13 @@
     <state>/_lamina/pins/<id>
     <state>/_lamina/log/<id>.log
     <state>/_lamina/log/<id>.needs
+    <state>/_lamina/log/<place>.at
 
-Paths are relative to `<state>`, the directory `state` of a query's checkpoint, and use "/".
+Paths are relative to `<state>`, the directory `state` of a query's checkpoint, and use "/". A place of its own for log
+objects (`changelog.path`) has, relative to its own directory:
+
+    <changelog.path>/<uuid>/<place>/<id>.log
+    <changelog.path>/<uuid>/<place>/<place>.at
 """
 
 from __future__ import annotations
@@ -124,6 +129,32 @@ def is_log_needs(path: str) -> bool:
     return _LOG_NEEDS.fullmatch(path) is not None
 
 
+_LOG_PLACE = re.compile(rf"(?:{LOG}/)?([0-9a-f]{{32}})\.at", re.ASCII)
+_PLACED_LOG = re.compile(r"([0-9a-f]{32})\.log", re.ASCII)
+
+
+def log_place_path(place: str, directory: str = LOG) -> str:
+    """The path of the file that names a place of log objects, in the checkpoint; in the place itself it lies in ""."""
+    return join(directory, f"{place}.at")
+
+
+def log_place_of(path: str) -> str | None:
+    """The id of the place that the file at a path names, in the checkpoint or in a place; None for any other file."""
+    match = _LOG_PLACE.fullmatch(path)
+    return match[1] if match else None
+
+
+def placed_log_path(log: str) -> str:
+    """The path of a log object in a place of its own."""
+    return f"{log}.log"
+
+
+def placed_log_of(path: str) -> str | None:
+    """The id of the log object at a path in a place; None for any other file."""
+    match = _PLACED_LOG.fullmatch(path)
+    return match[1] if match else None
+
+
 def parse_name(name: str) -> CommitName | SegmentName | TableListName | TableName | None:
     """What `name` (without its directory) names; None for files that are not ours."""
     if (commit := commit_of(name)) is not None:
@@ -140,7 +171,8 @@ def parse_name(name: str) -> CommitName | SegmentName | TableListName | TableNam
 
 def is_immutable(path: str) -> bool:
     """Whether the file at `path` never has other contents: its name carries an id that is used once."""
-    return parse_name(directory_and_name(path)[1]) is not None or log_of(path) is not None or is_log_needs(path)
+    is_log = log_of(path) is not None or placed_log_of(path) is not None or is_log_needs(path)
+    return is_log or parse_name(directory_and_name(path)[1]) is not None
 
 
 def is_table(path: str) -> bool:

@@ -193,6 +193,15 @@ class Storage:
             )
         return self.at(url)
 
+    def encloses(self, url: str, up: int = 0) -> bool:
+        """Whether a URL is this root or below it, in whatever way the two are written.
+
+        Args:
+            up: not this root, but the directory so many steps above it.
+        """
+        root = self.url if up == 0 else "/".join(self.url.split("/")[:-up]) or "/"
+        return is_below(url, root, self._hadoop)
+
     def leads_to(self, root: str, directory: str) -> bool:
         """Whether a root as for `named` is `directory` below this one, in whatever way it is written."""
         try:

@@ -22,6 +22,7 @@ from lamina.store.changelog.uploads import Uploads
 from lamina.store.factory import make_store
 from lamina.store.files.locator import attempt_of, is_part, name_of
 from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.log_places import LogPlace
 from lamina.testing.faults import Crashed, Fault, FaultyBackend
 from lamina.testing.machine_parts import MIN_VERSIONS, OPENINGS, Attempt
 from lamina.testing.state_machine import StoreMachine
@@ -79,7 +80,7 @@ class LogMachine(StoreMachine):
         storage = Storage("machine:/state", backend=backend)
         state = CheckpointState.open(storage, run_id=run, read_only=read_only, clock=self.clock, ids=self.ids)
         uploads = _Inline(self.settings, self.clock)
-        groups = Changelog(storage, state.uuid or "", self.settings, self.clock, self.ids, uploads).groups
+        groups = Changelog(LogPlace(storage), state.uuid or "", self.settings, self.clock, self.ids, uploads).groups
         store = make_store(
             state,
             StoreId(storage.url, 0, 0, "default"),

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from lamina._version import __version__
 from lamina.components import Clock
-from lamina.format import log_object, paths
-from lamina.storage import Storage
+from lamina.format import log_object
 from lamina.store.changelog.groups import Sealed
+from lamina.store.files.log_places import LogPlace
 
 
-def publisher(storage: Storage, checkpoint: str | None, clock: Clock) -> Callable[[Sealed], None]:
-    """What `Groups` publishes with, into the checkpoint of that uuid."""
+def publisher(place: LogPlace, checkpoint: str | None, clock: Clock) -> Callable[[Sealed], None]:
+    """What `Groups` publishes with, for the checkpoint of that uuid, into a place."""
 
     def publish(group: Sealed) -> None:
         chunks = log_object.chunks(group.log, checkpoint or "", clock.now_ms(), f"lamina {__version__}", group.commits)
-        storage.publish(paths.log_path(group.log), chunks)
+        place.storage.publish(place.path(group.log), chunks)
 
     return publish

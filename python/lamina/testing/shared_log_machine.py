@@ -221,7 +221,7 @@ class SharedLogMachine(SharedLogQuery):
         """Those of the objects that are there."""
         found = {}
         for path in list(self.objects.objects):
-            if (log := paths.log_of(path)) is not None:
+            if (log := paths.log_of(path) or paths.placed_log_of(paths.directory_and_name(path)[1])) is not None:
                 if path not in self.indexes:
                     self.indexes[path] = log_object.verify(self.objects.read(path), log, path)
                 found[path] = self.indexes[path]

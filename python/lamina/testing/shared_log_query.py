@@ -18,13 +18,15 @@ from lamina.errors import LaminaError
 from lamina.format.entries import PUT
 from lamina.format.log_object import LogIndex
 from lamina.format.manifest import INCREMENT, SNAPSHOT
-from lamina.settings import Settings
+from lamina.settings import NONE, Settings
 from lamina.storage import Storage
 from lamina.store import CheckpointState, CommitRequest, Store, StoreConf, StoreId, Version
 from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
 from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.log_places import LogPlaces
 from lamina.store.model import Accepted
+from lamina.testing.below import Below
 from lamina.testing.components import ManualClock, SequenceIds
 from lamina.testing.faults import Crashed, Effect, Fault, FaultyBackend, Moment
 from lamina.testing.log_objects import publisher
@@ -35,7 +37,9 @@ from lamina.testing.rows import FAMILIES, VALUES_FAMILY, Rows, batch_of, counts
 STORES = range(3)
 PROCESSES = 2
 MIN_VERSIONS = 2
-URL = "machine:/state"
+ROOT = "machine:/"
+URL = f"{ROOT}checkpoint/state"
+BESIDE = f"{ROOT}beside"
 _MOST_HELD = 1 << 20
 
 CHANGE, WHOLE, NOTHING = "change", "whole", "nothing"
@@ -112,6 +116,8 @@ class SharedLogQuery(RuleBasedStateMachine):
     def _new_run(self) -> None:
         self.zombies = [*self.processes, *self.zombies][: 2 * PROCESSES]
         self.runs += 1
+        # runs write to the checkpoint, to one place or to another
+        self.path = (NONE, f"{BESIDE}/0", f"{BESIDE}/1")[self.runs % 3]
         self.processes = [self._new_process() for _ in range(PROCESSES)]
 
     def _new_process(self, run: str | None = None) -> Process:
@@ -120,10 +126,12 @@ class SharedLogQuery(RuleBasedStateMachine):
         clock, ids = self.clock, self.ids
         run_id = run or f"run-{self.runs}"
         state = CheckpointState.open(storage, run_id=run_id, read_only=run is not None, clock=clock, ids=ids)
-        logs = LogObjects(storage, clock, ids, tells=run is None)
+        places = LogPlaces(storage, lambda url: Storage(url, backend=Below(backend, url.removeprefix(ROOT))))
+        logs = LogObjects(storage, clock, ids, tells=run is None, places=places)
         publishing: list[Callable[[], None]] = []
 
-        publish = publisher(storage, state.uuid, clock)
+        place = places.own if run is not None else places.take(self.path, state.uuid or "", ids)
+        publish = publisher(place, state.uuid, clock)
         groups = Groups(Policy(1.0, 1.0, 1.0, 1 << 20), publish, publishing.append, clock, ids)
 
         def opened(partition: int) -> Store:

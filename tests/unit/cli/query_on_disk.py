@@ -15,11 +15,12 @@ from lamina.components import RandomIds, SystemClock
 from lamina.format import PUT, SCHEMA, ColumnFamily, Count, paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.log_object import PartId
-from lamina.settings import PREFIX, Settings
+from lamina.settings import PREFIX, Settings, readable_roots
 from lamina.storage import Storage
 from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Version
 from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
+from lamina.store.files.log_places import LogPlaces
 from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing.log_objects import publisher
@@ -65,10 +66,11 @@ class QueryOnDisk:
         """A new run of the query, with these settings only."""
         parsed = Settings.parse({PREFIX + key.replace("__", "."): str(value) for key, value in settings.items()})
         url = f"{self.directory}/state"
-        storage, clock, ids = Storage(url), SystemClock(), RandomIds()
+        storage, clock, ids = Storage(url, roots=readable_roots(parsed)), SystemClock(), RandomIds()
         state = CheckpointState.open(storage, run_id=run_id, read_only=False, clock=clock, ids=ids)
 
-        publish = publisher(storage, state.uuid, clock)
+        self.place = LogPlaces(storage).take(parsed.changelog_path, state.uuid or "", ids)
+        publish = publisher(self.place, state.uuid, clock)
         self._groups = Groups(Policy(60.0, 60.0, 60.0, 1 << 20), publish, lambda call: call(), clock, ids)
         self._stores = [
             make_store(

@@ -85,7 +85,7 @@ def test_a_checkpoint_without_log_objects_has_none(lamina: Lamina, tmp_path: Pat
     assert checked(lamina, plain)["log"] == EMPTY_LOG
     assert "log:" not in lamina("fsck", plain.directory).out
     found = json.loads(lamina("inspect", plain.directory, "--json").out)
-    assert found["log"] == {"objects": 0, "bytes": 0, "needs": 0, "oldest_ms": None}
+    assert found["log"] == {"objects": 0, "bytes": 0, "needs": 0, "oldest_ms": None, "places": []}
 
 
 def test_a_damaged_part_is_named_and_damages_its_store_alone(lamina: Lamina, query: QueryOnDisk) -> None:
@@ -347,6 +347,7 @@ def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> 
         "bytes": sum(path.stat().st_size for path in objects(query)),
         "needs": 1,
         "oldest_ms": min(int(path.stat().st_mtime * 1000) for path in objects(query)),
+        "places": [],
     }
     for partition, store in enumerate(found["stores"]):
         assert [file["kind"] for file in store["files"]] == ["commit", "part", "part", "part"]

@@ -228,3 +228,33 @@ def test_a_commit_that_is_cancelled_in_a_group_gives_its_memory_back_and_the_oth
 def _first(store: Store) -> str:
     """The attempt of a store's first version."""
     return next(store.directory.glob("1_*.lam")).stem.removeprefix("1_")
+
+
+def test_log_objects_lie_where_the_setting_says_and_are_read_where_that_is_allowed(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    fast = tmp_path / "fast"
+    query = Query(start_engine(), tmp_path / "checkpoint", 2, {**LOGGED, "changelog.path": f"{fast}/"}).begun()
+    query.heard(query.sent())
+    query.heard(query.sent())
+    assert query.objects() == []
+    assert {PartId.of(id).log for id in query.ids()} <= {path.stem for path in fast.rglob("*.log")}
+    other = start_engine()
+    data = greeted(other)
+    for settings in ({"storage.roots": str(fast)}, {"changelog.path": str(fast)}):
+        for number, attempt in enumerate(query.attempts):
+            store = Store(other, f"file:{query.directory}", read_only=True, partition=number, settings=settings)
+            assert rows(store, data, 3, attempt) == [b"key 0", b"key 1", b"key 2"]
+    store = Store(other, f"file:{query.directory}", read_only=True)
+    with pytest.raises(Refused) as caught:
+        rows(store, data, 3, query.attempts[0])
+    assert caught.value.kind == "storage.denied"
+    assert "storage.roots" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["fast", "memory://fast", "/", "/a/../b", "file:{checkpoint}/log", "{checkpoint}"])
+def test_a_path_that_cannot_keep_objects_is_refused(start_engine: Starter, tmp_path: Path, path: str) -> None:
+    settings = {**LOGGED, "changelog.path": path.format(checkpoint=tmp_path)}
+    with pytest.raises(Refused, match=r"changelog\.path") as caught:
+        Store(start_engine(), f"file:{tmp_path}/state", settings=settings)
+    assert caught.value.kind == "settings.invalid"

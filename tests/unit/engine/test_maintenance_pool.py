@@ -124,7 +124,7 @@ class Checkpoint:
         return CheckpointState.open(self.storage, run_id=run, read_only=False, clock=SystemClock(), ids=SequenceIds())
 
     def steps(self, number: int) -> Steps:
-        deletion = Deletion(self.runs, self.storage, [f"0/{number}/file"])
+        deletion = Deletion(self.runs, [(self.storage, f"0/{number}/file")])
         yield deletion
         try:
             return {"stopped": deletion.outcome()}
@@ -184,7 +184,7 @@ def test_a_long_deletion_says_that_its_jobs_go_on_after_each_thousand_files(chec
     storage = Storage(checkpoint.storage.url, backend=slow)
 
     def steps(_: int) -> Steps:
-        yield Deletion(checkpoint.runs, storage, [f"0/0/{number}" for number in range(2_500)])
+        yield Deletion(checkpoint.runs, [(storage, f"0/0/{number}") for number in range(2_500)])
         return {}
 
     pool, told = pool_of(steps, 1, clock)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from lamina.format import paths
 from lamina.format.attempt_id import FILE, AttemptId
 from lamina.format.entries import PUT
+from lamina.settings import NONE
 from lamina.store import CheckpointState, Committed, StoreConf, StoreId, Version
 from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
@@ -19,16 +20,20 @@ from tests.unit.store.writing import Change, Query, applied
 
 
 class Grouped:
-    """A query whose stores commit into groups, which are published when the test says so."""
+    """A query whose stores commit into groups, which are published when the test says so.
 
-    def __init__(self, query: Query) -> None:
+    Args:
+        path: as the setting `changelog.path`; the query's storage has to name it among its roots.
+    """
+
+    def __init__(self, query: Query, path: str = NONE) -> None:
         self.query = query
         self.state = CheckpointState.open(
             query.storage, run_id=query.run, read_only=False, clock=query.clock, ids=query.ids
         )
         self.logs = LogObjects(query.storage, query.clock, query.ids, tells=True)
         self.publishing: list[Callable[[], None]] = []
-        publish = publisher(query.storage, self.state.uuid, query.clock)
+        publish = publisher(self.logs.places.take(path, self.state.uuid or "", query.ids), self.state.uuid, query.clock)
         policy = Policy(1.0, 1.0, 1.0, 1 << 20)
         self.groups = Groups(policy, publish, self.publishing.append, query.clock, query.ids)
 

@@ -14,6 +14,7 @@ from lamina.format.manifest import StoreIdentity
 from lamina.settings import PREFIX, Settings
 from lamina.storage import NotDurable, Storage
 from lamina.store.changelog.changelog import Changelog
+from lamina.store.files.log_places import LogPlace
 
 NUMBERS = itertools.count(1)
 
@@ -45,7 +46,7 @@ class Unsafe(Storage):
 def of(storage: Storage) -> Changelog:
     settings = {"upload.attempts": 1, "upload.timeoutMs": 100, "persistDelayMs": 1, "batchDelayMs": 1}
     parsed = Settings.parse({f"{PREFIX}changelog.{name}": str(value) for name, value in settings.items()})
-    return Changelog(storage, "uuid", parsed, SystemClock(), RandomIds())
+    return Changelog(LogPlace(storage), "uuid", parsed, SystemClock(), RandomIds())
 
 
 def told(changelog: Changelog, number: int) -> tuple[threading.Event, list[LaminaError | None]]:

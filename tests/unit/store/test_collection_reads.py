@@ -170,7 +170,7 @@ class Counted:
         self.query.faults.calls.clear()
         judged = self.collector.judge(self.versions[-2], self.others)
         assert judged.collected.stopped is None
-        judged.storage.delete_many(judged.paths)
+        judged.delete()
         assert deleted(judged.done()) == due
         self.collector.rest()
         calls = [operation for operation, path in self.query.faults.calls if path.startswith("0/0")]

@@ -28,7 +28,7 @@ from tests.unit.store.writing import Query
 def collect(query: Query, store: VersionedStore, confirmed: Version) -> set[str]:
     """A collection as the maintenance process makes it; what it deleted."""
     judged = store.judge(confirmed, KnownOthers(store._checkpoint, query.clock))
-    judged.storage.delete_many(judged.paths)
+    judged.delete()
     return deleted(judged.done())
 
 
@@ -99,7 +99,7 @@ def test_a_store_whose_deletion_failed_is_not_settled(query: Query) -> None:
     store = query.open()
     _, won = lost_and_won(query, store)
     judged = store.judge(won, KnownOthers(store._checkpoint, query.clock))
-    assert judged.paths
+    assert judged.files
     assert not store.is_settled(won)
     judged.done()
     assert store.is_settled(won)

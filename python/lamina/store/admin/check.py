@@ -73,7 +73,8 @@ def check_log(
         progress: called with the objects that were looked at, and how many there are.
     """
     checker = LogChecker(found.state, checks, contents=contents)
-    return summed(side_by_side(checker.check, checker.listed(), progress))
+    checked = side_by_side(checker.check, checker.listed(), progress)
+    return summed([*checked, *checker.unreached()])
 
 
 def _pins(state: Storage) -> tuple[Sequence[Pin], Sequence[Problem]]:

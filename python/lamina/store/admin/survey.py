@@ -26,6 +26,7 @@ from lamina.format import paths
 from lamina.storage import Storage
 from lamina.store.admin.side_by_side import Progress, side_by_side
 from lamina.store.admin.store_survey import StoreSurvey, survey_store
+from lamina.store.files.log_places import LogPlaces
 
 PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
@@ -39,21 +40,34 @@ class LogSurvey:
         objects, bytes: log objects, whole; the commits in them are files of their stores, too.
         needs: files that say what stores need of them.
         oldest_ms: when the oldest object was published; None where there is none.
+        places: where objects lie besides the checkpoint: URL, number and bytes.
+        unreached: places that could not be listed, one sentence each.
     """
 
     objects: int
     bytes: int
     needs: int
     oldest_ms: int | None
+    places: Sequence[tuple[str, int, int]] = ()
+    unreached: Sequence[str] = ()
 
     @classmethod
     def of(cls, state: Storage) -> LogSurvey:
         """As it is now; `state` is rooted at the directory `state` of the checkpoint."""
-        listing = state.list(paths.LOG)
-        objects = [entry for entry in listing if paths.log_of(paths.join(paths.LOG, entry.name))]
-        needs = sum(paths.is_log_needs(paths.join(paths.LOG, entry.name)) for entry in listing)
-        oldest = min((entry.modified_ms for entry in objects), default=None)
-        return cls(len(objects), sum(entry.size for entry in objects), needs, oldest)
+        places = LogPlaces(state)
+        listing, unreached = places.list()
+        objects = [(place, entry) for place, entry in listing if place.log_of(entry.name)]
+        needs = sum(place.id is None and paths.is_log_needs(place.path_of(entry.name)) for place, entry in listing)
+        oldest = min((entry.modified_ms for _, entry in objects), default=None)
+        found = {place: [entry.size for other, entry in objects if other is place] for place in places.elsewhere()}
+        return cls(
+            len(objects),
+            sum(entry.size for _, entry in objects),
+            needs,
+            oldest,
+            [(place.storage.url, len(sizes), sum(sizes)) for place, sizes in found.items()],
+            [one.error.message for one in unreached],
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ class CheckpointSurvey:
 
     @property
     def problems(self) -> list[str]:
-        return [problem for store in self.stores for problem in store.problems]
+        return [*self.log.unreached, *(problem for store in self.stores for problem in store.problems)]
 
 
 def survey(storage: Storage, selection: StoreSelection, *, details: bool, progress: Progress) -> CheckpointSurvey:

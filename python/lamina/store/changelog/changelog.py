@@ -9,11 +9,12 @@ from typing import Any
 from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
-from lamina.format import log_object, paths
+from lamina.format import log_object
 from lamina.settings import Settings
-from lamina.storage import NotDurable, Storage
+from lamina.storage import NotDurable
 from lamina.store.changelog.groups import Groups, Policy, Sealed
 from lamina.store.changelog.uploads import Retries, Uploads
+from lamina.store.files.log_places import LogPlace
 
 log = logging.getLogger(__name__)
 
@@ -43,21 +44,22 @@ class Changelog:
     """What the stores of one checkpoint commit into. Thread-safe.
 
     Args:
-        storage: rooted at the directory `state` of the checkpoint.
+        place: where its log objects are written.
         checkpoint: its uuid.
         uploads: by default some as the settings say.
     """
 
     def __init__(
         self,
-        storage: Storage,
+        place: LogPlace,
         checkpoint: str,
         settings: Settings,
         clock: Clock,
         ids: Ids,
         uploads: Uploads | None = None,
     ) -> None:
-        self._storage = storage
+        self._place = place
+        self._storage = place.storage
         self._checkpoint = checkpoint
         self._clock = clock
         self._uploads = uploads or Uploads(retries_of(settings), settings.changelog_uploads_in_flight, clock)
@@ -71,7 +73,7 @@ class Changelog:
         self.groups = Groups(policy, self._publish, self._uploads.submit, clock, ids)
 
     def _publish(self, group: Sealed) -> None:
-        path, now, ends = paths.log_path(group.log), self._clock.now_ms(), group.began + self._longest_s
+        path, now, ends = self._place.path(group.log), self._clock.now_ms(), group.began + self._longest_s
         chunks = [*log_object.chunks(group.log, self._checkpoint, now, f"lamina {__version__}", group.commits)]
         size = sum(map(len, chunks))
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from lamina.errors import LaminaError
 from lamina.store.check.places import Place
 from lamina.store.check.report import UNREAD, Problem
+from lamina.store.files.locator import is_part
 
 _DAMAGE = ("file.", "state.", "attempt-id.")
 
@@ -31,12 +32,12 @@ class Findings:
         """Notes what is wrong with a file.
 
         Raises:
-            LaminaError: `error`, where the storage of the checkpoint that is checked failed. Another one's leaves the
-                file unread.
+            LaminaError: `error`, where the storage of the checkpoint that is checked failed. Another one's, and one of
+                log objects, leaves the file unread.
         """
         if error.kind.startswith(_DAMAGE):
             self.broken.setdefault(place, Found(error)).versions.update(versions)
-        elif place[0] is not None:
+        elif place[0] is not None or is_part(place[1]):
             self.note_unread(place, error, *versions)
         else:
             raise error

@@ -1,4 +1,4 @@
-"""Checks the log objects that checked stores need, and counts what is beside them in the log.
+"""Checks the log objects that checked stores need, and counts what is beside them in the log, wherever it lies.
 
 Their parts are checked as files of the stores; here it is what a store cannot see: header, padding, whose object it is,
 and that the index says of each part what its attempt says. A problem that a store has named is not named again.
@@ -17,7 +17,8 @@ from lamina.format.log_object import LogIndex, PartId
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Listed, Storage, is_temporary
 from lamina.store.check.report import LogCheck, Problem, StoreCheck
-from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.log_parts import Found, LogObjects
+from lamina.store.files.log_places import LogPlace, Unreached
 
 OBJECT, PART, NEEDS, TEMPORARY = "object", "part", "needs", "temporary"
 """Classes of what no checked store needs: whole objects, parts of objects that another part keeps, files that say what
@@ -49,9 +50,9 @@ class LogChecker:
     """
 
     def __init__(self, state: Storage, checks: Sequence[StoreCheck], *, contents: bool) -> None:
-        self._state = state
         self._objects = LogObjects.of(state)
         self._contents = contents
+        self._unreached: Sequence[Unreached] = ()
         self._stores = {check.identity for check in checks}
         self._named = {problem.message for check in checks for problem in check.problems}
         self._needed: dict[str, dict[str, StoreIdentity]] = {}
@@ -60,26 +61,33 @@ class LogChecker:
                 log = PartId.of(AttemptId.parse(attempt)).log
                 self._needed.setdefault(log, {})[attempt] = check.identity
 
-    def listed(self) -> list[Listed]:
-        """The files of the log."""
-        return [*self._state.list(paths.LOG)]
+    def listed(self) -> list[tuple[LogPlace, Listed]]:
+        """The files of the log; see `unreached`."""
+        found, self._unreached = self._objects.places.list()
+        return found
 
-    def check(self, entry: Listed) -> ObjectCheck:
+    def unreached(self) -> list[ObjectCheck]:
+        """The places that could not be listed; what is in them nobody knows."""
+        return [ObjectCheck(problem=Problem(one.error.kind, (), one.error.message)) for one in self._unreached]
+
+    def check(self, listed: tuple[LogPlace, Listed]) -> ObjectCheck:
         """Looks at one file of the log; one that goes meanwhile is no damage, since what needed it was checked.
 
         Raises:
             LaminaError: `storage.*`; what is wrong with the file is in the answer.
         """
-        path = paths.join(paths.LOG, entry.name)
-        log = paths.log_of(path)
+        place, entry = listed
+        log = place.log_of(entry.name)
         if log is None:
-            kind = NEEDS if paths.is_log_needs(path) else TEMPORARY if is_temporary(entry.name) else None
+            is_needs = place.id is None and paths.is_log_needs(place.path_of(entry.name))
+            kind = NEEDS if is_needs else TEMPORARY if is_temporary(entry.name) else None
             return ObjectCheck(not_needed=None if kind is None else (kind, 1, entry.size))
         needed = self._needed.get(log, {})
         try:
-            index, size = self._objects.index(log)
+            found = self._objects.find(log)
+            index, size = found.index, found.size
             if needed:
-                self._verify(path, index, size, needed)
+                self._verify(log, found, needed)
         except LaminaError as error:
             if not error.kind.startswith("file."):
                 raise
@@ -95,8 +103,9 @@ class LogChecker:
             return ObjectCheck()
         return ObjectCheck(problem=Problem(error.kind, (), error.message))
 
-    def _verify(self, path: str, index: LogIndex, size: int, needed: Mapping[str, StoreIdentity]) -> None:
-        where = self._state.location(path)
+    def _verify(self, log: str, found: Found, needed: Mapping[str, StoreIdentity]) -> None:
+        index, size, storage = found.index, found.size, found.place.storage
+        path, where = found.place.path(log), found.place.location(log)
         for part in index.parts:
             store = needed.get(part.attempt)
             if store is None:
@@ -107,10 +116,10 @@ class LogChecker:
             if (part.store, part.to) != (store, AttemptId.parse(part.attempt).version):
                 raise damaged(where, f"its index has {part.attempt} as version {part.to} of {part.store}")
         if self._contents:
-            tail = self._state.read_range(path, size - FOOTER.size, FOOTER.size)
+            tail = storage.read_range(path, size - FOOTER.size, FOOTER.size)
             end = Footer.parse(tail, size, where).manifest_offset
-            check_header(self._state.read_range(path, 0, HEADER.size), LOG, index.header_crc, where)
-            pieces = self._state.read_pieces(path, HEADER.size, end - HEADER.size, size)
+            check_header(storage.read_range(path, 0, HEADER.size), LOG, index.header_crc, where)
+            pieces = storage.read_pieces(path, HEADER.size, end - HEADER.size, size)
             log_object.check_padding(index, end, pieces, where)
 
     def _not_needed(

@@ -39,12 +39,13 @@ from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import FOREIGN, LOG, TEMPORARY, StoreFile
 from lamina.store.collection.footprints import Entry, Footprint, Footprints, Progressed
 from lamina.store.collection.known_others import newer_run
-from lamina.store.collection.leftovers import collects_shared, shared_temporaries
+from lamina.store.collection.leftovers import collects_shared, shared_temporaries, temporaries_elsewhere
 from lamina.store.collection.lineage import RetainedLineage
 from lamina.store.collection.registry import Registry
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.settled import Settled
 from lamina.store.files.locator import attempt_of, is_part
+from lamina.store.files.log_parts import Needless
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
 from lamina.store.versions.checkpoint_state import Standing
@@ -59,6 +60,7 @@ class Judged:
         collected: as a dry run says it.
         storage: of the checkpoint.
         own: the paths of the files to delete, below the directory `state`.
+        beside: those to delete that are in places of log objects.
         shared: gives those of log objects that no store needs any more, once for deletion and once for a dry run.
         deleted: to be called when they were deleted, or where there are none; gives what the collection did.
     """
@@ -66,18 +68,25 @@ class Judged:
     collected: Collected
     storage: Storage
     own: Sequence[str]
-    shared: Callable[[bool], Sequence[Verdict]]
-    deleted: Callable[[Sequence[Verdict]], Collected]
+    beside: Sequence[Needless]
+    shared: Callable[[bool], Sequence[Needless]]
+    deleted: Callable[[Sequence[Needless]], Collected]
 
     @cached_property
-    def in_logs(self) -> Sequence[Verdict]:
+    def in_logs(self) -> Sequence[Needless]:
         """The log objects among it."""
         return self.shared(False)
 
-    @property
-    def paths(self) -> Sequence[str]:
-        """All that is to be deleted."""
-        return [*self.own, *(verdict.path for verdict in self.in_logs)]
+    @cached_property
+    def files(self) -> Sequence[tuple[Storage, str]]:
+        """All that is to be deleted: paths, and the storage of each."""
+        own = [(self.storage, path) for path in self.own]
+        return [*own, *((one.storage, one.path) for one in (*self.beside, *self.in_logs))]
+
+    def delete(self) -> None:
+        """Deletes it."""
+        for storage, paths in by_storage(self.files).items():
+            storage.delete_many(paths)
 
     def done(self) -> Collected:
         """To be called when they were deleted, or where there are none; gives what the collection did."""
@@ -86,7 +95,7 @@ class Judged:
     @classmethod
     def stopped(cls, storage: Storage, reason: str) -> Judged:
         """That of a collection that looks at no file."""
-        return cls(Collected((), True, reason), storage, (), lambda _: (), lambda _: Collected((), False, reason))
+        return cls(Collected((), True, reason), storage, (), (), lambda _: (), lambda _: Collected((), False, reason))
 
 
 class Collector:
@@ -120,9 +129,11 @@ class Collector:
         judged = self.judge(confirmed, lambda: standing, waiting=waiting, progressed=progressed)
         if dry_run:
             # also in one of others that would go with what this store says
-            return replace(judged.collected, verdicts=(*judged.collected.verdicts, *judged.shared(True)))
+            now = self._clock.now_ms()
+            in_logs = (_of_log(one, now) for one in judged.shared(True))
+            return replace(judged.collected, verdicts=(*judged.collected.verdicts, *in_logs))
         # a deletion that fails is repeated by the next collection
-        judged.storage.delete_many(judged.paths)
+        judged.delete()
         return judged.done()
 
     def judge(
@@ -185,30 +196,34 @@ class Collector:
         used = self._registry.last_used
         self._footprints.keep(lambda attempt: attempt in pinned or not self._is_among(used, attempt))
         shares = collects_shared(self._files.identity)
-        shared = shared_temporaries(storage, self._retention.min_age_ms, now) if shares else []
+        min_age_ms = self._retention.min_age_ms
+        shared = shared_temporaries(storage, min_age_ms, now) if shares else []
+        beside = temporaries_elsewhere(self._files.cut_off_logs(), min_age_ms, now) if shares else []
         needed |= {verdict.path for verdict in verdicts if verdict.action != DELETE}
-        settled = Settled.of(confirmed, lineage, Collected((*verdicts, *shared), True), self._retention, now)
-        collected = Collected((*map(_with_its_object, verdicts), *shared), True)
-        gone = {verdict.path for verdict in collected.verdicts if verdict.action == DELETE}
-        paths = [*self._files.deleting(gone - {verdict.path for verdict in shared})]
+        elsewhere = [verdict for verdict, _ in beside]
+        settled = Settled.of(
+            confirmed, lineage, Collected((*verdicts, *shared, *elsewhere), True), self._retention, now
+        )
+        own = [*map(_with_its_object, verdicts)]
+        collected = Collected((*own, *shared, *elsewhere), True)
+        gone = {verdict.path for verdict in own if verdict.action == DELETE}
+        paths = [*self._files.deleting(gone)]
         paths += [verdict.path for verdict in shared if verdict.action == DELETE]
 
-        def in_logs(dry_run: bool) -> Sequence[Verdict]:
+        def in_logs(dry_run: bool) -> Sequence[Needless]:
             if known is None:
                 return ()
             parts = filter(is_part, needed)
-            needless = self._files.tell_needs(known.run, confirmed.version, parts, dry_run=dry_run)
-            return [
-                Verdict(one.name, LOG, one.size, now - one.modified_ms, DELETE, "no store needs it") for one in needless
-            ]
+            return self._files.tell_needs(known.run, confirmed.version, parts, dry_run=dry_run)
 
-        def deleted(logs: Sequence[Verdict]) -> Collected:
+        def deleted(logs: Sequence[Needless]) -> Collected:
             self._registry.forget(gone)
             self._footprints.keep(lambda attempt: not self._is_among(gone, attempt))
             self._settled = settled
-            return Collected((*collected.verdicts, *logs), False)
+            return Collected((*collected.verdicts, *(_of_log(one, now) for one in logs)), False)
 
-        return Judged(collected, storage, paths, in_logs, deleted)
+        going = [one for verdict, one in beside if verdict.action == DELETE]
+        return Judged(collected, storage, paths, going, in_logs, deleted)
 
     def _unread(self, confirmed: str, listing: Mapping[str, Listed], now: int) -> str | None:
         """A log object that may have commits of which this store's collection has to know: younger ones than the
@@ -369,6 +384,19 @@ def _with_its_object(verdict: Verdict) -> Verdict:
     if verdict.action != DELETE or not is_part(verdict.path):
         return verdict
     return replace(verdict, action=WAIT, reason=f"{verdict.reason}; its log object goes when no store needs it")
+
+
+def _of_log(found: Needless, now: int) -> Verdict:
+    """The verdict on a file of the log that goes."""
+    return Verdict(found.name, LOG, found.size, now - found.modified_ms, DELETE, "no store needs it")
+
+
+def by_storage(files: Iterable[tuple[Storage, str]]) -> Mapping[Storage, Sequence[str]]:
+    """Paths by the storage that they are deleted with, in their order."""
+    found: dict[Storage, list[str]] = {}
+    for storage, path in files:
+        found.setdefault(storage, []).append(path)
+    return found
 
 
 def _because(verdict: Verdict, commit: Verdict, name: str) -> Verdict:

@@ -10,7 +10,7 @@ from lamina.checkpoint import CheckpointLogs
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.errors import LaminaError
 from lamina.format.paths import is_immutable, is_table
-from lamina.settings import Settings, as_text
+from lamina.settings import Settings, as_text, readable_roots
 from lamina.storage import LocalCache, Storage
 from lamina.store.direct.store import MIN_VERSIONS, DirectStore
 from lamina.store.model import StoreConf, StoreId
@@ -65,7 +65,7 @@ def open_store(
     query = None
     if storage is None:
         cache = LocalCache(parsed.storage_cache_directory, parsed.storage_cache_max_bytes, is_immutable, is_table)
-        storage = Storage(url, hadoop, parsed.storage_fsync_enabled, cache=cache, roots=parsed.storage_roots)
+        storage = Storage(url, hadoop, parsed.storage_fsync_enabled, cache=cache, roots=readable_roots(parsed))
         query = QueryLog(CheckpointLogs(storage.at(path.rstrip("/"))), store_id)
     return DirectStore(
         storage,

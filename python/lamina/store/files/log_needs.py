@@ -20,6 +20,7 @@ from lamina.errors import LaminaError
 from lamina.format.log_object import LogIndex, Part
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage
+from lamina.store.files.log_places import LogPlace
 
 _FORMAT = 1
 _MOST_BYTES = 64 << 20
@@ -76,6 +77,7 @@ class Kept:
     """An object that was listed, and its parts that nothing needs."""
 
     index: LogIndex
+    place: LogPlace
     size: int
     modified_ms: int
     needless: set[int] = field(default_factory=set)

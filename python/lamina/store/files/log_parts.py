@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 from lamina.checkpoint import QueryRun
@@ -20,10 +21,11 @@ from lamina.format.attempt_id import GROUP, AttemptId
 from lamina.format.container import LOG, Footer, check_header
 from lamina.format.log_object import LogIndex, Part, PartId
 from lamina.format.manifest import StoreIdentity
-from lamina.storage import Listed, Storage
+from lamina.storage import Listed, Storage, is_temporary
 from lamina.store.files import log_needs
 from lamina.store.files.locator import attempt_of, name_of
 from lamina.store.files.log_needs import Kept, Needs, Said
+from lamina.store.files.log_places import LogPlace, LogPlaces, Unreached
 
 _TAIL_BYTES = 64 << 10
 """What is read first of an object to see its index; that of 300 stores fits."""
@@ -49,28 +51,69 @@ TOLD_AFTER_S = 600.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Found:
+    """An object that was found: its verified index, its size, and where it is."""
+
+    index: LogIndex
+    size: int
+    place: LogPlace
+
+
+@dataclass(frozen=True)
+class Needless:
+    """A file of the log that may be deleted.
+
+    Args:
+        storage, path: what it is deleted with.
+        name: its path in the checkpoint, or elsewhere its location.
+    """
+
+    storage: Storage
+    path: str
+    name: str
+    size: int = 0
+    modified_ms: int = 0
+
+    @classmethod
+    def at(cls, place: LogPlace, name: str, size: int, modified_ms: int) -> Needless:
+        """The file of that name in a place."""
+        path = place.path_of(name)
+        return cls(place.storage, path, path if place.id is None else place.storage.location(path), size, modified_ms)
+
+
 class LogObjects:
     """The log objects of a checkpoint, whose indexes are kept. Thread-safe.
 
     Args:
         storage: rooted at the directory `state` of the checkpoint.
         tells: whether what stores need is written down for other processes, too.
+        places: by default those that the checkpoint names.
     """
 
     def __init__(
-        self, storage: Storage, clock: Clock | None = None, ids: Ids | None = None, *, tells: bool = False
+        self,
+        storage: Storage,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        *,
+        tells: bool = False,
+        places: LogPlaces | None = None,
     ) -> None:
         self.storage = storage
+        self.places = places or LogPlaces(storage)
         self._tells = tells
         self._clock = clock or SystemClock()
         self._ids = ids or RandomIds()
         self._lock = threading.Lock()
-        self._indexes: OrderedDict[str, tuple[LogIndex, int]] = OrderedDict()
+        self._indexes: OrderedDict[str, Found] = OrderedDict()
         self._looking = threading.Lock()
         self._looked: float | None = None
         self._objects: dict[str, Kept] = {}
         self._parts: dict[StoreIdentity, list[tuple[Kept, Part]]] = {}
-        self._unread: dict[str, int] = {}
+        self._unread: dict[str, tuple[LogPlace, int]] = {}
+        self._unreached: Sequence[Unreached] = ()
+        self._cut_off: Sequence[Needless] = ()
         self._run: QueryRun | None = None
         self._own: dict[StoreIdentity, Needs] = {}
         self._needs: dict[StoreIdentity, Needs] = {}
@@ -84,18 +127,59 @@ class LogObjects:
         """The ones that all users of a storage share."""
         return storage.shared(cls, cls)
 
-    def index(self, log: str) -> tuple[LogIndex, int]:
-        """The verified index of an object, and the object's size.
+    def find(self, log: str) -> Found:
+        """An object, with its verified index.
 
         Raises:
-            LaminaError: `file.missing`, `file.damaged`, `file.version`, `file.identity`, naming the object.
+            LaminaError: `file.missing`, `file.damaged`, `file.version`, `file.identity`, naming the object; those of
+                places that could not be asked for it.
         """
         with self._lock:
             known = self._indexes.get(log)
             if known is not None:
                 self._indexes.move_to_end(log)
                 return known
-        found = self._read(log)
+            place = self._place_of(log)
+        if place is not None:
+            return self._remembered(log, place.asked(lambda: self._read_at(place, log)))
+        return self._remembered(log, self.places.find(lambda place: self._read_at(place, log))[0])
+
+    def exists(self, log: str) -> bool:
+        """Whether an object is there: the storage is asked for it, whatever is known of its index."""
+        with self._lock:
+            place = self._place_of(log)
+        if place is not None and place.asked(lambda: place.storage.exists(place.path(log))):
+            return True
+        self.forget(log)
+        try:
+            self.places.find(lambda place: place.storage.size(place.path(log)))
+        except LaminaError as error:
+            if error.kind == "file.missing":
+                return False
+            raise
+        return True
+
+    def location(self, log: str) -> str:
+        """How an object is named to people."""
+        with self._lock:
+            place = self._place_of(log)
+        return (place or self.places.own).location(log)
+
+    def is_remote(self, log: str) -> bool:
+        """Whether reading an object costs a request to another machine, as far as is known of where it is."""
+        with self._lock:
+            place = self._place_of(log)
+        return (place or self.places.own).storage.remote
+
+    def _place_of(self, log: str) -> LogPlace | None:
+        """Where an object was found or listed."""
+        found = self._indexes.get(log) or self._objects.get(log)
+        if found is None:
+            unread = self._unread.get(log)
+            return None if unread is None else unread[0]
+        return found.place
+
+    def _remembered(self, log: str, found: Found) -> Found:
         with self._lock:
             self._indexes[log] = found
             while len(self._indexes) > _INDEXES_KEPT:
@@ -112,8 +196,11 @@ class LogObjects:
         Args:
             progressed: called now and then where that takes long.
         """
-        self._look(PartId.of(newest).log if newest is not None and newest.kind == GROUP else None, progressed)
+        wanted = PartId.of(newest).log if newest is not None and newest.kind == GROUP else None
+        self._look(wanted, progressed)
         with self._lock:
+            if wanted is not None and wanted not in self._objects and self._unreached:
+                raise self._unreached[0].error
             return [
                 Listed(name_of(part.attempt), part.length, found.modified_ms)
                 for found, part in self._parts.get(store, ())
@@ -132,9 +219,9 @@ class LogObjects:
                 self._own[store] = Needs.of(confirmed, versions)
                 self._hear(store, self._own[store])
 
-    def needless(self, run: QueryRun, *, dry_run: bool = False) -> list[Listed]:
-        """What nobody needs any more, as far as that is known, by its path; each is said once after a look to those
-        who delete, and once to those who only ask.
+    def needless(self, run: QueryRun, *, dry_run: bool = False) -> list[Needless]:
+        """What nobody needs any more, as far as that is known; each is said once after a look to those who delete, and
+        once to those who only ask.
 
         Who deletes it sees first to it that no newer run of the query has begun.
         """
@@ -143,9 +230,10 @@ class LogObjects:
                 return []
             gone = []
             for log_id, found in sorted(self._objects.items()):
-                if found.is_needless and found.said_at.get(dry_run) != self._looked:
+                is_new = found.is_needless and found.said_at.get(dry_run) != self._looked
+                if is_new and found.place.is_own:
                     found.said_at[dry_run] = self._looked
-                    gone.append(Listed(paths.log_path(log_id), found.size, found.modified_ms))
+                    gone.append(Needless.at(found.place, f"{log_id}.log", found.size, found.modified_ms))
             over = [
                 path
                 for path, said in self._read_from.items()
@@ -153,7 +241,12 @@ class LogObjects:
             ]
             if not dry_run:
                 self._over_at = dict.fromkeys(over, self._looked)
-            return [*gone, *(Listed(path, 0, 0) for path in over)]
+            return [*gone, *(Needless(self.storage, path, path) for path in over)]
+
+    def cut_off(self) -> Sequence[Needless]:
+        """What cut-off publications have left in places of its own, by the last look."""
+        with self._lock:
+            return self._cut_off
 
     def _is_over(self, path: str, said: Said) -> bool:
         """Whether a file says nothing that counts: its run is over, or this process knows newer of all its stores."""
@@ -172,11 +265,13 @@ class LogObjects:
         return then is not None and bool(self._objects) and self._clock.monotonic() - then >= TOLD_AFTER_S
 
     def unread_since(self, modified_ms: int) -> str | None:
-        """How an object is named to people that was published at that time or later, and whose index cannot be read:
-        nobody knows whose commits it has."""
+        """How an object is named to people that was published at that time or later, and whose index cannot be read, or
+        a place that could not be listed: nobody knows whose commits are there."""
         with self._lock:
-            found = [log for log, modified in self._unread.items() if modified >= modified_ms]
-        return self.storage.location(paths.log_path(min(found))) if found else None
+            if self._unreached:
+                return self._unreached[0].where
+            found = {log: place for log, (place, modified) in self._unread.items() if modified >= modified_ms}
+        return found[min(found)].location(min(found)) if found else None
 
     def _is_of(self, run: QueryRun) -> bool:
         """Whether a run is the newest that was heard of; what was known of older ones is forgotten."""
@@ -217,25 +312,33 @@ class LogObjects:
             recent = self._looked is not None and now - self._looked < _LOOK_S
             if recent and (wanted is None or wanted in self._objects):
                 return
-            listed: dict[str, Listed] = {}
+            listed: dict[str, tuple[LogPlace, Listed]] = {}
             files: set[str] = set()
-            for entry in self.storage.list(paths.LOG):
-                path = paths.join(paths.LOG, entry.name)
-                if (id := paths.log_of(path)) is not None:
-                    listed[id] = entry
-                elif paths.is_log_needs(path):
-                    files.add(path)
+            cut_off: list[Needless] = []
+            entries, unreached = self.places.list()
+            for place, entry in entries:
+                if (id := place.log_of(entry.name)) is not None:
+                    listed[id] = place, entry
+                elif place.id is None and paths.is_log_needs(place.path_of(entry.name)):
+                    files.add(place.path_of(entry.name))
+                elif place.id is not None and place.is_own and is_temporary(entry.name):
+                    cut_off.append(Needless.at(place, entry.name, entry.size, entry.modified_ms))
+            left = set(self.places.elsewhere()) - {place for place, _ in entries}
             with self._lock:
-                self._forget_all(self._objects.keys() - listed.keys())
-                self._unread = {id: modified for id, modified in self._unread.items() if id in listed}
+                # of a place that could not be listed stays what is known
+                there = {id for id, found in self._objects.items() if found.place in left}
+                self._forget_all(self._objects.keys() - listed.keys() - there)
+                self._unread = {id: found for id, found in self._unread.items() if id in listed}
+                self._warn_of(unreached)
+                self._unreached, self._cut_off = unreached, cut_off
             unknown = [id for id in listed if id not in self._objects]
             for first in range(0, len(unknown), _READ_TOGETHER):
-                some = [listed[id] for id in unknown[first : first + _READ_TOGETHER]]
+                some = [(id, *listed[id]) for id in unknown[first : first + _READ_TOGETHER]]
                 indexes = self._each(self._index_of_listed, some)
                 with self._lock:
-                    for entry, index in zip(some, indexes, strict=True):
+                    for (_, place, entry), index in zip(some, indexes, strict=True):
                         if index is not None:
-                            self._keep(Kept(index, entry.size, entry.modified_ms))
+                            self._keep(Kept(index, place, entry.size, entry.modified_ms))
                 progressed()
             unheard = sorted(files - self._read_from.keys() - {self._told})
             heard = zip(unheard, self._each(lambda path: log_needs.read(self.storage, path), unheard), strict=True)
@@ -251,6 +354,12 @@ class LogObjects:
                 self._tell(now)
         finally:
             self._looking.release()
+
+    def _warn_of(self, unreached: Sequence[Unreached]) -> None:
+        known = {one.where for one in self._unreached}
+        for one in unreached:
+            if one.where not in known:
+                log.warning("no log object goes while %s cannot be read: %s", one.where, one.error)
 
     def _keep(self, found: Kept) -> None:
         self._objects[found.index.log] = found
@@ -299,12 +408,11 @@ class LogObjects:
         with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="lamina-log-indexes") as threads:
             return list(threads.map(call, asked))
 
-    def _index_of_listed(self, entry: Listed) -> LogIndex | None:
+    def _index_of_listed(self, listed: tuple[str, LogPlace, Listed]) -> LogIndex | None:
         """An index; None where it cannot be read, which is tried again."""
-        id = paths.log_of(paths.join(paths.LOG, entry.name))
-        assert id is not None
+        id, place, entry = listed
         try:
-            index = self._index_of(id)
+            index = place.asked(lambda: self._index_at(place, id))
         except LaminaError as error:
             if error.kind == "file.missing":
                 return None  # it went meanwhile
@@ -313,7 +421,7 @@ class LogObjects:
             # whoever needs a part of it meets the error; it stays, since nobody knows whose parts it has
             with self._lock:
                 is_new = id not in self._unread
-                self._unread[id] = entry.modified_ms
+                self._unread[id] = place, entry.modified_ms
             if is_new:
                 log.warning("the log object %s stays, since it cannot be read: %s", id, error)
             return None
@@ -321,33 +429,39 @@ class LogObjects:
             self._unread.pop(id, None)
         return index
 
-    def _index_of(self, log: str) -> LogIndex:
-        """An index, of which a local copy may be damaged."""
+    def _index_at(self, place: LogPlace, log: str) -> LogIndex:
+        """The index of an object of a place, of which a local copy may be damaged."""
+        with self._lock:
+            known = self._indexes.get(log)
+        if known is not None:
+            return known.index
         try:
-            return self.index(log)[0]
+            return self._remembered(log, self._read_at(place, log)).index
         except LaminaError as error:
-            if not error.kind.startswith("file.") or not self.forget(log):
+            if not error.kind.startswith("file.") or not place.storage.forget(place.path(log)):
                 raise
-        return self.index(log)[0]
+        return self._remembered(log, self._read_at(place, log)).index
 
     def forget(self, log: str) -> bool:
         """Drops what is known of an object, whose contents turned out wrong; whether there was a local copy."""
         with self._lock:
             self._indexes.pop(log, None)
-        return self.storage.forget(paths.log_path(log))
+        places = (self.places.own, *self.places.elsewhere())
+        dropped = [place.storage.forget(place.path(log)) for place in places]
+        return any(dropped)
 
-    def _read(self, log: str) -> tuple[LogIndex, int]:
-        path = paths.log_path(log)
-        where = self.storage.location(path)
-        tail, size = self.storage.read_tail(path, _TAIL_BYTES)
+    def _read_at(self, place: LogPlace, log: str) -> Found:
+        path = place.path(log)
+        where = place.location(log)
+        tail, size = place.storage.read_tail(path, _TAIL_BYTES)
         end = Footer.parse(tail, size, where)
         start = end.manifest_offset - (size - tail.size)
         stored = (
             tail.slice(start, end.stored_length)
             if start >= 0
-            else self.storage.read_range(path, end.manifest_offset, end.stored_length)
+            else place.storage.read_range(path, end.manifest_offset, end.stored_length)
         )
         index = log_object.index_of(end.manifest(stored, where), end, log, where)
         if tail.size == size:
             check_header(tail, LOG, index.header_crc, where)
-        return index, size
+        return Found(index, size, place)

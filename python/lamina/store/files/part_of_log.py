@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.format import paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.log_object import Part, PartId
-from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.log_parts import Found, LogObjects
 
 
 class PartOfLog:
@@ -25,21 +25,19 @@ class PartOfLog:
         self._logs = logs
         self._id = PartId.of(attempt)
         self._attempt = str(attempt)
-        self._path = paths.log_path(self._id.log)
 
     @property
     def remote(self) -> bool:
         """Whether a read costs a request to another machine."""
-        return self._logs.storage.remote
+        return self._logs.is_remote(self._id.log)
 
     def location(self, _: str) -> str:
         """How the commit is named to people."""
-        return f"{self._logs.storage.location(self._path)}, part {self._id.number} ({self._attempt})"
+        return f"{self._logs.location(self._id.log)}, part {self._id.number} ({self._attempt})"
 
     def exists(self, _: str) -> bool:
         """Whether the commit is there: the storage is asked for the object, whatever is known of its index."""
-        if not self._logs.storage.exists(self._path):
-            self._logs.forget(self._id.log)
+        if not self._logs.exists(self._id.log):
             return False
         try:
             self._found()
@@ -51,7 +49,7 @@ class PartOfLog:
 
     def size(self, _: str) -> int:
         """Its size; `file.missing` where it is not there."""
-        return self._found()[0].length
+        return self._found()[1].length
 
     def read(self, path: str, size: int | None = None) -> pa.Buffer:
         """All of it."""
@@ -59,20 +57,24 @@ class PartOfLog:
 
     def read_range(self, _: str, offset: int, length: int) -> pa.Buffer:
         """At most `length` bytes from `offset`."""
-        part, _size = self._found()
-        return self._logs.storage.read_range(
-            self._path, part.offset + offset, max(0, min(length, part.length - offset))
-        )
+        found, part = self._found()
+        place, path = found.place, found.place.path(self._id.log)
+        wanted = max(0, min(length, part.length - offset))
+        return place.asked(lambda: place.storage.read_range(path, part.offset + offset, wanted))
 
     def read_pieces(self, _: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         """As `read_range`, piece by piece."""
-        part, whole = self._found()
+        found, part = self._found()
         wanted = max(0, min(length, part.length - offset))
-        yield from self._logs.storage.read_pieces(self._path, part.offset + offset, wanted, whole)
+        path = found.place.path(self._id.log)
+        pieces = found.place.storage.read_pieces(path, part.offset + offset, wanted, found.size)
+        with contextlib.closing(pieces):
+            while (piece := found.place.asked(lambda: next(pieces, None))) is not None:
+                yield piece
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """Its last `length` bytes, and its size."""
-        part, _ = self._found()
+        _, part = self._found()
         start = max(0, part.length - length)
         return self.read_range(path, start, part.length - start), part.length
 
@@ -87,9 +89,9 @@ class PartOfLog:
     def keep(self, path: str, source: str) -> None:
         """The object is what local copies are made of."""
 
-    def _found(self) -> tuple[Part, int]:
-        index, size = self._logs.index(self._id.log)
-        part = next((part for part in index.parts if part.number == self._id.number), None)
+    def _found(self) -> tuple[Found, Part]:
+        found = self._logs.find(self._id.log)
+        part = next((part for part in found.index.parts if part.number == self._id.number), None)
         if part is None or part.attempt != self._attempt:
             raise LaminaError.from_kind("file.missing", f"{self.location('')} is not there")
-        return part, size
+        return found, part

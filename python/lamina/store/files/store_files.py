@@ -33,7 +33,7 @@ from lamina.storage import Listed, Storage
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
 from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in, is_part
-from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.log_parts import LogObjects, Needless
 from lamina.store.files.part_of_log import PartOfLog
 from lamina.store.files.roots import check_roots
 from lamina.store.files.section_reader import SectionFile, verified
@@ -140,13 +140,17 @@ class StoreFiles:
         """As `LogObjects.unread_since`."""
         return self._logs.unread_since(modified_ms)
 
-    def tell_needs(self, run: QueryRun, confirmed: int, names: Iterable[str], *, dry_run: bool) -> Sequence[Listed]:
+    def tell_needs(self, run: QueryRun, confirmed: int, names: Iterable[str], *, dry_run: bool) -> Sequence[Needless]:
         """Says which of the commits in log objects up to a confirmed version are needed; gives what nobody needs.
 
         Args and result: as those of `LogObjects.tell_needs` and `LogObjects.needless`.
         """
         self._logs.tell_needs(run, self.identity, confirmed, names)
         return self._logs.needless(run, dry_run=dry_run)
+
+    def cut_off_logs(self) -> Sequence[Needless]:
+        """As `LogObjects.cut_off`."""
+        return self._logs.cut_off()
 
     def location(self, name: str) -> str:
         """How a file is named to people."""

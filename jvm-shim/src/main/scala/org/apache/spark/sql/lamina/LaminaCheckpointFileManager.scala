@@ -92,15 +92,17 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
   private def awaitDurable(file: Path, logs: Set[String]): Unit = if (logs.nonEmpty) {
     val state = new Path(file.getParent.getParent, "state")
     val started = System.nanoTime()
-    val looks = new Looks(looking, log => inner.exists(objectOf(state, log)))
+    val places = placesOf(state)
+    val looks =
+      new Looks(looking, log => places.exists(log, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)))
     var (waited, pauseMs) = (logs, FirstPauseMs)
     try
-      while ({ waited = waited.filterNot(isDurable(state, looks, _)); waited.nonEmpty }) {
+      while ({ waited = waited.filterNot(isDurable(places, looks, _)); waited.nonEmpty }) {
         if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started) > timeoutMs)
           throw new LaminaError(
             LaminaError.StorageFailed,
             s"batch ${file.getName} is not committed: ${waited.size} of its ${logs.size} log objects are not durable after " +
-              s"$timeoutMs ms, such as ${objectOf(state, waited.min)}; the query goes on from the batch before when it is started again"
+              s"$timeoutMs ms, such as ${places.location(waited.min)}; the query goes on from the batch before when it is started again"
           )
         DurableLogs.await(pauseMs)
         pauseMs = math.min(2 * pauseMs, LongestPauseMs)
@@ -109,13 +111,13 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
   }
 
   /** Whether an object is known to be there: by what was heard of it, or by a look. */
-  private def isDurable(state: Path, looks: Looks, log: String): Boolean = DurableLogs.outcome(log) match {
+  private def isDurable(places: LogPlaces, looks: Looks, log: String): Boolean = DurableLogs.outcome(log) match {
     case Some(None) => true
     // of an engine that was lost nobody knows what it has written
     case Some(Some(failure)) => looks.afterFailure(log) match {
         case Some(false) => throw new LaminaError(
             LaminaError.StorageFailed,
-            s"a batch is not committed: ${objectOf(state, log)} was not written: ${failure.getMessage}",
+            s"a batch is not committed: ${places.location(log)} was not written: ${failure.getMessage}",
             failure
           )
         case Some(true) =>
@@ -128,6 +130,15 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
       // a store that rests names the object of its last commit with each batch
       if (there) DurableLogs.tell(log, None)
       there
+  }
+
+  private var ofState: Option[(Path, LogPlaces)] = None
+
+  /** What is known of the places of log objects, kept for as long as this writes one log. */
+  private def placesOf(state: Path): LogPlaces = synchronized {
+    val found = ofState.collect { case (`state`, places) => places }.getOrElse(new LogPlaces(state, conf, inner))
+    ofState = Some(state -> found)
+    found
   }
 
   private def timeoutMs: Long =

@@ -13,7 +13,7 @@ import java.util.concurrent.{
 import java.util.concurrent.atomic.AtomicInteger
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.Path
+import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path, PathFilter}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
@@ -49,6 +49,32 @@ object HangingFileManager {
   val looks = new AtomicInteger
 }
 
+/** Notes what is asked of the checkpoint's log. */
+final class CountingFileManager(path: Path, conf: Configuration)
+    extends FileSystemBasedCheckpointFileManager(path, conf) {
+  private def count(name: String, path: Path): Unit =
+    if (path.toString.contains("/_lamina/log")) CountingFileManager.calls.add(name)
+
+  override def exists(path: Path): Boolean = {
+    count("exists", path)
+    super.exists(path)
+  }
+
+  override def list(path: Path, filter: PathFilter): Array[FileStatus] = {
+    count("list", path)
+    super.list(path, filter)
+  }
+
+  override def open(path: Path): FSDataInputStream = {
+    count("open", path)
+    super.open(path)
+  }
+}
+
+object CountingFileManager {
+  val calls = new ConcurrentLinkedQueue[String]
+}
+
 object RecordingFileManager {
   val written = new ConcurrentLinkedQueue[String]
 }
@@ -65,13 +91,18 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
   }
 
   /** A checkpoint, and a file manager of its commit log. */
-  private class Checkpoint(timeoutMs: Long = 60000L, inner: String = "none") {
+  private class Checkpoint(
+      timeoutMs: Long = 60000L,
+      inner: String = "none",
+      settings: Map[String, String] = Map.empty
+  ) {
     val directory: JPath = Files.createTempDirectory("lamina-barrier-")
     val logs: JPath = Files.createDirectories(directory.resolve("state/_lamina/log"))
     val commits: JPath = Files.createDirectories(directory.resolve("commits"))
     private val conf = new Configuration(false)
     conf.set("spark.sql.streaming.stateStore.lamina.changelog.barrierTimeoutMs", timeoutMs.toString)
     conf.set("spark.sql.streaming.stateStore.lamina.changelog.checkpointFileManagerClass", inner)
+    settings.foreach { case (name, value) => conf.set(s"spark.sql.streaming.stateStore.lamina.$name", value) }
     val manager = new LaminaCheckpointFileManager(new Path(commits.toUri), conf)
 
     def write(file: String, text: String, overwrite: Boolean = false): Unit = {
@@ -83,6 +114,14 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     def publish(log: String): Unit = {
       Files.write(logs.resolve(s"$log.log"), Array[Byte](1))
       ()
+    }
+
+    /** A place of log objects below a directory, as the engine makes it. */
+    def place(path: JPath, id: Char, said: Option[String] = None): JPath = {
+      val directory = Files.createDirectories(path.resolve(s"uuid/${id.toString * 32}"))
+      val text = said.getOrElse(s"""{"checkpoint":"$directory","crc32":1,"format":1,"url":"$directory"}""")
+      Files.write(logs.resolve(s"${id.toString * 32}.at"), text.getBytes(UTF_8))
+      directory
     }
 
     def read(file: String): String = new String(Files.readAllBytes(directory.resolve(file)), UTF_8)
@@ -218,5 +257,75 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     thread.interrupt()
     assert(outcome.get(30, TimeUnit.SECONDS).isInstanceOf[InterruptedException])
     assert(!checkpoint.has("commits/7"))
+  }
+
+  private def published(place: JPath, log: String): Unit = {
+    Files.write(place.resolve(s"$log.log"), Array[Byte](1))
+    ()
+  }
+
+  test("objects are waited for in the place that is set") {
+    val path = Files.createTempDirectory("lamina-place-")
+    val checkpoint = new Checkpoint(settings = Map("changelog.path" -> s"$path/"))
+    val (early, late) = ("a1" * 16, "a2" * 16)
+    val writing = begun(checkpoint.write("commits/7", entry(early, late)))
+    assert(waits(writing))
+    val place = checkpoint.place(path, 'a')
+    published(place, early)
+    assert(waits(writing))
+    published(place, late)
+    writing.get(30, TimeUnit.SECONDS)
+    assert(checkpoint.has("commits/7"))
+  }
+
+  test("an object of a store that rests is found where objects were before") {
+    val (path, before, other) =
+      (
+        Files.createTempDirectory("lamina-place-"),
+        Files.createTempDirectory("lamina-before-"),
+        Files.createTempDirectory("lamina-other-")
+      )
+    Seq(Map("changelog.path" -> path.toString), Map.empty[String, String]).zipWithIndex.foreach { case (set, number) =>
+      val checkpoint = new Checkpoint(settings = set ++ Map("storage.roots" -> s"$other,$before"))
+      val logs = (1 to 4).map(one => s"b$number$one$one" * 8)
+      checkpoint.publish(logs.head)
+      published(checkpoint.place(before, 'b'), logs(1))
+      published(checkpoint.place(other, 'c'), logs(2))
+      if (set.isEmpty) checkpoint.publish(logs(3)) else published(checkpoint.place(path, 'd'), logs(3))
+      checkpoint.write("commits/7", entry(logs: _*))
+      assert(checkpoint.has("commits/7"))
+    }
+  }
+
+  test("a place that no setting names is not asked, and one of which nothing is known hides no other") {
+    val foreign = Files.createTempDirectory("lamina-foreign-")
+    val checkpoint = new Checkpoint(timeoutMs = 1500L)
+    val (there, log) = ("c1" * 16, "c2" * 16)
+    checkpoint.place(foreign, 'a', Some("nothing"))
+    checkpoint.place(foreign, 'b', Some(s"""{"format":2,"url":"$foreign/uuid/${"b" * 32}"}"""))
+    published(checkpoint.place(foreign, 'c'), log)
+    checkpoint.publish(there)
+    val error = intercept[LaminaError](checkpoint.write("commits/7", entry(there, log)))
+    assert(error.getMessage.contains(log) && error.getMessage.contains("1 of its 2 log objects"))
+    val named = new Checkpoint(settings = Map("storage.roots" -> foreign.toUri.toString))
+    published(named.place(foreign, 'd'), log)
+    named.write("commits/7", entry(log))
+  }
+
+  test("what is waited for is looked for in one place, and the places are listed once") {
+    val path = Files.createTempDirectory("lamina-place-")
+    Seq(Map("changelog.path" -> path.toString), Map.empty[String, String]).zipWithIndex.foreach { case (set, number) =>
+      CountingFileManager.calls.clear()
+      val checkpoint = new Checkpoint(inner = classOf[CountingFileManager].getName, settings = set)
+      val place = if (set.isEmpty) checkpoint.logs else checkpoint.place(path, 'e')
+      (1 to 3).foreach { batch =>
+        val log = s"d$number$batch$batch" * 8
+        published(place, log)
+        checkpoint.write(s"commits/$batch", entry(log))
+      }
+      val calls = CountingFileManager.calls.toArray.toSeq
+      if (set.isEmpty) assert(calls == Seq.fill(3)("exists"))
+      else assert(calls == Seq("exists", "list", "open"))
+    }
   }
 }
