@@ -36,6 +36,9 @@ BEHIND_BARRIER = {
 
 OF_MODE = BEHIND_BARRIER if MODE.endswith("-changelog") else {}
 
+A_FILE_EACH = {"spark.sql.streaming.stateStore.lamina.changelog.enabled": "false"}
+"""Each commit is a file, whatever the mode: for tests that look for files, or do something to them."""
+
 SETTLED = {COMPACTION: "full"}
 """Nothing writes to a checkpoint of this mode once its query has stopped: no merges are made in the background."""
 

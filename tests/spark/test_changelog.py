@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.spark.configure import FILE_MANAGER
+from lamina.spark.configure import FILE_MANAGER_KEY
 from tests.spark.streams import BEHIND_BARRIER, HDFS, LAMINA, Streams
 from tests.spark.test_backends import PREFIX, pairs, totals
 from tests.spark.test_restarts import Answers, rows, unload_all
@@ -117,6 +117,6 @@ def test_a_place_that_no_setting_names_is_not_read(streams: Streams, tmp_path: P
 
 def test_without_the_barrier_batches_are_refused_that_would_wait_for_nobody(streams: Streams) -> None:
     streams.feed("s", rows(0))
-    conf = {name: value for name, value in EXECUTOR.items() if name != FILE_MANAGER}
+    conf = {name: value for name, value in EXECUTOR.items() if name != FILE_MANAGER_KEY}
     with pytest.raises(Exception, match="nothing keeps Spark from committing a batch before it is durable"):
         streams.run(totals, LAMINA, mode="complete", conf=conf)

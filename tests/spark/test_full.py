@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.golden import decoder
-from tests.spark.streams import Streams
+from tests.spark.streams import A_FILE_EACH, Streams
 from tests.spark.test_rolling import check_rows, run_batches
 
 RUNS = ((0, 3), (3, 5))
@@ -20,7 +20,7 @@ def test_a_query_that_is_restarted_gives_what_the_same_query_gives_as_a_batch(
     streams: Streams, spark: SparkSession, interval: int
 ) -> None:
     prefix = "spark.sql.streaming.stateStore.lamina."
-    conf = {prefix + "compaction.mode": "full", prefix + "compaction.fullInterval": str(interval)}
+    conf = {**A_FILE_EACH, prefix + "compaction.mode": "full", prefix + "compaction.fullInterval": str(interval)}
     found: list[str] = []
     for first, end in RUNS:
         found += run_batches(streams, spark, range(first, end), conf)

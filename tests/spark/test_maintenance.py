@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.streams import BACKEND, LAMINA, Streams, wait_for
+from tests.spark.streams import A_FILE_EACH, BACKEND, LAMINA, Streams, wait_for
 from tests.spark.test_restarts import Answers, rows, totals, unload_all
 
 BATCHES, COMPACTED, COLLECTED = 16, 5, 10
@@ -43,6 +43,7 @@ def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(strea
 
     prefix = "spark.sql.streaming."
     conf = {
+        **A_FILE_EACH,
         prefix + "minBatchesToRetain": "1",
         prefix + "stateStore.maintenanceInterval": "300ms",
         prefix + "stateStore.lamina.retention.minAgeMs": "1",

@@ -12,11 +12,12 @@ from lamina.format import verify
 from lamina.format.container import Footer
 from lamina.format.manifest import INCREMENT, SNAPSHOT, CommitManifest
 from lamina.testing.expect import fails_with
-from tests.spark.streams import LAMINA, Streams
+from tests.spark.streams import A_FILE_EACH, LAMINA, Streams
 from tests.spark.test_restarts import Answers, rows, totals, unload_all
 
 PREFIX = "spark.sql.streaming.stateStore.lamina."
 CONF = {
+    **A_FILE_EACH,
     PREFIX + "heap.handOverMs": "0",
     PREFIX + "compaction.mode": "full",
     PREFIX + "compaction.fullInterval": "3",

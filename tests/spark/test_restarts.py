@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from tests.spark.streams import LAMINA, Run, Streams, wait_for
+from tests.spark.streams import A_FILE_EACH, LAMINA, Run, Streams, wait_for
 
 
 def rows(batch: int, keys: int = 40) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_a_restart_without_hand_over_loads_the_version(streams: Streams, spark: 
 def test_a_table_is_not_taken_over_where_its_versions_file_is_gone(streams: Streams, tmp_path: Path) -> None:
     """With one partition, so that the table that is refused is the only one."""
     answers = Answers()
-    conf = {"spark.sql.shuffle.partitions": "1"}
+    conf = {**A_FILE_EACH, "spark.sql.shuffle.partitions": "1"}
     for batch in range(3):
         streams.feed("s", rows(batch))
     streams.run(totals, LAMINA, mode="complete", each_batch=answers, conf=conf)
@@ -169,7 +169,7 @@ def test_a_file_that_is_lost_under_a_running_query_is_written_anew_with_the_next
     others = [{**row, "k": f"other {row['k']}"} for row in rows(0)]
     for batch in (rows(0), rows(0), others, rows(0)):
         streams.feed("s", batch)
-    conf = {"spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0"}
+    conf = {**A_FILE_EACH, "spark.sql.streaming.stateStore.lamina.heap.handOverMs": "0"}
     run = streams.run(query, LAMINA, each_batch=each_batch, conf=conf)
     assert found == {0: 40, 1: 0, 2: 40, 3: 0}
     # of two stores: batches 1 and 3 have nothing to write, and batch 2 had no base

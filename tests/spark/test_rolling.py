@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tests.golden import decoder
-from tests.spark.streams import LAMINA, SCHEMA, Streams
+from tests.spark.streams import A_FILE_EACH, LAMINA, SCHEMA, Streams
 from tests.spark.test_restarts import unload_all
 
 BATCHES = 3
@@ -32,7 +32,8 @@ def test_a_query_that_is_restarted_gives_what_the_same_query_gives_as_a_batch(
     prefix = "spark.sql.streaming.stateStore.lamina."
     found: list[str] = []
     for restart, parts in enumerate((2, 3)):
-        conf = {prefix + "compaction.mode": "rolling", prefix + "compaction.rollingParts": str(parts)}
+        cycle = {prefix + "compaction.mode": "rolling", prefix + "compaction.rollingParts": str(parts)}
+        conf = {**A_FILE_EACH, **cycle}
         found += run_batches(streams, spark, range(restart * BATCHES, (restart + 1) * BATCHES), conf)
         for partition in (0, 1):
             check_newest_version(streams, partition, parts)
