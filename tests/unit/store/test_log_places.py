@@ -252,7 +252,7 @@ def test_a_file_of_another_place_names_none(world: World) -> None:
     world.check([version])
     found = world.run(NONE).open().collect(version, dry_run=False)
     assert found.stopped is not None
-    assert "a" * 32 in found.stopped
+    assert f"the place of log objects that {file.with_name('a' * 32 + '.at')} names" in found.stopped
 
 
 def test_checkpoints_that_share_a_path_do_not_touch_each_others_objects(tmp_path: Path) -> None:
