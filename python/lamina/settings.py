@@ -521,8 +521,8 @@ class Settings:
         _milliseconds(1),
         300_000,
         "How long a batch waits for its log objects, with `durability.level` `executor`, before it fails.",
-        "It ends the wait where no news of a lost executor reach the driver; it has to be longer than an upload with all "
-        "its attempts.",
+        "It ends the wait where no news of a lost executor reach the driver; it has to be longer than an upload with "
+        "all its attempts.",
     )
     changelog_checkpoint_file_manager_class: str = _key(
         "changelog.checkpointFileManagerClass",
