@@ -28,6 +28,8 @@ _BYTES = re.compile(r"([0-9]+)([kmgtp]?)b?", re.IGNORECASE)
 
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _DIRECTORY = re.compile(r"(?:/|[A-Za-z][A-Za-z0-9+.-]*:/).*[^/]")
+_ODD_PARTS = {"", ".", ".."}
+"""Of a path: there would be two ways to write it."""
 _CLASS = re.compile(r"[\w$]+(\.[\w$]+)*")
 _INTEGER = re.compile(r"[+-]?\d+")
 
@@ -115,7 +117,8 @@ def _directory_or_none() -> Kind:
             return NONE
         url = text.rstrip("/")
         # memory of one process would lose what it was given
-        if not _DIRECTORY.fullmatch(url) or ".." in url.split("/") or url.lower().startswith("memory:"):
+        parts = url.partition("://")[2] or url
+        if not _DIRECTORY.fullmatch(url) or url.lower().startswith("memory:") or _ODD_PARTS & {*parts.split("/")[1:]}:
             raise ValueError(text)
         return url
 

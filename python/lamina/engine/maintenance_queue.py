@@ -135,7 +135,8 @@ class MaintenanceQueue:
             self._turns.leave(store, report, self._clock.monotonic())
 
     def pop_figures(self, store: Hashable) -> dict[str, int]:
-        """What became of the store's files since the last call: segments written, files and bytes deleted."""
+        """What became of the store's files since the last call: segments written, merges that failed, files and
+        bytes deleted."""
         with self._changed:
             return self._figures.pop(store)
 
@@ -393,9 +394,7 @@ class MaintenanceQueue:
         with self._changed:
             self._figures.add(work.store, report, self._clock.monotonic() - work.began)
         try:
-            asked = work.job.argument
-            merges = bool(asked.get("compact") or asked.get("at_once"))
-            work.job.report({**report, "awaited": work.job.is_awaited, "merges": merges})
+            work.job.report({**report, "awaited": work.job.is_awaited})
         except Exception:
             log.exception("a report of the maintenance process was not taken")
 

@@ -14,7 +14,7 @@ _LONGEST_PAUSE_S = 60.0
 
 
 class MergeFailures:
-    """What became of the merges of one handle's store. Thread-safe.
+    """What became of the merges of one store. Thread-safe.
 
     Args:
         most: so many failures in a row are an error; 0 where none are.
@@ -30,8 +30,11 @@ class MergeFailures:
         self._error: Mapping[str, Any] | None = None
 
     def note(self, report: Mapping[str, Any]) -> None:
-        """Hears the report of a job that was to merge if that was worth it."""
-        error = None if report["ok"] or report.get("compacted") else report["error"]
+        """Hears the report of a job, which may have merged something, looked whether that is worth it, or neither."""
+        failed = bool(report.get("merge_failed"))
+        if not failed and not report.get("compacted"):
+            return
+        error = report["error"] if failed else None
         with self._lock:
             self._error = error
             self._in_a_row = 0 if error is None else self._in_a_row + 1

@@ -59,8 +59,8 @@ class Publications:
        storage; there are at most 4 * `connections` such threads, and beyond that a place stays taken.
     4. A request that was stopped before its publication began publishes nothing.
     5. A commit that becomes durable together with others, in a group, takes no place and no thread: whoever published
-       the group answers it. That of a request that was stopped meanwhile gives its memory back at once, and may become
-       durable.
+       the group answers it. That of a request that was stopped meanwhile is not counted any more, and may become
+       durable; its bytes stay until the group is over, which has an end.
 
     Args:
         budget_bytes: the bound of the budget that shares are of.

@@ -18,7 +18,6 @@ import pyarrow as pa
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
-from lamina.engine.merge_failures import MergeFailures
 from lamina.engine.reports import known_to_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
@@ -109,9 +108,7 @@ class StoreHandle:
         """Databases that were named to the JVM, of which it may not have heard, and that are still there."""
         self._due = False
         self._waiting: list[_Materialization] = []
-        self._failures = MergeFailures(
-            settings.changelog_materialize_failures if settings.changelog_enabled else 0, now
-        )
+        self._failures = opened.failures
         # the JVM gives up its call after the whole time
         self._most_s = 0.9 * settings.engine_request_timeout_ms / 1000
         self._stamp_s = max(_SHORTEST_STAMP_S, settings.retention_min_age_ms / 4 / 1000)
@@ -276,8 +273,7 @@ class StoreHandle:
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
         self._materialized(report)
-        if report.get("merges"):
-            self._failures.note(report)
+        self._failures.note(report)
         for stamped in report.get("stamped", ()):
             found = stamped["segment"]
             self.store.replace_segment(stamped["name"], None if found is None else segment_from_json(found))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.components import Clock, Ids
+from lamina.engine.merge_failures import MergeFailures
 from lamina.engine.ticker import Ticker
 from lamina.errors import EngineError, SettingsError
 from lamina.format import paths
@@ -88,9 +89,10 @@ class OpenArgument:
 
 @dataclass
 class _Known:
-    """What the handles of one store share: how many are open, what their next commits are to refer to, and what the
-    next collection is to be told of."""
+    """What the handles of one store share: how many are open, what their next commits are to refer to, what the next
+    collection is to be told of, and what became of merges."""
 
+    failures: MergeFailures
     users: int = 0
     segments: WaitingSegments = field(default_factory=WaitingSegments)
     untold: UntoldFootprints = field(default_factory=UntoldFootprints)
@@ -109,8 +111,8 @@ class _Shared:
     stores: dict[StoreId, _Known] = field(default_factory=dict)
     closed: OrderedDict[StoreId, float] = field(default_factory=OrderedDict)
 
-    def entered(self, store: StoreId) -> _Known:
-        known = self.stores.setdefault(store, _Known())
+    def entered(self, store: StoreId, failures: MergeFailures) -> _Known:
+        known = self.stores.setdefault(store, _Known(failures))
         known.users += 1
         self.users += 1
         self.closed.pop(store, None)
@@ -137,6 +139,7 @@ class OpenedStore:
     Args:
         changelog: what its small commits go into; None where each is a file of its own.
         key: of what the opener shares among its stores.
+        failures: merges of the store, whichever handle asked for them.
     """
 
     store: Store
@@ -145,6 +148,7 @@ class OpenedStore:
     changelog: Changelog | None
     id: StoreId
     key: tuple[Any, ...]
+    failures: MergeFailures
 
 
 @dataclass
@@ -208,7 +212,11 @@ class StoreOpener:
         except BaseException:
             self._leave(key, argument.store)
             raise
-        return OpenedStore(store, checkpoint, settings, changelog, argument.store, key)
+        return OpenedStore(store, checkpoint, settings, changelog, argument.store, key, known.failures)
+
+    def _failures_of(self, settings: Settings) -> MergeFailures:
+        most = settings.changelog_materialize_failures if settings.changelog_enabled else 0
+        return MergeFailures(most, self._clock.monotonic)
 
     def close(self, opened: OpenedStore) -> None:
         """Says that a store is used no more; to be called once."""
@@ -240,14 +248,14 @@ class StoreOpener:
                 shared = self._shared.get(key)
                 if shared is not None:
                     self._shared.move_to_end(key)
-                    return shared, shared.entered(argument.store)
+                    return shared, shared.entered(argument.store, self._failures_of(settings))
             state = self._opened(argument, settings)
             logs = LogObjects(state.storage, self._clock, self._ids, tells=not argument.read_only)
             changelog = self._changelog_of(argument, state, logs, settings)
             shared = _Shared(state, logs, argument.read_only, changelog)
             with self._lock:
                 self._shared[key] = shared
-                return shared, shared.entered(argument.store)
+                return shared, shared.entered(argument.store, self._failures_of(settings))
 
     def _changelog_of(
         self, argument: OpenArgument, state: CheckpointState, logs: LogObjects, settings: Settings

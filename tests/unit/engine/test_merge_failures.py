@@ -20,8 +20,8 @@ from lamina.testing.components import ManualClock
 from tests.unit.engine.test_maintenance import BEGIN, EMPTY, job
 from tests.unit.store.writing import Query
 
-FULL = {"ok": False, "error": {"kind": "storage.failed", "message": "no space left"}}
-DONE: dict[str, Any] = {"ok": True}
+FULL = {"ok": False, "merge_failed": True, "error": {"kind": "storage.failed", "message": "no space left"}}
+DONE: dict[str, Any] = {"ok": True, "compacted": True}
 
 
 def test_a_merge_that_failed_is_tried_again_after_longer_and_longer() -> None:
@@ -42,7 +42,7 @@ def test_a_merge_that_failed_is_tried_again_after_longer_and_longer() -> None:
     assert failures.may_try()
 
 
-@pytest.mark.parametrize("last", [DONE, {**FULL, "compacted": True}], ids=["done", "merged, and something else failed"])
+@pytest.mark.parametrize("last", [DONE, {**DONE, "ok": False}], ids=["done", "merged, and something else failed"])
 def test_too_many_in_a_row_are_an_error_until_one_succeeds(last: dict[str, Any]) -> None:
     failures = MergeFailures(2, ManualClock(0).monotonic)
     failures.note(FULL)
@@ -53,12 +53,19 @@ def test_too_many_in_a_row_are_an_error_until_one_succeeds(last: dict[str, Any])
     with pytest.raises(LaminaError, match=r"the last 2 merges of store failed.*no space left") as raised:
         failures.check("store")
     assert raised.value.kind == "storage.failed"
+    # these say nothing of merges
+    failures.note({"ok": True})
+    failures.note({"ok": False, "error": FULL["error"]})
+    with pytest.raises(LaminaError):
+        failures.check("store")
     failures.note(last)
     failures.check("store")
 
 
-@pytest.mark.parametrize("changelog", [True, False])
-def test_a_query_fails_whose_merges_do(changelog: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("changelog", "unloads"), [(True, False), (True, True), (False, False)])
+def test_a_query_fails_whose_merges_do(
+    changelog: bool, unloads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = Query(Storage(str(tmp_path)))
     versions = query.run_batches(query.open(), EMPTY, 12)
     clock = ManualClock(SystemClock().now_ms())
@@ -72,35 +79,44 @@ def test_a_query_fails_whose_merges_do(changelog: bool, tmp_path: Path, monkeypa
         PREFIX + "changelog.materializeFailures": "2",
         PREFIX + "changelog.materializeParts": "4",
     }
-    handle = opened.get(opened.open({**job(tmp_path, 0, versions[-1])["open"], "settings": settings})["handle"])
+    argument = {**job(tmp_path, 0, versions[-1])["open"], "settings": settings}
+    number = opened.open(argument)["handle"]
     (damaged,) = (path for path in tmp_path.rglob("*.lam") if path.name.startswith("5_"))
     data = damaged.read_bytes()
     damaged.write_bytes(data[:40] + bytes(len(data) - 40))
     begin = {"version": 12, "attempt": versions[-1].attempt, **BEGIN}
 
+    def started() -> None:
+        nonlocal number
+        if unloads:
+            # as `unloadOnCommit` does
+            opened.close(number)
+            number = opened.open(argument)["handle"]
+        opened.get(number).begin(begin)
+
     def maintained() -> dict[str, Any]:
         report = Maintainer(clock, RandomIds()).work({**asked[-1].argument, **asked[-1].known(False)})
-        queue._report(_Work(handle.argument.store, asked[-1], began=0.0, heard=None), report)
+        queue._report(_Work(opened.get(number).argument.store, asked[-1], began=0.0, heard=None), report)
         return report
 
-    handle.begin(begin)
+    started()
     assert not maintained()["ok"]
     # not asked for at once
-    handle.begin(begin)
+    started()
     assert len(asked) == 1
     clock.advance(1000)
-    handle.begin(begin)
+    started()
     assert len(asked) == 2
     assert not maintained()["ok"]
     clock.advance(2000)
     if changelog:
         with pytest.raises(LaminaError, match=r"the last 2 merges.*5_L1") as raised:
-            handle.begin(begin)
+            started()
         assert raised.value.kind == "file.damaged"
     else:
-        handle.begin(begin)
+        started()
     # and tried again all the same
     assert len(asked) == 3
     damaged.write_bytes(data)
     assert maintained()["ok"]
-    handle.begin(begin)
+    started()

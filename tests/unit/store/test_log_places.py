@@ -116,6 +116,24 @@ def test_without_places_nothing_is_listed_to_read_an_object() -> None:
     assert reads
 
 
+def test_the_first_look_for_an_object_keeps_its_local_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = world.run(NONE)
+    (store,), (version,) = run.begun()
+    some(run, store, version, 2)
+    forgotten: list[str] = []
+    monkeypatch.setattr(Storage, "forget", lambda _, path: bool(forgotten.append(path)))
+    (log, *_) = world.objects(str(world.state))
+    objects = LogObjects(world.storage())
+    assert objects.exists(log)
+    assert forgotten == []
+    # one that is known and gone has no copy that counts
+    objects.find(log)
+    (gone,) = (path for path in world.state.rglob(f"{log}.log"))
+    gone.unlink()
+    assert not objects.exists(log)
+    assert forgotten == [paths.log_path(log)]
+
+
 def test_a_collection_deletes_in_all_places_and_leaves_what_is_needed(world: World) -> None:
     run = world.run(NONE)
     (store,), (version,) = run.begun()

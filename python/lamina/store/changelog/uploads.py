@@ -97,11 +97,20 @@ class Uploads:
     def submit(self, work: Callable[[], None]) -> None:
         """Has a call made when one of the places is free."""
         asked = self._clock.monotonic()
+        left: list[None] = []
+
+        def leave() -> bool:
+            """Whether it was not left before: who has no thread may have queued it all the same."""
+            with self._lock:
+                if not left:
+                    left.append(None)
+                    self._queued -= 1
+                    return True
+                return False
 
         def begin() -> None:
-            with self._lock:
-                self._queued -= 1
-                self._counts["queued_ms"] += round(1000 * (self._clock.monotonic() - asked))
+            if leave():
+                self._count("queued_ms", round(1000 * (self._clock.monotonic() - asked)))
             work()
 
         with self._lock:
@@ -109,8 +118,7 @@ class Uploads:
         try:
             self._waits.submit(begin)
         except BaseException:
-            with self._lock:
-                self._queued -= 1
+            leave()
             raise
 
     def upload(
@@ -243,9 +251,9 @@ class Uploads:
             self._counts["upload_ms"] += round(1000 * took)
             self._counts["hedges_won"] += hedge_won
 
-    def _count(self, name: str) -> None:
+    def _count(self, name: str, by: int = 1) -> None:
         with self._lock:
-            self._counts[name] += 1
+            self._counts[name] += by
 
 
 def _percentile(ordered: list[float], percent: int) -> float:

@@ -148,9 +148,10 @@ class LogObjects:
         """Whether an object is there: the storage is asked for it, whatever is known of its index."""
         with self._lock:
             place = self._place_of(log)
-        if place is not None and place.asked(lambda: place.storage.exists(place.path(log))):
-            return True
-        self.forget(log)
+        if place is not None:
+            if place.asked(lambda: place.storage.exists(place.path(log))):
+                return True
+            self.forget(log)
         try:
             self.places.find(lambda place: place.storage.size(place.path(log)))
         except LaminaError as error:

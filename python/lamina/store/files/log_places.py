@@ -79,10 +79,7 @@ class LogPlace:
         Raises:
             LaminaError: `storage.*`, naming the file that names the place; also where the place is not there.
         """
-        try:
-            found = self.storage.list(self._directory)
-        except LaminaError as error:
-            raise self._explained(error) from error
+        found = self.asked(lambda: self.storage.list(self._directory), may_be_elsewhere=True)
         if self.id is not None and paths.log_place_path(self.id, "") not in {entry.name for entry in found}:
             raise self.absent()
         return found
@@ -105,9 +102,10 @@ class LogPlace:
         except LaminaError as error:
             if error.kind == "file.missing" and not may_be_elsewhere:
                 self.require()
-            if not error.kind.startswith("storage."):
+            if self.id is None or not error.kind.startswith("storage."):
                 raise
-            raise self._explained(error) from error
+            text = f"{error.message}; {self.named_by} says that log objects are in {self.storage.url}"
+            raise LaminaError.from_kind(error.kind, text) from error
 
     @property
     def _directory(self) -> str:
@@ -120,12 +118,6 @@ class LogPlace:
             f"{self.storage.url}, where {self.named_by} says that log objects are, is not there: bring it back; if it "
             "is lost, delete that file, and what needs those objects is lost with them",
         )
-
-    def _explained(self, error: LaminaError) -> LaminaError:
-        if self.id is None:
-            return error
-        text = f"{error.message}; {self.named_by} says that log objects are in {self.storage.url}"
-        return LaminaError.from_kind(error.kind, text)
 
 
 @dataclass(frozen=True)

@@ -26,17 +26,20 @@ private[lamina] object BarrierNews extends Logging {
   private var found: Option[(SparkEnv, RpcEndpointRef)] = None
 
   /** Hears what executors tell, from now on; on the driver, before the first task of a query. */
-  def listen(): Unit = SparkContext.getActive.filterNot(_.isLocal).foreach { context =>
-    synchronized {
-      if (listening ne context.env) {
-        val writers = new Writers(DurableLogs.tell)
-        context.env.rpcEnv.setupEndpoint(Name, new Endpoint(context.env.rpcEnv, writers))
-        context.addSparkListener(new SparkListener {
-          override def onExecutorRemoved(removed: SparkListenerExecutorRemoved): Unit =
-            writers.lost(removed.executorId, removed.reason)
-        })
-        listening = context.env
-      }
+  def listen(): Unit =
+    try SparkContext.getActive.filterNot(_.isLocal).foreach(listen)
+    catch { case NonFatal(error) => logWarning("the driver does not hear of lost log objects", error) }
+
+  private def listen(context: SparkContext): Unit = synchronized {
+    if (listening ne context.env) {
+      // once, also where it fails
+      listening = context.env
+      val writers = new Writers(DurableLogs.tell)
+      context.env.rpcEnv.setupEndpoint(Name, new Endpoint(context.env.rpcEnv, writers))
+      context.addSparkListener(new SparkListener {
+        override def onExecutorRemoved(removed: SparkListenerExecutorRemoved): Unit =
+          writers.lost(removed.executorId, removed.reason)
+      })
     }
   }
 

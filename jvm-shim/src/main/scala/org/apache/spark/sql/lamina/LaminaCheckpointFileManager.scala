@@ -98,12 +98,18 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
     var (waited, pauseMs) = (logs, FirstPauseMs)
     try
       while ({ waited = waited.filterNot(isDurable(places, looks, _)); waited.nonEmpty }) {
-        if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started) > timeoutMs)
+        if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started) > timeoutMs) {
+          val failed = waited.toSeq.sorted.flatMap(log => looks.failure(log).map(log -> _)).headOption
+          val log = failed.fold(waited.min)(_._1)
+          val why = failed.fold("")(found => s", which could not be looked for: ${found._2}")
           throw new LaminaError(
             LaminaError.StorageFailed,
-            s"batch ${file.getName} is not committed: ${waited.size} of its ${logs.size} log objects are not durable after " +
-              s"$timeoutMs ms, such as ${places.location(waited.min)}; the query goes on from the batch before when it is started again"
+            s"batch ${file.getName} is not committed: ${waited.size} of its ${logs.size} log objects are not known to be durable " +
+              s"after $timeoutMs ms, such as ${places.location(log)}$why; the query goes on from the batch before when it is " +
+              "started again",
+            failed.map(_._2).orNull
           )
+        }
         DurableLogs.await(pauseMs)
         pauseMs = math.min(2 * pauseMs, LongestPauseMs)
       }
@@ -138,6 +144,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
   private def placesOf(state: Path): LogPlaces = synchronized {
     val found = ofState.collect { case (`state`, places) => places }.getOrElse(new LogPlaces(state, conf, inner))
     ofState = Some(state -> found)
+    found.begin()
     found
   }
 

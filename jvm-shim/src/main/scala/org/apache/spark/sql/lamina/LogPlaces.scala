@@ -32,7 +32,11 @@ private[lamina] final class LogPlaces(state: Path, conf: Configuration, inner: C
     path.toSeq ++ Option(conf.get(RootsKey)).toSeq.flatMap(_.split(",")).map(_.trim).filter(_.nonEmpty)
 
   private val absent = ConcurrentHashMap.newKeySet[(String, String)]
+  private val unread = ConcurrentHashMap.newKeySet[String]
   @volatile private var known: Option[Seq[String]] = None
+
+  /** Another batch waits: what was not elsewhere is not remembered. */
+  def begin(): Unit = absent.clear()
 
   /** Whether an object is there. */
   def exists(log: String, waitedMs: Long): Boolean =
@@ -66,7 +70,8 @@ private[lamina] final class LogPlaces(state: Path, conf: Configuration, inner: C
 
   private def mayBeRead(place: String): Boolean = {
     val allowed = roots.exists(root => comparable(place).startsWith(comparable(withoutSlash(root)) + "/"))
-    if (!allowed) logWarning(s"$place may have log objects of $state, and ${RootsKey} does not name it")
+    if (!allowed && unread.add(place))
+      logWarning(s"$place may have log objects of $state, and $RootsKey does not name it")
     allowed
   }
 

@@ -16,6 +16,10 @@ import org.apache.spark.internal.Logging
 private[lamina] final class Looks(threads: ExecutorService, exists: String => Boolean) extends Logging {
   private val going = mutable.HashMap.empty[String, Future[Boolean]]
   private val afterFailures = mutable.HashSet.empty[String]
+  private val failures = mutable.HashMap.empty[String, IOException]
+
+  /** Why the last look for an object gave nothing, if one has failed. */
+  def failure(log: String): Option[IOException] = failures.get(log)
 
   /** What the last look has found, if it has; begins the next one where none goes on. */
   def found(log: String): Option[Boolean] = going.get(log) match {
@@ -46,7 +50,9 @@ private[lamina] final class Looks(threads: ExecutorService, exists: String => Bo
     catch {
       case failed: ExecutionException => failed.getCause match {
           case error: IOException =>
-            logWarning(s"log object $log could not be looked for, and is again", error)
+            // once: it is looked for often
+            if (failures.put(log, error).isEmpty)
+              logWarning(s"log object $log could not be looked for, and is again", error)
             None
           case error => throw error
         }

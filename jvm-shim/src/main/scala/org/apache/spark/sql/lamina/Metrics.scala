@@ -25,9 +25,11 @@ object Metrics {
     "bytes of local disk that tables and merges of the executor take, whether or not they are copies, too"
   )
 
-  val Increments = held(
-    "laminaIncrements",
-    "increments, in files and in log objects, that the version of the store's last commit consists of: none of them is merged yet"
+  val Increments = named(
+    StateStoreCustomSumMetric(
+      "laminaIncrements",
+      "lamina: increments, in files and in log objects, of the version of the store's last durable commit: none of them is merged yet"
+    )
   )
   val IncrementBytes = held("laminaIncrementBytes", "bytes of these as they are stored")
 

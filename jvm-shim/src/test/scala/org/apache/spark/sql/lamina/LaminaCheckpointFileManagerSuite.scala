@@ -1,5 +1,6 @@
 package org.apache.spark.sql.lamina
 
+import java.io.IOException
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path => JPath}
 import java.util.concurrent.{
@@ -43,6 +44,12 @@ final class HangingFileManager(path: Path, conf: Configuration)
       new CountDownLatch(1).await()
       false
     } else super.exists(path)
+}
+
+final class DeniedFileManager(path: Path, conf: Configuration)
+    extends FileSystemBasedCheckpointFileManager(path, conf) {
+  override def exists(path: Path): Boolean =
+    if (path.getName.endsWith(".log")) throw new IOException("you may not") else super.exists(path)
 }
 
 object HangingFileManager {
@@ -218,6 +225,15 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     checkpoint.publish(written)
     checkpoint.write("commits/7", entry(written))
     assert(checkpoint.has("commits/7"))
+  }
+
+  test("a storage that cannot be asked fails the batch in time, and says why") {
+    val checkpoint = new Checkpoint(timeoutMs = 200L, inner = classOf[DeniedFileManager].getName)
+    val (one, other) = ("a6" * 16, "a7" * 16)
+    checkpoint.publish(one)
+    val error = intercept[LaminaError](checkpoint.write("commits/7", entry(one, other)))
+    assert(error.getMessage.contains("2 of its 2 log objects") && error.getMessage.contains("you may not"))
+    assert(error.getCause.isInstanceOf[IOException])
   }
 
   test("an object that nobody writes fails the batch in time, and says which") {

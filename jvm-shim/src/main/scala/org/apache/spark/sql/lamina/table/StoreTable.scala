@@ -91,7 +91,9 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     catch {
       case error: Throwable =>
         // the table has everything still, and no use for one that failed
-        if (isNew) dropSpill()
+        if (isNew)
+          try dropSpill()
+          catch { case another: Throwable => error.addSuppressed(another) }
         throw error
     }
     forgetting.foreach(_.endSpill())
