@@ -16,10 +16,9 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
 from tests.kill import processes
 from tests.spark.programs import program_session
-from tests.spark.streams import Streams
+from tests.spark.streams import BEHIND_BARRIER, Streams
 from tests.spark.test_backends import PREFIX, totals
 from tests.spark.test_restarts import rows
 
@@ -30,13 +29,10 @@ NEVER_MS = str(20 * 60_000)
 def settings() -> dict[str, str]:
     """Log objects wait long for further commits, and batches for log objects."""
     return {
-        "spark.sql.streaming.stateStore.lamina.retention.minAgeMs": str(24 * 3600_000),
-        PREFIX + "changelog.enabled": "true",
+        **BEHIND_BARRIER,
+        PREFIX + "retention.minAgeMs": str(24 * 3600_000),
         PREFIX + "changelog.batchDelayMs": NEVER_MS,
         PREFIX + "changelog.barrierTimeoutMs": str(10 * 3600_000),
-        PREFIX + "durability.level": "executor",
-        FILE_MANAGER_KEY: FILE_MANAGER,
-        "spark.task.maxFailures": "4",
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lamina.settings import PREFIX
 from lamina.spark.configure import FILE_MANAGER, FILE_MANAGER_KEY
 
 LAMINA = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
@@ -21,22 +22,22 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 SCHEMA = "t timestamp, k string, v long"
 
-COMPACTION = "spark.sql.streaming.stateStore.lamina.compaction.mode"
+COMPACTION = PREFIX + "compaction.mode"
 MODE = os.environ.get("LAMINA_MODE", "heap")
 """That of lamina, where a test says nothing else: `make test-nightly` runs all of them in the others, too."""
 
 BACKEND = MODE.removesuffix("-changelog")
 
 BEHIND_BARRIER = {
-    "spark.sql.streaming.stateStore.lamina.changelog.enabled": "true",
-    "spark.sql.streaming.stateStore.lamina.durability.level": "executor",
+    PREFIX + "changelog.enabled": "true",
+    PREFIX + "durability.level": "executor",
     FILE_MANAGER_KEY: FILE_MANAGER,
 }
 """Commits go into log objects, for which batches wait."""
 
 OF_MODE = BEHIND_BARRIER if MODE.endswith("-changelog") else {}
 
-A_FILE_EACH = {"spark.sql.streaming.stateStore.lamina.changelog.enabled": "false"}
+A_FILE_EACH = {PREFIX + "changelog.enabled": "false"}
 """Each commit is a file, whatever the mode: for tests that look for files, or do something to them."""
 
 SETTLED = {COMPACTION: "full"}
@@ -136,8 +137,8 @@ class Streams:
             **(conf or {}),
         }
         if provider == LAMINA and COMPACTION not in settings:
-            settings.setdefault("spark.sql.streaming.stateStore.lamina.backend", BACKEND)
-            settings.setdefault("spark.sql.streaming.stateStore.lamina.rocksdb.materializeEvery", "2")
+            settings.setdefault(PREFIX + "backend", BACKEND)
+            settings.setdefault(PREFIX + "rocksdb.materializeEvery", "2")
         is_said = any(".changelog." in key or ".durability." in key for key in settings)
         if provider == LAMINA and version > 1 and not is_said:
             settings |= OF_MODE

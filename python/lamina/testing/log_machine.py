@@ -45,14 +45,7 @@ class _Inline(Uploads):
         return call()
 
     def upload(
-        self,
-        what: str,
-        size: int,
-        publish: Callable[[], object],
-        *,
-        commits: int = 1,
-        early: bool = False,
-        ends: float | None = None,
+        self, what: str, size: int, publish: Callable[[], object], *, ends: float | None = None, **_: object
     ) -> None:
         publish()
         if ends is not None and self._now() > ends:
