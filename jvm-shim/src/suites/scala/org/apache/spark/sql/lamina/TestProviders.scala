@@ -1,14 +1,28 @@
 package org.apache.spark.sql.lamina
 
+import scala.concurrent.{Await, Promise}
+import scala.concurrent.duration.DurationInt
+
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** Never tells Spark of partitions 0 and 1 that their chains are short, as Spark's own test providers never do. */
+/**
+ * Never tells Spark of partitions 0 and 1 that their chains are short, as Spark's own test providers never do. Of the
+ * others Spark knows when their first commit ends, since the tests ask as soon as a batch has ended.
+ */
 class SilentPartitionsProvider extends LaminaStateStoreProvider {
+  private val reported = Promise[Unit]()
+
   override protected def reportSnapshot(id: StateStoreProviderId): Unit =
-    if (stateStoreId.partitionId > 1) super.reportSnapshot(id)
+    try if (stateStoreId.partitionId > 1) super.reportSnapshot(id)
+    finally reported.trySuccess(())
+
+  override private[lamina] def reportCommit(version: Long): Unit = {
+    super.reportCommit(version)
+    Await.ready(reported.future, 1.minute)
+  }
 }
 
 /** Tells Spark only in maintenance that its chains are short, as Spark's own providers do. */
