@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 
 from benchmarks import changelog_batches, changelog_objects, changelog_restarts, changelog_space, changelog_waits
@@ -44,6 +44,7 @@ PERCENTS = (50.0, 99.0, 99.9)
 HEDGED, PLAIN, FILES = "hedged", "plain", "files"
 TITLES = {HEDGED: "changelog", PLAIN: "changelog, without hedging", FILES: "a file each"}
 FAMILY = ColumnFamily(0, "default", {"multi_value": False})
+FOLDER = "/changelog-benchmark"
 _SEEDS = itertools.count(1)
 EMPTY = Version(0, None)
 
@@ -53,6 +54,7 @@ class Run:
 
     def __init__(self, parameters: Parameters, variant: str, seed: int) -> None:
         self.rows = parameters["rows"]
+        self._increment = self._entries()
         clock, ids = SystemClock(), RandomIds()
         settings = Settings.parse(
             {
@@ -61,7 +63,7 @@ class Run:
                 PREFIX + "changelog.upload.timeoutMs": "60000",
             }
         )
-        self.storage = SlowStorage(f"memory://changelog-benchmark/{next(_SEEDS)}", seed, 0.0)
+        self.storage = SlowStorage(f"memory:/{FOLDER}/{next(_SEEDS)}", seed, 0.0)
         state = CheckpointState.open(self.storage, run_id="run", read_only=False, clock=clock, ids=ids)
         self.changelog = Changelog(LogPlace(self.storage), state.uuid or "", settings, clock, ids)
         self._ticker = Ticker()
@@ -101,12 +103,12 @@ class Run:
             0,
             {"increment": self.rows},
         )
-        return store.accept(request, {"increment": self._increment()}, most_held=1 << 20)
+        return store.accept(request, {"increment": [self._increment]}, most_held=1 << 20)
 
-    def _increment(self) -> Iterator[pa.RecordBatch]:
+    def _entries(self) -> pa.RecordBatch:
         keys = [b"key %012d" % one for one in range(self.rows)]
         columns = {"cf": [0] * self.rows, "op": [PUT] * self.rows, "key": keys, "value": [b"8 bytes!"] * self.rows}
-        yield pa.record_batch([columns[field.name] for field in SCHEMA], schema=SCHEMA)
+        return pa.record_batch([columns[field.name] for field in SCHEMA], schema=SCHEMA)
 
     def batch(self) -> float:
         """Seconds that a batch waits after its last commit was accepted."""
@@ -121,9 +123,10 @@ class Run:
         return len(self.storage.list(paths.LOG))
 
     def close(self) -> None:
-        """Gives its threads up."""
+        """Gives its threads and its files up; each listing of the file system in memory goes through all files."""
         self._ticker.remove(self.changelog.groups)
         self.changelog.close()
+        fsspec.filesystem("memory").rm(FOLDER, recursive=True)
 
 
 def waits(parameters: Parameters, rounds: int) -> Figures:
