@@ -540,7 +540,8 @@ class Settings:
         "changelog.hedging.enabled",
         _boolean(),
         True,
-        "Whether an upload that takes longer than 95 % of those before has a second attempt beside it.",
+        "Whether an upload that takes longer than 95.5 % of those before has a second attempt beside it, and a third "
+        "where that one is slow, too.",
         "It shortens the slowest commits by about one request more in twenty.",
     )
     storage_fsync_enabled: bool = _key(
