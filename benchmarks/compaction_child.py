@@ -247,7 +247,7 @@ def _live_bytes(found: Life) -> int:
 
     writer = ContainerWriter(SEGMENT, Compression())
     ordered = dict(sorted(found.rows.items()))
-    for _ in writer.chunks([("run", batches(ordered))], lambda sections, crc: {}):
+    for _ in writer.chunks([("run", batches(ordered))], lambda sections, crc: b"{}"):
         pass
     return writer.size
 
