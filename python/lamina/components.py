@@ -5,6 +5,7 @@ No other module of the package asks the machine for time or randomness.
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 from typing import Protocol
@@ -48,7 +49,7 @@ class RandomIds:
     """Random identifiers from the operating system."""
 
     def hex128(self) -> str:
-        return uuid.uuid4().hex
+        return secrets.token_hex(16)
 
     def uuid(self) -> str:
         return str(uuid.uuid4())

@@ -208,9 +208,9 @@ def change_a_row(path: Path) -> None:
     columns["value"] = [value[:8] + bytes([value[8] ^ 1]) + value[9:] for value in columns["value"]]
     changed = pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
-    def manifest_of(sections: Any, crc: int) -> dict[str, Any]:
+    def manifest_of(sections: Any, crc: int) -> bytes:
         now = replace(reference, offset=sections[0].offset, length=sections[0].length, sha256=sections[0].sha256)
-        return replace(was, sections=sections, header_crc=crc, references=(now,)).to_json()
+        return replace(was, sections=sections, header_crc=crc, references=(now,)).to_bytes()
 
     writer = ContainerWriter(COMMIT, Compression())
     path.write_bytes(b"".join(bytes(chunk) for chunk in writer.chunks([(section.name, [changed])], manifest_of)))

@@ -27,6 +27,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from lamina.components import Clock, Ids, RandomIds, SystemClock
+from lamina.engine.cycles import collect_seldom
 from lamina.engine.imports import without_pandas
 from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn, delete
 from lamina.engine.reports import footprint_from_json, segment_from_json, segment_to_json
@@ -296,8 +297,7 @@ def main() -> None:
             answers.flush()
 
     pool = MaintenancePool(maintainer.steps, start["workers"], send, lambda: jobs.put(None), clock)
-    # what was imported is there to stay: no sweep need look at it
-    gc.freeze()
+    collect_seldom()
     sweeper = Sweeper(clock)
     while True:
         try:

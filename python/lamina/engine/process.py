@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import resource
@@ -19,6 +18,7 @@ import pyarrow as pa
 from lamina._version import __version__
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.engine.control import Control, ControlServer
+from lamina.engine.cycles import collect_seldom
 from lamina.engine.data import DataServer
 from lamina.engine.directories import Directories
 from lamina.engine.framing import PROTOCOL, TOKEN_BYTES
@@ -90,8 +90,7 @@ class EngineProcess:
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         self._data.start()
         self._maintenance.start()
-        # What was imported stays for ever: the collector of cycles need not look at it again.
-        gc.freeze()
+        collect_seldom()
         return {
             "ok": True,
             "py4j_port": self._control.port,

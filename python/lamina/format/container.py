@@ -47,6 +47,8 @@ MAX_MANIFEST_BYTES = 256 << 20
 
 Manifest = CommitManifest | SegmentManifest | TableListManifest
 
+_CODEC = pa.Codec("zstd", compression_level=1)
+
 _KINDS = {"segment": SEGMENT, "list": TABLE_LIST, "attempt": COMMIT}
 """Kinds of files by the member of their manifest that has their id."""
 
@@ -84,21 +86,22 @@ class ContainerWriter:
     def chunks(
         self,
         sections: Iterable[tuple[str, Iterable[pa.RecordBatch]]],
-        manifest_of: Callable[[tuple[Section, ...], int], Mapping[str, Any]],
+        manifest_of: Callable[[tuple[Section, ...], int], bytes],
     ) -> Iterator[Any]:
         """The bytes of the file.
 
         Args:
             sections: names and entries, consumed in order.
-            manifest_of: called when all sections are written, with them and the CRC-32 of the header.
+            manifest_of: gives the JSON of the manifest; called when all sections are written, with them and the CRC-32
+                of the header.
         """
         first = header(self._kind, self._version)
         self.size = len(first)
         yield first
         for name, batches in sections:
             yield from self._section(name, batches)
-        text = manifest.to_bytes(manifest_of(tuple(self.sections), zlib.crc32(first)))
-        stored = pa.Codec("zstd", compression_level=1).compress(text, asbytes=True)
+        text = manifest_of(tuple(self.sections), zlib.crc32(first))
+        stored = _CODEC.compress(text, asbytes=True)
         offset = self.size
         self.size += len(stored) + FOOTER.size
         yield stored

@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
     ]
 )
 _SCHEMA_MESSAGE = SCHEMA.serialize()
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 MAX_FAMILY_ID = 65_535
 """The largest id of a column family that the column `cf` holds."""
@@ -50,6 +51,9 @@ _IN_THIS_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 _TINY_BYTES = 4 << 10
 """A section whose first batch is smaller is compressed by lz4 in place of zstd: that costs it 60 µs, a fifth of what a
 small commit costs at all, and lz4 costs 6 µs and a fifth more bytes."""
+
+_PLAIN_BYTES = 512
+"""A section of a single smaller batch is not compressed: it would not be smaller then, and costs a tenth."""
 
 _JOINED_BYTES = 64 << 10
 """The twenty pieces in which a smaller batch is written are handed on as one."""
@@ -104,10 +108,17 @@ class Written:
 
 def encode(batches: Iterable[pa.RecordBatch], compression: Compression, written: Written) -> Iterator[list[Any]]:
     """The Arrow IPC stream of `batches`, as lists of buffers; `written` is kept up to date."""
-    sink = _Chunks()
     remaining = iter(batches)
     first = next(remaining, None)
-    options = compression.write_options(0 if first is None else first.nbytes)
+    first_bytes = 0 if first is None else first.nbytes
+    if first is not None and first_bytes < _PLAIN_BYTES:
+        second = next(remaining, None)
+        if second is None:
+            yield [_plain(as_entries(first), written)]
+            return
+        remaining = chain([second], remaining)
+    options = compression.write_options(first_bytes)
+    sink = _Chunks()
     writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), SCHEMA, options=options)
     for batch in remaining if first is None else chain([first], remaining):
         entries = as_entries(batch)
@@ -120,12 +131,20 @@ def encode(batches: Iterable[pa.RecordBatch], compression: Compression, written:
     yield sink.take(joined=True)
 
 
+def _plain(entries: pa.RecordBatch, written: Written) -> bytes:
+    """The stream of a single batch, not compressed."""
+    written.rows, written.raw_bytes = entries.num_rows, entries.nbytes
+    return b"".join([_SCHEMA_MESSAGE, entries.serialize() if entries.num_rows else b"", _END_OF_STREAM])
+
+
 def as_entries(batch: pa.RecordBatch) -> pa.RecordBatch:
     """`batch` with exactly the columns of `SCHEMA`; further columns are left out.
 
     Raises:
         LaminaError: `engine.protocol` where a column is absent, has another type, or has nulls.
     """
+    if batch.schema.equals(SCHEMA) and not any(column.null_count for column in batch.columns):
+        return batch
     columns = []
     for field in SCHEMA:
         index = batch.schema.get_field_index(field.name)

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -103,6 +104,11 @@ class LogIndex:
     created_ms: int
     writer: str
     parts: tuple[Part, ...]
+
+    @cached_property
+    def by_number(self) -> Mapping[int, Part]:
+        """The parts by their numbers."""
+        return {part.number: part for part in self.parts}
 
     def to_json(self) -> dict[str, Any]:
         return {

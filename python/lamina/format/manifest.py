@@ -6,13 +6,15 @@ Unknown keys are ignored when read. A meaning never changes under the same key (
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from lamina.format import blocks
+from lamina.format.attempt_id import GROUP
 from lamina.format.entries import MAX_FAMILY_ID
-from lamina.format.paths import require_normal, require_root
+from lamina.format.paths import commit_of, require_normal, require_root
 
 INCREMENT = "increment"
 SNAPSHOT = "snapshot"
@@ -203,6 +205,14 @@ class Reference:
         """The version of the store whose manifest this is up to which the reference leads."""
         return self.end if self.union is None else self.union.end
 
+    @cached_property
+    def is_in_log(self) -> bool:
+        """Whether it is to a commit in a log object of the checkpoint."""
+        if self.root is not None or self.path is None:
+            return False
+        commit = commit_of(self.path)
+        return commit is not None and commit.attempt.kind == GROUP
+
     @property
     def is_sorted(self) -> bool:
         """Whether what belongs to the version comes sorted by (column family, key)."""
@@ -229,6 +239,11 @@ class Reference:
             "rows": self.rows,
             "origin": self.origin.to_json(),
         }
+
+    @cached_property
+    def encoded(self) -> str:
+        """Its JSON as it is stored, which each commit above it writes again."""
+        return _encode(self.to_json())
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Reference:
@@ -329,7 +344,11 @@ class Run:
 
 @dataclass(frozen=True)
 class CommitManifest:
-    """What one version of one store consists of."""
+    """What one version of one store consists of.
+
+    Args:
+        listed: how many entries of the lineage are written, where not all: whoever reads it goes on from the last one.
+    """
 
     attempt: str
     version: int
@@ -347,12 +366,20 @@ class CommitManifest:
     column_families: tuple[ColumnFamily, ...]
     next_column_family: int
     retention: Mapping[str, int] | None = None
+    listed: int | None = field(default=None, compare=False)
 
     def section(self, name: str) -> Section | None:
         """The section of that name, if the file has one."""
         return next((section for section in self.sections if section.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
+        return {**self._without_references(), "references": [reference.to_json() for reference in self.references]}
+
+    def to_bytes(self) -> bytes:
+        """`to_bytes` of its JSON; most of that is references, which were encoded for the commits before."""
+        return to_bytes(self._without_references(), "references", (reference.encoded for reference in self.references))
+
+    def _without_references(self) -> dict[str, Any]:
         retention = {} if self.retention is None else {"retention": dict(self.retention)}
         return {
             **retention,
@@ -366,8 +393,7 @@ class CommitManifest:
             "spark": self.spark,
             "sections": [section.to_json() for section in self.sections],
             "header_crc": self.header_crc,
-            "references": [reference.to_json() for reference in self.references],
-            "lineage": [[attempt, version] for attempt, version in self.lineage],
+            "lineage": [[attempt, version] for attempt, version in self.lineage[: self.listed]],
             "counts": {str(family): count.to_json() for family, count in self.counts.items()},
             "column_families": [family.to_json() for family in self.column_families],
             "next_column_family": self.next_column_family,
@@ -442,6 +468,17 @@ class SegmentManifest:
         )
 
 
-def to_bytes(value: Mapping[str, Any]) -> bytes:
-    """JSON as it is stored: UTF-8, object keys sorted, no spaces."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+
+
+def to_bytes(value: Mapping[str, Any], name: str | None = None, encoded: Iterable[str] = ()) -> bytes:
+    """JSON as it is stored: UTF-8, object keys sorted, no spaces.
+
+    Args:
+        name, encoded: a further member, which is a list, and its elements as they are stored.
+    """
+    if name is None:
+        return _encode(value).encode()
+    before, after = ({key: value[key] for key in value if (key < name) is is_before} for is_before in (True, False))
+    members = [_encode(before)[1:-1], f'"{name}":[{",".join(encoded)}]', _encode(after)[1:-1]]
+    return f"{{{','.join(filter(None, members))}}}".encode()

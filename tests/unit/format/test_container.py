@@ -17,7 +17,7 @@ from lamina.format import container, entries
 from lamina.format.blocks import MAX_BLOCK_BYTES, BlockHasher, half_sha256
 from lamina.format.container import COMMIT, ContainerWriter, Footer, verify
 from lamina.format.entries import SCHEMA, Compression
-from lamina.format.manifest import CommitManifest, Section
+from lamina.format.manifest import CommitManifest, Section, to_bytes
 from lamina.storage import Storage
 from lamina.store.files import store_files as files
 from lamina.store.files.store_files import StoreFiles
@@ -49,8 +49,8 @@ def written(batches: list[pa.RecordBatch], compression: Compression | None = Non
     )
     writer = ContainerWriter(COMMIT, compression or Compression())
 
-    def manifest_of(sections: Any, crc: int) -> dict[str, Any]:
-        return {**template, "sections": [section.to_json() for section in sections], "header_crc": crc}
+    def manifest_of(sections: Any, crc: int) -> bytes:
+        return to_bytes({**template, "sections": [section.to_json() for section in sections], "header_crc": crc})
 
     data = b"".join(bytes(chunk) for chunk in writer.chunks([("increment", batches)], manifest_of))
     assert len(data) == writer.size
@@ -310,7 +310,7 @@ def test_a_batch_with_too_many_bytes_is_split_down_to_single_entries() -> None:
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([large]))
 
 
-def test_a_small_section_is_not_compressed_by_zstd_and_is_read_as_any_other() -> None:
+def test_small_sections_are_compressed_less_and_are_read_as_any_other() -> None:
     def codec_of(rows: int) -> str:
         encoded = b"".join(
             bytes(chunk)
@@ -319,7 +319,7 @@ def test_a_small_section_is_not_compressed_by_zstd_and_is_read_as_any_other() ->
         )
         return "zstd" if b"\x28\xb5\x2f\xfd" in encoded else "lz4" if b"\x04\x22\x4d\x18" in encoded else "none"
 
-    assert (codec_of(20), codec_of(5_000)) == ("lz4", "zstd")
+    assert (codec_of(5), codec_of(60), codec_of(5_000)) == ("none", "lz4", "zstd")
 
 
 def test_the_writer_does_not_gather_the_file() -> None:
@@ -332,7 +332,7 @@ def test_the_writer_does_not_gather_the_file() -> None:
             yield batch(1000)
 
     writer = ContainerWriter(COMMIT, Compression())
-    chunks = writer.chunks([("increment", source())], lambda sections, crc: {})
+    chunks = writer.chunks([("increment", source())], lambda sections, crc: b"{}")
     for _ in range(6):
         next(chunks)
     assert len(asked) < 8

@@ -499,10 +499,10 @@ def test_five_hundred_versions_with_compaction_stay_short_small_and_right(tmp_pa
 
 def test_a_chain_that_does_not_add_up_is_refused() -> None:
     good = [reference(4, 6, 1), reference(1, 4, 1), reference(0, 1, 1)]
-    chain.check(good, 6, "f")
+    chain.check(good, 6, lambda: "f")
     for wrong in (good[1:], good[:2], [good[0], good[2]], [*good, reference(0, 0, 1)], []):
         with fails_with("file.damaged"):
-            chain.check(wrong, 6, "f")
+            chain.check(wrong, 6, lambda: "f")
 
 
 def test_only_references_that_begin_at_a_version_lead_on_from_it() -> None:

@@ -11,6 +11,7 @@ from lamina.format.log_object import PartId
 from lamina.format.manifest import INCREMENT, RUN, CommitManifest
 from lamina.store import Version
 from lamina.store.files.locator import is_part
+from lamina.store.files.shared_looks import HOLDS_S
 from lamina.testing import Effect, Fault
 from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
@@ -74,11 +75,12 @@ def test_parts_are_merged_into_a_segment(grouped: Grouped) -> None:
     assert rows_of(grouped.open().load(version, have=None, read_only=True)) == grouped.query.states[version.attempt]
 
 
-def test_nothing_is_committed_on_a_part_whose_object_is_gone(grouped: Grouped) -> None:
+def test_nothing_is_committed_on_a_part_whose_object_is_gone_for_a_moment(grouped: Grouped) -> None:
     (store,), versions = grouped.begun()
     versions = grouped.batch([store], versions, 0)
     list(store.load(versions[0], have=None, read_only=True).batches)
     grouped.query.storage.delete_many([f"{paths.LOG}/{name}" for name in grouped.objects()])
+    grouped.query.clock.advance(round(1000 * HOLDS_S))
     assert grouped.query.begin(store, versions[0]).lost
 
 

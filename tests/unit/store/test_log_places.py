@@ -21,6 +21,7 @@ from lamina.storage.temporary import temporary_name
 from lamina.store import Version
 from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.log_places import LogPlaces
+from lamina.store.files.shared_looks import HOLDS_S
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing import FaultyBackend, ManualClock
 from lamina.testing.expect import fails_with
@@ -123,13 +124,15 @@ def test_the_first_look_for_an_object_keeps_its_local_copy(world: World, monkeyp
     forgotten: list[str] = []
     monkeypatch.setattr(Storage, "forget", lambda _, path: bool(forgotten.append(path)))
     (log, *_) = world.objects(str(world.state))
-    objects = LogObjects(world.storage())
+    clock = ManualClock(0)
+    objects = LogObjects(world.storage(), clock)
     assert objects.exists(log)
     assert forgotten == []
     # one that is known and gone has no copy that counts
     objects.find(log)
     (gone,) = (path for path in world.state.rglob(f"{log}.log"))
     gone.unlink()
+    clock.advance(round(1000 * HOLDS_S))
     assert not objects.exists(log)
     assert forgotten == [paths.log_path(log)]
 

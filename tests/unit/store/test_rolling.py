@@ -408,7 +408,7 @@ def test_a_commit_that_rewrites_another_part_than_asked_or_none_is_refused() -> 
 
 def test_only_a_whole_cycle_of_one_hash_stands_for_what_is_older() -> None:
     whole = [rewrite(6, 0), reference(5, 6, 1), rewrite(5, 1)]
-    chain.check(whole, 6, "f")
+    chain.check(whole, 6, lambda: "f")
     assert chain.trimmed([*whole, reference(4, 5, 1), reference(0, 4, 1)]) == tuple(whole)
     for wrong in (
         [rewrite(6, 0), reference(5, 6, 1), rewrite(5, 0)],
@@ -417,7 +417,7 @@ def test_only_a_whole_cycle_of_one_hash_stands_for_what_is_older() -> None:
         whole[:2],
     ):
         with fails_with("file.damaged"):
-            chain.check(wrong, 6, "f")
+            chain.check(wrong, 6, lambda: "f")
         older = [*wrong, reference(4, 5, 1)]
         assert chain.trimmed(older) == tuple(older)
 
@@ -430,7 +430,7 @@ def test_rewrites_of_all_parts_do_not_make_up_for_a_gap_in_the_changes() -> None
         [rewrite(5, 0), reference(4, 5, 1), rewrite(4, 1)],
     ):
         with fails_with("file.damaged"):
-            chain.check(wrong, 6, "f")
+            chain.check(wrong, 6, lambda: "f")
 
 
 def test_the_part_that_was_rewritten_longest_ago_is_next() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
@@ -131,7 +132,7 @@ def survey_store(
             attempt = versions.locate(Version(newest, named[newest]))
             if attempt is not None and not is_empty(attempt):
                 opened = versions.open(attempt, Version(newest, attempt))
-                chain.check(opened.references, opened.manifest.version, files.place_of_commit(attempt))
+                chain.check(opened.references, opened.manifest.version, partial(files.place_of_commit, attempt))
         except LaminaError as error:
             problems.append(error.message)
     committed = {id for id in named.values() if id is not None} | ({attempt} if attempt else set())

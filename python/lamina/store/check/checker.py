@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
@@ -205,7 +206,7 @@ class StoreChecker:
         for version, found in versions:
             references = found.references
             try:
-                chain.check(references, found.manifest.version, self._files.location(found.name))
+                chain.check(references, found.manifest.version, partial(self._files.location, found.name))
             except LaminaError as error:
                 self._findings.note((None, found.name), error, version)
             needed[None, found.name] = found.size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import replace
 
 from lamina.store.collection.footprints import Footprint
 
@@ -32,7 +31,7 @@ class UntoldFootprints:
             # most names are those of the commit before, which another handle may have read from its manifest
             before = {name: name for name in self._kept[-1][1].names} if self._kept else {}
             names = tuple(before.get(name, name) for name in footprint.names)
-            self._kept.append((attempt, replace(footprint, names=names)))
+            self._kept.append((attempt, Footprint(names, footprint.stands_on)))
             self._names += len(names)
             while len(self._kept) > MOST_KEPT or (self._names > MOST_NAMES and len(self._kept) > 1):
                 self._names -= len(self._kept.popleft()[1].names)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lamina.components import Ids
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import Reference
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
-from lamina.store.files.locator import is_part
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.tiers import live_rows
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
@@ -29,6 +30,9 @@ _MAX_LINEAGE = 1_000
 _SPARE_LINEAGE = 28
 """Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
 
+
+_LONGEST_BLOCK = 32
+"""Versions of which one commit lists its whole lineage; with 128 entries that is most of what a small one writes."""
 
 Due = Callable[[Sequence[Reference], int], bool]
 """Whether materializing some of the references of a version of so many rows is worth it."""
@@ -179,16 +183,19 @@ class Attempts:
         look for its file that the commit has to wait for.
 
         Args:
-            may_wait: where a request takes a round trip, the answer of a look may come later.
+            may_wait: a moment ago is good enough, and where a request takes a round trip its answer may come later.
         """
         if base.attempt is None or is_empty(base.attempt):
             return None, True, None
         known = self._versions.remembered(base.attempt)
-        if may_wait and known is not None and self._files.storage.remote:
-            return known, True, self._looks.begun(base.attempt)
+        if may_wait and known is not None:
+            if self._files.was_seen(base.attempt):
+                return known, True, None
+            if self._files.storage.remote:
+                return known, True, self._looks.begun(base.attempt)
         try:
             opened = self._versions.open_present(base.attempt, base)
-            chain.check(opened.references, opened.manifest.version, self._files.place_of_commit(base.attempt))
+            chain.check(opened.references, opened.manifest.version, partial(self._files.place_of_commit, base.attempt))
         except LaminaError as error:
             if lenient and error.kind in ("file.missing", "file.damaged", "state.not-retained"):
                 return None, False, None
@@ -214,7 +221,7 @@ class Attempts:
 
     @staticmethod
     def _is_in_log(references: Iterable[Reference]) -> bool:
-        return any(one.root is None and is_part(one.path or "") for one in references)
+        return any(one.is_in_log for one in references)
 
     def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
         """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
@@ -223,6 +230,19 @@ class Attempts:
         known = self._versions.remembered(attempt)
         older = known.manifest.lineage if known else ()
         return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
+
+    def listed(self, version: int, lineage: Sequence[tuple[str, int]]) -> int | None:
+        """How many entries of its lineage a commit writes; None for all.
+
+        The first commit of each block of versions writes all, so that a lineage is read from few manifests, and the
+        others down to that one. It is so young that its manifest is retained. Where there are no ids in Spark's log
+        every manifest says by itself which attempts count.
+        """
+        if self._conf.format_version == 1:
+            return None
+        block = min(_LONGEST_BLOCK, self._conf.min_versions // 4) or 1
+        own = itertools.takewhile(lambda entry: entry[1] // block == version // block, lineage)
+        return len(list(own)) or None
 
     def epoch(self) -> int:
         """The epoch of the run.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -110,7 +111,7 @@ class Commits:
         # Spark's state reader takes the partitions from the directories that are there: the first commit makes one
         groups = self._groups if most_held > 0 and begun.lineage and not begun.apart else None
 
-        def manifest_of(stored: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
+        def manifest_of(stored: tuple[Section, ...], header_crc: int) -> bytes:
             _check_rows(request, stored)
             attempt = request.attempt
             if (
@@ -125,7 +126,7 @@ class Commits:
                 places.append(groups.reserve())
                 attempt = str(AttemptId.parse(attempt).within(str(places[0].id)))
             written.append(self._new_manifest(request, attempt, begun, stored, header_crc, older))
-            return written[0].to_json()
+            return written[0].to_bytes()
 
         remote, rows = self._files.storage.remote, max(request.rows.values(), default=0)
         memory = CommitMemory(share, remote=remote, most_held=most_held, rows=rows)
@@ -244,7 +245,7 @@ class Commits:
             request.rewrite,
         )
         # nothing is published that could not be restored
-        where = self._files.place_of_commit(attempt)
+        where = partial(self._files.place_of_commit, attempt)
         chain.check(references, request.version, where)
         check_roots(references, self._files.storage, self._files.directory, where)
         return CommitManifest(
@@ -264,6 +265,7 @@ class Commits:
             column_families=request.column_families,
             next_column_family=request.next_column_family,
             retention=self._retention.to_json(),
+            listed=self._attempts.listed(request.version, begun.lineage),
         )
 
     def _is_there(self, manifest: CommitManifest, size: int) -> bool:

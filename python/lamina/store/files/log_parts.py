@@ -26,6 +26,7 @@ from lamina.store.files import log_needs
 from lamina.store.files.locator import attempt_of, name_of
 from lamina.store.files.log_needs import Kept, Needs, Said
 from lamina.store.files.log_places import LogPlace, LogPlaces, Unreached
+from lamina.store.files.shared_looks import SharedLooks
 
 _TAIL_BYTES = 64 << 10
 """What is read first of an object to see its index; that of 300 stores fits."""
@@ -107,6 +108,7 @@ class LogObjects:
         self._ids = ids or RandomIds()
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, Found] = OrderedDict()
+        self._looks = SharedLooks(self._is_there, self._clock)
         self._looking = threading.Lock()
         self._looked: float | None = None
         self._objects: dict[str, Kept] = {}
@@ -145,7 +147,15 @@ class LogObjects:
         return self._remembered(log, self.places.find(lambda place: self._read_at(place, log))[0])
 
     def exists(self, log: str) -> bool:
-        """Whether an object is there: the storage is asked for it, whatever is known of its index."""
+        """Whether an object is there, or was within the last second: the storage is asked for it, whatever is known of
+        its index."""
+        return self._looks.is_there(log)
+
+    def was_seen(self, log: str) -> bool:
+        """Whether `exists` would be True, and ask nobody."""
+        return self._looks.was_seen(log)
+
+    def _is_there(self, log: str) -> bool:
         with self._lock:
             place = self._place_of(log)
         if place is not None:
@@ -447,6 +457,7 @@ class LogObjects:
         """Drops what is known of an object, whose contents turned out wrong; whether there was a local copy."""
         with self._lock:
             self._indexes.pop(log, None)
+        self._looks.forget(log)
         places = (self.places.own, *self.places.elsewhere())
         dropped = [place.storage.forget(place.path(log)) for place in places]
         return any(dropped)

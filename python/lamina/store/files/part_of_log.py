@@ -36,7 +36,8 @@ class PartOfLog:
         return f"{self._logs.location(self._id.log)}, part {self._id.number} ({self._attempt})"
 
     def exists(self, _: str) -> bool:
-        """Whether the commit is there: the storage is asked for the object, whatever is known of its index."""
+        """Whether the commit is there, or was within the last second: the storage is asked for the object, whatever is
+        known of its index."""
         if not self._logs.exists(self._id.log):
             return False
         try:
@@ -91,7 +92,7 @@ class PartOfLog:
 
     def _found(self) -> tuple[Found, Part]:
         found = self._logs.find(self._id.log)
-        part = next((part for part in found.index.parts if part.number == self._id.number), None)
+        part = found.index.by_number.get(self._id.number)
         if part is None or part.attempt != self._attempt:
             raise LaminaError.from_kind("file.missing", f"{self.location('')} is not there")
         return found, part

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lamina.format import container, paths
 from lamina.format.manifest import Reference
 from lamina.storage import Storage
 
 
-def check_roots(references: Iterable[Reference], storage: Storage, directory: str, where: str) -> None:
+def check_roots(references: Iterable[Reference], storage: Storage, directory: str, where: Callable[[], str]) -> None:
     """Raises `file.damaged` where a reference leads to the store's own directory by a root.
 
     Args:
@@ -18,7 +18,7 @@ def check_roots(references: Iterable[Reference], storage: Storage, directory: st
     """
     for root in {_directory(reference.root, reference.path or "") for reference in references if reference.root}:
         if storage.leads_to(root, directory):
-            raise container.damaged(where, f"it refers to files of its own directory by the root {root}")
+            raise container.damaged(where(), f"it refers to files of its own directory by the root {root}")
 
 
 def _directory(root: str, path: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from lamina.format.attempt_id import GROUP, AttemptId
 from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.format.container import COMMIT, Contents, Footer, Manifest
 from lamina.format.entries import decode, messages
+from lamina.format.log_object import PartId
 from lamina.format.manifest import (
     FILE,
     ColumnFamily,
@@ -80,7 +81,7 @@ class Opened:
     @cached_property
     def references(self) -> tuple[Reference, ...]:
         """What the version consists of, newest first, with this file's own sections named."""
-        return tuple(map(self.placed, self.manifest.references))
+        return tuple(one if one.path is not None else self.placed(one) for one in self.manifest.references)
 
     def placed(self, reference: Reference) -> Reference:
         """A reference to a section of this file, named; another one as it is."""
@@ -178,6 +179,11 @@ class StoreFiles:
         files, path = self._at(None, self.locator.of(attempt).name)
         return files.exists(path)
 
+    def was_seen(self, attempt: str) -> bool:
+        """Whether the commit of an attempt is there, as far as that is known without asking the storage."""
+        parsed = AttemptId.parse(attempt)
+        return parsed.kind == GROUP and self._logs.was_seen(PartId.of(parsed).log)
+
     def place_of_commit(self, attempt: str) -> str:
         """How the file of an attempt's commit is named to people."""
         files, path = self._at(None, self.locator.of(attempt).name)
@@ -203,7 +209,7 @@ class StoreFiles:
         """
         location = self.locator.of(attempt)
         manifest, size = self._open(location.name, CommitManifest.from_json)
-        check_roots(manifest.references, self.storage, self.directory, self.place_of_commit(attempt))
+        check_roots(manifest.references, self.storage, self.directory, partial(self.place_of_commit, attempt))
         return Opened(manifest, location, size)
 
     def open_segment(self, name: SegmentName) -> tuple[SegmentManifest, int]:

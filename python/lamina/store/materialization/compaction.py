@@ -6,8 +6,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -15,9 +14,17 @@ from lamina._version import __version__
 from lamina.components import Clock, Ids
 from lamina.format.container import SEGMENT, ContainerWriter
 from lamina.format.entries import Compression
-from lamina.format.manifest import REWRITE, RUN, ColumnFamily, CommitManifest, Reference, Section, SegmentManifest
+from lamina.format.manifest import (
+    REWRITE,
+    RUN,
+    ColumnFamily,
+    CommitManifest,
+    Reference,
+    Section,
+    SegmentManifest,
+    to_bytes,
+)
 from lamina.format.paths import SegmentName
-from lamina.store.files.locator import is_part
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
 from lamina.store.materialization.tiers import live_rows, pick
@@ -149,7 +156,7 @@ class Compaction:
         writer = ContainerWriter(SEGMENT, self._compression)
         written: list[SegmentManifest] = []
 
-        def manifest_of(sections: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
+        def manifest_of(sections: tuple[Section, ...], header_crc: int) -> bytes:
             written.append(
                 SegmentManifest(
                     self._files.identity,
@@ -163,7 +170,7 @@ class Compaction:
                     inputs,
                 )
             )
-            return written[0].to_json()
+            return to_bytes(written[0].to_json())
 
         # the age of the file counts from here: before its publication ends, never after
         published_ms = self._clock.now_ms()
@@ -173,7 +180,7 @@ class Compaction:
 
 def _down_to_last_part(references: Sequence[Reference]) -> Sequence[Reference]:
     """The newest references, down to the oldest one to a commit in a log object."""
-    return references[: max((index + 1 for index, one in enumerate(references) if is_part(one.path or "")), default=0)]
+    return references[: max((index + 1 for index, one in enumerate(references) if one.is_in_log), default=0)]
 
 
 def _reported(batches: Iterator[pa.RecordBatch], worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,7 +24,7 @@ from lamina.components import Clock, Ids
 from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.format.container import TABLE_LIST, ContainerWriter, checksum
 from lamina.format.entries import Compression
-from lamina.format.manifest import FILE, CommitManifest, Reference, Section
+from lamina.format.manifest import FILE, CommitManifest, Reference, Section, to_bytes
 from lamina.format.paths import TableListName, TableName
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
@@ -266,7 +265,7 @@ class TableBuilding:
         writer = ContainerWriter(TABLE_LIST, Compression())
         written: list[TableListManifest] = []
 
-        def manifest_of(_: tuple[Section, ...], header_crc: int) -> Mapping[str, Any]:
+        def manifest_of(_: tuple[Section, ...], header_crc: int) -> bytes:
             written.append(
                 TableListManifest(
                     self._files.identity,
@@ -280,7 +279,7 @@ class TableBuilding:
                     tuple(replaced),
                 )
             )
-            return written[0].to_json()
+            return to_bytes(written[0].to_json())
 
         data = b"".join(writer.chunks((), manifest_of))
         self._files.publish(str(name), [data])

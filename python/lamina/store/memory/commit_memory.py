@@ -82,8 +82,10 @@ class CommitMemory:
 
     def _hold(self, batches: int) -> None:
         self._batches = batches
-        size = -(-(batches * self._batch_bytes + self.gathered_bytes) // _STEP_BYTES) * _STEP_BYTES
-        held = self._share.held
+        needed, held = batches * self._batch_bytes + self.gathered_bytes, self._share.held
+        if needed <= _FREE_BYTES and not held:
+            return
+        size = -(-needed // _STEP_BYTES) * _STEP_BYTES
         if size > max(held, _FREE_BYTES):
             self._share.take(size - held)
         elif size < held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -59,7 +60,7 @@ class Loader:
             if steps is not None and self._all_whole(steps, share or unbounded()):
                 return self._load(opened, HAVE, steps, None, share)
         references: Sequence[Reference] = opened.references
-        chain.check(references, opened.manifest.version, self._files.place_of_commit(attempt))
+        chain.check(references, opened.manifest.version, partial(self._files.place_of_commit, attempt))
         references = self._around_broken(opened, references)
         if in_place:
             newest = self._with_waiting(references)

@@ -13,7 +13,7 @@ since, it has the removal too, as it has every change after its oldest rewrite.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 
@@ -233,11 +233,11 @@ def _key(reference: Reference) -> tuple[str | None, str | None, int, str, UnionM
     return reference.root, reference.path, reference.offset, reference.sha256, reference.union
 
 
-def check(chain: Sequence[Reference], version: int, where: str) -> None:
-    """Raises `file.damaged` where the references do not add up to `version`."""
+def check(chain: Sequence[Reference], version: int, where: Callable[[], str]) -> None:
+    """Raises `file.damaged` where the references do not add up to `version`; `where` names their file to people."""
     if not _is_whole(chain, version):
         raise LaminaError.from_kind(
-            "file.damaged", f"{where} is damaged: its references do not add up to version {version}"
+            "file.damaged", f"{where()} is damaged: its references do not add up to version {version}"
         )
 
 

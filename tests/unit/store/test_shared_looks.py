@@ -1,0 +1,82 @@
+"""Looks for log objects: one request answers all stores that stand on one, and no answer is kept that should not be."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from lamina.errors import LaminaError
+from lamina.store.files.shared_looks import HOLDS_S, SharedLooks
+from lamina.testing import ManualClock
+from lamina.testing.expect import fails_with
+
+
+class Storage:
+    """Objects that are there, and how often it was asked."""
+
+    def __init__(self, *there: str) -> None:
+        self.there = set(there)
+        self.asked = 0
+        self.fails = False
+
+    def __call__(self, name: str) -> bool:
+        self.asked += 1
+        if self.fails:
+            raise LaminaError.from_kind("storage.failed", "slow down")
+        return name in self.there
+
+
+def test_all_who_ask_while_a_look_goes_on_have_its_answer() -> None:
+    answers, asked, all_ask = threading.Event(), [], threading.Barrier(9)
+
+    def look(name: str) -> bool:
+        asked.append(name)
+        return answers.wait(60)
+
+    looks = SharedLooks(look, ManualClock(0))
+
+    def ask() -> bool:
+        all_ask.wait(60)
+        return looks.is_there("a")
+
+    with ThreadPoolExecutor(8) as threads:
+        found = [threads.submit(ask) for _ in range(8)]
+        all_ask.wait(60)
+        while not asked:
+            pass
+        assert not looks.was_seen("a")
+        answers.set()
+        assert all(one.result(60) for one in found)
+    assert asked == ["a"] and looks.was_seen("a")
+
+
+def test_what_was_seen_counts_for_a_moment() -> None:
+    storage, clock = Storage("a"), ManualClock(0)
+    looks = SharedLooks(storage, clock)
+    assert looks.is_there("a") and looks.is_there("a")
+    clock.advance(round(500 * HOLDS_S))
+    assert looks.was_seen("a") and looks.is_there("a") and storage.asked == 1
+    storage.there.clear()
+    clock.advance(round(1000 * HOLDS_S))
+    assert not looks.was_seen("a") and not looks.is_there("a") and storage.asked == 2
+
+
+def test_neither_an_absence_nor_a_failure_counts_twice() -> None:
+    storage = Storage()
+    looks = SharedLooks(storage, ManualClock(0))
+    assert not looks.is_there("a")
+    storage.there.add("a")
+    storage.fails = True
+    with fails_with("storage.failed"):
+        looks.is_there("a")
+    storage.fails = False
+    assert looks.is_there("a") and storage.asked == 3
+
+
+def test_what_is_forgotten_is_asked_for() -> None:
+    storage = Storage("a")
+    looks = SharedLooks(storage, ManualClock(0))
+    assert looks.is_there("a")
+    storage.there.clear()
+    looks.forget("a")
+    assert not looks.is_there("a")
