@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from lamina.format import blocks
-from lamina.format.attempt_id import GROUP
+from lamina.format import attempt_id, blocks
 from lamina.format.entries import MAX_FAMILY_ID
 from lamina.format.paths import commit_of, require_normal, require_root
 
@@ -211,7 +210,7 @@ class Reference:
         if self.root is not None or self.path is None:
             return False
         commit = commit_of(self.path)
-        return commit is not None and commit.attempt.kind == GROUP
+        return commit is not None and commit.attempt.kind == attempt_id.GROUP
 
     @property
     def is_sorted(self) -> bool:
