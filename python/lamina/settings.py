@@ -501,7 +501,7 @@ class Settings:
         "changelog.upload.attempts",
         _integer(1, 20),
         4,
-        "How often the upload of a log object is tried; a second attempt beside a slow one counts, too.",
+        "How often the upload of a log object is tried; attempts beside a slow one do not count.",
         "More: a batch outlives more failures of the storage, and fails later where it is down.",
     )
     changelog_upload_timeout_ms: int = _key(

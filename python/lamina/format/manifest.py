@@ -6,9 +6,10 @@ Unknown keys are ignored when read. A meaning never changes under the same key (
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from json.encoder import encode_basestring
 from typing import Any
 
 from lamina.format import attempt_id, blocks
@@ -343,11 +344,7 @@ class Run:
 
 @dataclass(frozen=True)
 class CommitManifest:
-    """What one version of one store consists of.
-
-    Args:
-        listed: how many entries of the lineage are written, where not all: whoever reads it goes on from the last one.
-    """
+    """What one version of one store consists of."""
 
     attempt: str
     version: int
@@ -365,20 +362,25 @@ class CommitManifest:
     column_families: tuple[ColumnFamily, ...]
     next_column_family: int
     retention: Mapping[str, int] | None = None
-    listed: int | None = field(default=None, compare=False)
 
     def section(self, name: str) -> Section | None:
         """The section of that name, if the file has one."""
         return next((section for section in self.sections if section.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._without_references(), "references": [reference.to_json() for reference in self.references]}
+        return {
+            **self._own(),
+            "references": [reference.to_json() for reference in self.references],
+            "lineage": [[attempt, version] for attempt, version in self.lineage],
+        }
 
     def to_bytes(self) -> bytes:
-        """`to_bytes` of its JSON; most of that is references, which were encoded for the commits before."""
-        return to_bytes(self._without_references(), "references", (reference.encoded for reference in self.references))
+        """`to_bytes` of its JSON; most of that is what the commits before had, too."""
+        references = ",".join([reference.encoded for reference in self.references])
+        lineage = ",".join([f"[{encode_basestring(attempt)},{version}]" for attempt, version in self.lineage])
+        return to_bytes(self._own(), {"references": f"[{references}]", "lineage": f"[{lineage}]"})
 
-    def _without_references(self) -> dict[str, Any]:
+    def _own(self) -> dict[str, Any]:
         retention = {} if self.retention is None else {"retention": dict(self.retention)}
         return {
             **retention,
@@ -392,7 +394,6 @@ class CommitManifest:
             "spark": self.spark,
             "sections": [section.to_json() for section in self.sections],
             "header_crc": self.header_crc,
-            "lineage": [[attempt, version] for attempt, version in self.lineage[: self.listed]],
             "counts": {str(family): count.to_json() for family, count in self.counts.items()},
             "column_families": [family.to_json() for family in self.column_families],
             "next_column_family": self.next_column_family,
@@ -470,14 +471,20 @@ class SegmentManifest:
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
-def to_bytes(value: Mapping[str, Any], name: str | None = None, encoded: Iterable[str] = ()) -> bytes:
+def to_bytes(value: Mapping[str, Any], encoded: Mapping[str, str] | None = None) -> bytes:
     """JSON as it is stored: UTF-8, object keys sorted, no spaces.
 
     Args:
-        name, encoded: a further member, which is a list, and its elements as they are stored.
+        encoded: further members, as they are stored.
     """
-    if name is None:
+    if not encoded:
         return _encode(value).encode()
-    before, after = ({key: value[key] for key in value if (key < name) is is_before} for is_before in (True, False))
-    members = [_encode(before)[1:-1], f'"{name}":[{",".join(encoded)}]', _encode(after)[1:-1]]
+    rest, members = sorted(value.items(), reverse=True), []
+    for name in sorted(encoded):
+        before = {}
+        while rest and rest[-1][0] < name:
+            key, member = rest.pop()
+            before[key] = member
+        members += [_encode(before)[1:-1], f'"{name}":{encoded[name]}']
+    members.append(_encode(dict(rest))[1:-1])
     return f"{{{','.join(filter(None, members))}}}".encode()

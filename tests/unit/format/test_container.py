@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -368,3 +369,12 @@ def test_a_manifest_is_stored_with_sorted_keys() -> None:
     text = pa.Codec("zstd").decompress(stored, decompressed_size=end.manifest_length, asbytes=True)
     value = json.load(io.BytesIO(text))
     assert text == json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def test_a_manifest_is_written_as_its_json_is() -> None:
+    """Also where members are encoded by themselves: keys sorted, no spaces, and ids as strings of any kind."""
+    manifest = CommitManifest.from_json(verify(COMMITS[0].read_bytes(), "golden").to_json())
+    strange = replace(manifest, lineage=(('a "quoted" \\ id\n\u2028é', 7), *manifest.lineage))
+    for one in (manifest, strange, replace(manifest, lineage=(), references=(), retention=None)):
+        expected = json.dumps(one.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert one.to_bytes() == to_bytes(one.to_json()) == expected.encode()

@@ -417,31 +417,3 @@ def test_stores_of_one_checkpoint_do_not_see_each_other() -> None:
     query.commit(first, EMPTY, {b"a": (PUT, b"1")})
     assert second.versions() == []
     assert len(first.versions()) == 1
-
-
-def test_most_commits_list_little_of_their_lineage_and_all_of_it_is_followed() -> None:
-    """The first commit of a block of versions lists all that its writer knows, the others down to that one."""
-    query = Query()
-    store, version, versions = query.open(), EMPTY, []
-    for number in range(1, 61):
-        if number == 40:
-            store = query.open()  # knows what is written, and no more
-        version = query.commit(store, version, {b"key": (PUT, b"%d" % number)})
-        versions.append(version)
-    listed = {}
-    for one in versions:
-        manifest = query.open().manifest(one)
-        assert manifest is not None
-        listed[one.version] = [number for _, number in manifest.lineage]
-    assert (listed[25], listed[26], listed[49]) == ([*range(24, 0, -1)], [25], [*range(48, 24, -1)])
-    assert (listed[50], listed[60]) == ([*range(49, 24, -1)], [*range(59, 49, -1)])
-    assert query.open().lineage(version) == versions[::-1]
-
-
-def test_without_ids_each_commit_lists_what_its_writer_knows() -> None:
-    query = Query(format_version=1)
-    store, version = query.open(), EMPTY
-    for number in range(1, 30):
-        version = query.commit(store, version, {b"key": (PUT, b"%d" % number)})
-    manifest = query.open().manifest(version)
-    assert manifest is not None and [number for _, number in manifest.lineage] == [*range(28, 0, -1)]

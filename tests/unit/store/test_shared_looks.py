@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from lamina.errors import LaminaError
@@ -48,6 +49,34 @@ def test_all_who_ask_while_a_look_goes_on_have_its_answer() -> None:
         answers.set()
         assert all(one.result(60) for one in found)
     assert asked == ["a"] and looks.was_seen("a")
+
+
+def test_whoever_waited_for_a_look_that_failed_asks_once() -> None:
+    fails, asked, lock = threading.Event(), [0], threading.Lock()
+
+    def look(_: str) -> bool:
+        with lock:
+            asked[0] += 1
+            first = asked[0] == 1
+        if first:
+            fails.wait(60)
+            raise LaminaError.from_kind("storage.failed", "slow down")
+        return True
+
+    looks = SharedLooks(look, ManualClock(0))
+    with ThreadPoolExecutor(2) as threads:
+        mine = threads.submit(looks.is_there, "a")
+        while not asked[0]:
+            pass
+        other = threads.submit(looks.is_there, "a")
+        while not other.running():
+            pass
+        time.sleep(0.05)
+        fails.set()
+        assert other.result(60)
+        with fails_with("storage.failed"):
+            mine.result(60)
+    assert asked == [2]
 
 
 def test_what_was_seen_counts_for_a_moment() -> None:

@@ -177,30 +177,6 @@ def test_a_lineage_that_cannot_be_followed_stops_a_collection(query: Query) -> N
     assert file(lost) in names(query.storage)
 
 
-def test_a_rewind_to_where_a_lineage_was_collected_stops_no_collection(tmp_path: Path) -> None:
-    """Of the versions that its manifest lists the last one says what came before, and was collected."""
-    clock = ManualClock(START_MS)
-    storage = Storage(str(tmp_path), backend=Aged(tmp_path, clock))
-    query = Query(storage, min_versions=20, clock=clock)
-    store = query.open()
-    versions = snapshots(query, store, 62)
-    wait(query, 100 * MIN_AGE_MS)
-    assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:41]}
-    rewound = Query(storage, run="rewound", min_versions=20, clock=clock)
-    rewound.states = query.states
-    again = rewound.open()
-    # it lists versions 41 and 40, and that one the others
-    branch = rewound.commit(again, versions[41], {b"again": (PUT, b"1")}, force_snapshot=True)
-    wait(query, 100 * MIN_AGE_MS)
-    collected = again.collect(branch, dry_run=False)
-    assert collected.stopped is None
-    assert {file(versions[42])} <= deleted(collected) and file(versions[41]) in names(storage)
-    rewound.assert_restores(rewound.open(), branch)
-    # where something older is there, nobody knows whether it is needed
-    (tmp_path / "0" / "0" / file(versions[0])).write_bytes(b"")
-    assert "lineage" in str(rewound.open().collect(branch, dry_run=False).stopped)
-
-
 def test_a_lineage_longer_than_its_manifest_lists_is_followed_on(query: Query) -> None:
     store = query.open()
     store._attempts._lineage_length = 1

@@ -241,3 +241,13 @@ def test_bytes_of_objects_that_were_full_early_are_among_all_bytes(made: Callabl
     uploads.upload("an object", 5, works)
     found = uploads.pop_figures()
     assert (found["bytes"], found["early_bytes"]) == (12, 7)
+
+
+def test_attempts_beside_one_that_hangs_leave_others_to_come(made: Callable[..., Uploads]) -> None:
+    """Where the storage hangs for a while, all that were begun meanwhile do."""
+    hangs = threading.Event()
+    uploads = warmed(made(attempts=2, timeout_s=0.3))
+    storage = Storage(*(lambda: hangs.wait(60) and None for _ in range(3)), works)
+    uploads.upload("an object", 7, storage)
+    assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["failed"]) == (4, 2, 0)
+    hangs.set()

@@ -64,7 +64,7 @@ class Retries:
     """How an upload is tried.
 
     Args:
-        attempts: that may fail; those beside a slow one count, too.
+        attempts: that may fail, each with those beside it.
         timeout_s: of one attempt.
         hedges: whether a slow one has others beside it.
     """
@@ -91,7 +91,8 @@ class Uploads:
         self._clock = clock
         self._waits = ThreadPoolExecutor(in_flight, thread_name_prefix="lamina-log")
         # an attempt that hangs keeps its thread, and none of those that others need
-        self._attempts = ThreadPoolExecutor(in_flight * retries.attempts, thread_name_prefix="lamina-log-attempt")
+        requests = retries.attempts + len(_PERCENTS)
+        self._attempts = ThreadPoolExecutor(in_flight * requests, thread_name_prefix="lamina-log-attempt")
         self._pause = threading.Event()
         self._lock = threading.Lock()
         self._queued = 0
@@ -155,8 +156,6 @@ class Uploads:
         error: BaseException | None = None
 
         def begin() -> Future[object]:
-            nonlocal begun
-            begun += 1
             self._count("attempts")
             future = self._attempts.submit(publish)
             running[future] = self._clock.monotonic()
@@ -168,9 +167,10 @@ class Uploads:
                 self._count("failed")
                 raise _failure(what, begun, error or TimeoutError("its time was over"))
             if not running:
+                begun += 1
                 begin()
             hedge_at = math.inf
-            if begun < self._retries.attempts and (not hedges or not failed):
+            if not hedges or not failed:
                 hedge_at = max(running.values()) + self._hedge_after_s(len(hedges))
             deadlines = [ends, hedge_at, *(began + self._retries.timeout_s for began in running.values())]
             done, _ = wait([*running, *late], max(0.0, min(deadlines) - now), FIRST_COMPLETED)
@@ -201,10 +201,10 @@ class Uploads:
                     hedges.add(begin())
                     self._count("hedges")
                 continue
-            if failed >= self._retries.attempts or begun >= self._retries.attempts:
+            if begun >= self._retries.attempts:
                 self._count("failed")
                 raise _failure(what, failed, error)
-            self._pause.wait(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (failed - 1)))
+            self._pause.wait(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (begun - 1)))
 
     def ask(self, call: Callable[[], bool]) -> bool:
         """What `call` gives; False where it takes longer than an attempt may."""

@@ -44,7 +44,7 @@ from lamina.store.collection.lineage import RetainedLineage
 from lamina.store.collection.registry import Registry
 from lamina.store.collection.retention import Retention
 from lamina.store.collection.settled import Settled
-from lamina.store.files.locator import attempt_of, attempts_in, is_part
+from lamina.store.files.locator import attempt_of, is_part
 from lamina.store.files.log_parts import Needless
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import DELETE, KEEP, WAIT, Collected, Verdict, Version
@@ -263,10 +263,7 @@ class Collector:
         opened = self._versions.open(confirmed.attempt, confirmed)
         note(opened)
         newest = opened.manifest
-        listed = [(newest.attempt, newest.version), *newest.lineage]
-        # the last one that it lists may have been read as one above the version confirmed before
-        known = self._footprints.lineage(listed[-1][0], self._registry.newest)
-        return chain(listed[:1], self._versions.walk(newest, note)) if known is None else [*listed, *known[1:]]
+        return chain([(newest.attempt, newest.version)], self._versions.walk(newest, note))
 
     def _followed(
         self,
@@ -276,11 +273,7 @@ class Collector:
         now: int,
         progressed: Progressed,
     ) -> RetainedLineage | None:
-        """The lineage down to the first version that has no readers any more; None where it breaks off too early.
-
-        After a rewind to one of the oldest retained versions it breaks off where collections left it: then no older
-        commit is there.
-        """
+        """The lineage down to the first version that has no readers any more; None where it breaks off too early."""
         seen_before = 0
 
         def seen(entries: Sequence[Entry]) -> RetainedLineage:
@@ -300,9 +293,7 @@ class Collector:
         entries, complete = self._registry.follow(newest, far_enough)
         lineage = seen(entries)
         if not complete and not lineage.passes_retention:
-            last = entries[-1][1]
-            if min(attempts_in(listing.values()), default=last) < last:
-                return None
+            return None
         self._first_unneeded = lineage.first_unneeded
         self._registry.read(lineage.entries, lineage.retained, listing.keys(), progressed)
         return lineage

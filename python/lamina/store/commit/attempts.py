@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -30,9 +29,6 @@ _MAX_LINEAGE = 1_000
 _SPARE_LINEAGE = 28
 """Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
 
-
-_LONGEST_BLOCK = 32
-"""Versions of which one commit lists its whole lineage; with 128 entries that is most of what a small one writes."""
 
 Due = Callable[[Sequence[Reference], int], bool]
 """Whether materializing some of the references of a version of so many rows is worth it."""
@@ -230,19 +226,6 @@ class Attempts:
         known = self._versions.remembered(attempt)
         older = known.manifest.lineage if known else ()
         return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
-
-    def listed(self, version: int, lineage: Sequence[tuple[str, int]]) -> int | None:
-        """How many entries of its lineage a commit writes; None for all.
-
-        The first commit of each block of versions writes all, so that a lineage is read from few manifests, and the
-        others down to that one. It is so young that its manifest is retained. Where there are no ids in Spark's log
-        every manifest says by itself which attempts count.
-        """
-        if self._conf.format_version == 1:
-            return None
-        block = min(_LONGEST_BLOCK, self._conf.min_versions // 4) or 1
-        own = itertools.takewhile(lambda entry: entry[1] // block == version // block, lineage)
-        return len(list(own)) or None
 
     def epoch(self) -> int:
         """The epoch of the run.

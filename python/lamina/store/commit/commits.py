@@ -265,7 +265,6 @@ class Commits:
             column_families=request.column_families,
             next_column_family=request.next_column_family,
             retention=self._retention.to_json(),
-            listed=self._attempts.listed(request.version, begun.lineage),
         )
 
     def _is_there(self, manifest: CommitManifest, size: int) -> bool:

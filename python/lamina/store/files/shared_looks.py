@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from lamina.components import Clock
 
 HOLDS_S = 1.0
-"""So long it counts that an object was seen. That one is not there, or could not be asked for, does not count twice."""
+"""So long it counts that an object was seen. An absence counts once, and a failure for who met it."""
 
 _KEPT = 256
 
@@ -66,7 +66,13 @@ class SharedLooks:
                 look.answer.set_result(self._look(name))
             except BaseException as error:
                 look.answer.set_exception(error)
-        return look.answer.result()
+        try:
+            return look.answer.result()
+        except Exception:
+            if mine:
+                raise
+        # one request that failed says little of the next
+        return self._look(name)
 
     def was_seen(self, name: str) -> bool:
         """Whether `is_there` would be True, and ask nobody."""
