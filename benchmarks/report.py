@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import batches_report, machine, operators_report, proofs_report, store_report
+from benchmarks.changelog import CHANGELOG
 from benchmarks.many_stores.answers import MANY_STORES
 from benchmarks.markdown import BARS, fill, table
 from benchmarks.rocksdb import ROCKSDB
@@ -45,6 +46,7 @@ python -m benchmarks.storage
 python -m benchmarks.operators        # every stateful operator, about an hour; again with Spark 4.2
 python -m benchmarks.shapes           # other clusters, storages and rows, about an hour; --only NAME: one of them
 python -m benchmarks.rocksdb          # state on tables of RocksDB, some hours; --only NAME: one question
+python -m benchmarks.changelog        # the log that stores share, some hours; --only NAME: one question
 python -m benchmarks.full_cache       # the commits of a store whose local copies are full
 python -m benchmarks.many_stores      # seven questions, some hours; --only NAME: one of them
 python -m benchmarks.soak --minutes 60
@@ -80,7 +82,7 @@ class Section:
     bars: Callable[[dict[str, Any]], Rows] = lambda _: []
 
 
-ASKED = (SHAPES, ROCKSDB, MANY_STORES)
+ASKED = (SHAPES, ROCKSDB, CHANGELOG, MANY_STORES)
 ONE_BY_ONE = {asked.result for asked in ASKED}
 """Results whose answers each have the code that they measured."""
 
