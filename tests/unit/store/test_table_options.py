@@ -190,11 +190,14 @@ def test_what_names_no_function_is_no_value_of_the_setting(text: str) -> None:
 def test_merges_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
     counted = of(metrics="totalCompactionLatencyMs")
     with Database(str(tmp_path / "counted"), counted) as opened:
-        for _ in range(5):
+        # a merge that is due begins when RocksDB has a thread for it: on a busy machine a few tables later
+        for tables in range(1, 41):
             opened.ingest(iter([batch_of({b"%06d" % number: b"x" * 100 for number in range(20_000)})]))
             opened.settle(lambda: None)
+            if len(opened.live()) < tables:
+                break
         found = opened.merged()
-        assert len(opened.live()) < 5, "something was merged"
+        assert len(opened.live()) < tables, "something was merged"
     assert found["totalBytesReadByCompaction"] > 0
     assert found["totalBytesWrittenByCompaction"] > 0
     assert set(found) == {*MERGE_METRICS}
