@@ -68,6 +68,12 @@ def test_the_waits_are_held_against_both_built_in_stores_and_the_storage() -> No
     assert "times 1; Spark's offsets" in page and UNHEDGED in question.full["modes"]
 
 
+def test_fewer_batches_are_asked_for_where_tasks_wait(tmp_path: Path) -> None:
+    parameters = {**QUESTIONS["query-waits"].full, "slow": 7, "slow_of_tasks": 3}
+    asked = {mode: changelog_waits.request_of(parameters, mode, tmp_path, 1)["slow"] for mode in parameters["modes"]}
+    assert asked == {SNAPSHOTS: 3, TUNED: 3, OFF: 3, TASK: 3, EXECUTOR: 7, UNHEDGED: 7}
+
+
 def test_merges_in_the_background_are_no_files_of_commits() -> None:
     puts = [{"log": 2, "seg": 20}, {"log": 3, "lam": 1}]
     found = changelog_objects._figures([{"puts": puts, "entries": [2, 2], "updated_rows": [9, 9]}])
