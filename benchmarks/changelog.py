@@ -284,7 +284,7 @@ WORDS = """With the changelog small commits of all stores of an executor become 
 _BOTH: dict[str, Any] = {"stores": 64, "rows": 10}
 _SLOW_QUERY: dict[str, Any] = {
     "modes": [SNAPSHOTS, TUNED, OFF, TASK, EXECUTOR, UNHEDGED], "master": "local[8]", "partitions": 64,
-    "driver_memory": "4g", "keys": 64_000, "rows": 1_000, "preload": 1, "closing": 1, "warmup": 20,
+    "driver_memory": "4g", "keys": 64_000, "rows": 1_000, "preload": 1, "closing": 1, "warmup": 10,
 }  # fmt: skip
 
 CHANGELOG = Questions(
@@ -315,7 +315,7 @@ CHANGELOG = Questions(
                 asks=f"how long a query on 64 partitions waits for its state, on a storage as slow as {what}",
                 goal=f"p99.9 ≥ {changelog_waits.SHORTER:g} times shorter than RocksDB; without hedging p99 ≤ "
                 f"{changelog_waits.TO_STORAGE:g} times the storage's own",
-                full={**_SLOW_QUERY, "scale": scale, "slow": 1000, "slow_of_tasks": 150, "quick": 100},
+                full={**_SLOW_QUERY, "scale": scale, "slow": 1000, "slow_of_tasks": 60, "quick": 100},
                 quick={"keys": 4_000, "rows": 500, "partitions": 8, "master": "local[2]", "driver_memory": "2g",
                        "warmup": 5, "slow": 20, "slow_of_tasks": 10, "quick": 10, "scale": min(scale, 0.1)},
                 rounds=1, measure=changelog_waits.measure, bars=changelog_waits.bars, table=changelog_waits.table,

@@ -15,11 +15,16 @@ from tests.spark.test_restarts import Answers, rows, unload_all
 
 TASK = {PREFIX + "changelog.enabled": "true"}
 EXECUTOR = BEHIND_BARRIER
+LOG_METRICS = ("Objects", "Commits", "Bytes", "Attempts", "UploadMs", "Failures")
 OFF = {PREFIX + "changelog.enabled": "false"}
 
 
+def log(checkpoint: Path) -> list[Path]:
+    return sorted(checkpoint.glob("state/_lamina/log/*.log"))
+
+
 def objects(checkpoint: Path) -> list[str]:
-    return sorted(path.stem for path in checkpoint.glob("state/_lamina/log/*.log"))
+    return [path.stem for path in log(checkpoint)]
 
 
 def commits(checkpoint: Path) -> Counter[str]:
@@ -32,6 +37,7 @@ def commits(checkpoint: Path) -> Counter[str]:
 @pytest.mark.parametrize("conf", [TASK, EXECUTOR], ids=["task", "executor"])
 def test_a_join_gives_what_it_gives_on_a_built_in_provider(streams: Streams, conf: dict[str, str]) -> None:
     found, wanted = [], []
+    metrics: Counter[str] = Counter()
     for number in range(3):
         for batch in range(3 * number, 3 * number + 3):
             for source, step in (("a", 1), ("b", 3)):
@@ -47,6 +53,7 @@ def test_a_join_gives_what_it_gives_on_a_built_in_provider(streams: Streams, con
                     ],
                 )
         run = streams.run(pairs, LAMINA, conf=conf)
+        metrics.update({name: run.metric(f"laminaLog{name}") for name in LOG_METRICS})
         found += run.all_rows
         wanted += streams.run(pairs, HDFS).all_rows
         unload_all(streams.spark)
@@ -54,7 +61,13 @@ def test_a_join_gives_what_it_gives_on_a_built_in_provider(streams: Streams, con
     assert len(found) > 100
     checkpoint = streams.checkpoint(LAMINA)
     assert commits(checkpoint)["files"] == 0
-    assert commits(checkpoint)["parts"] > 0
+    parts = commits(checkpoint)["parts"]
+    # a run that ends does not report what became durable behind its last batch
+    assert parts / 2 < metrics["Commits"] <= parts
+    assert 0 < metrics["Objects"] <= len(objects(checkpoint))
+    assert metrics["Commits"] * 500 < metrics["Bytes"] <= sum(path.stat().st_size for path in log(checkpoint))
+    assert metrics["Attempts"] >= metrics["Objects"] and metrics["UploadMs"] > 0
+    assert metrics["Failures"] == 0
     if conf is EXECUTOR:
         # eight stores of two partitions, and a batch without rows behind each of the others
         assert len(objects(checkpoint)) <= 1.5 * len(list(checkpoint.glob("commits/[0-9]*")))

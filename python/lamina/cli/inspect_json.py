@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lamina.checkpoint import ColumnFamilyMeaning, OperatorSurvey
+from lamina.cli.unmerged import unmerged
 from lamina.store.admin.store_survey import StoreSurvey, VersionDetails, VersionSurvey
 from lamina.store.admin.survey import CheckpointSurvey
 
@@ -70,6 +71,7 @@ def _family(family: ColumnFamilyMeaning) -> dict[str, Any]:
 
 
 def _store(store: StoreSurvey) -> dict[str, Any]:
+    found = unmerged([store])
     return {
         "operator": store.identity.operator,
         "partition": store.identity.partition,
@@ -78,6 +80,9 @@ def _store(store: StoreSurvey) -> dict[str, Any]:
         "attempt": store.attempt,
         "rows": store.details.rows if store.details else None,
         "state_bytes": store.details.state_bytes if store.details else None,
+        "unmerged": {"increments": found.increments, "bytes": found.bytes, "in_log": found.in_log}
+        if store.details
+        else None,
         "versions": [_version(version) for version in store.versions],
         "files": [
             {

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lamina.checkpoint import ColumnFamilyMeaning, OperatorSurvey
+from lamina.cli.unmerged import unmerged
 from lamina.cli.wording import number_text, plain_table, short_name, size_text, store_name, time_text
 from lamina.format.manifest import Reference
 from lamina.store.admin.store_survey import (
@@ -80,9 +81,21 @@ def _summary(found: CheckpointSurvey) -> RenderableType:
         rows.append(("log", f"{number_text(found.log.objects)} objects, {size}, the oldest of {oldest}"))
     for url, objects, place_size in found.log.places:
         rows.append(("", f"{number_text(objects)} of them, {size_text(place_size)}, in {url}"))
+    if any(store.details for store in found.stores):
+        rows.append(("not merged", _unmerged(found.stores)))
     for name, value in rows:
         table.add_row(name, value)
     return Padding(table, (1, 0, 1, 1))
+
+
+def _unmerged(stores: Sequence[StoreSurvey]) -> str:
+    found = unmerged(stores)
+    if not found.increments:
+        return "no commit: nothing to replay at a restart"
+    text = f"{number_text(found.increments)} commits, {size_text(found.bytes)} to replay at a restart"
+    if found.in_log:
+        text += f"; {number_text(found.in_log)} of them in the log"
+    return text if len(stores) == 1 else f"{text}; {number_text(found.most)} of one store at most"
 
 
 def _batches(found: CheckpointSurvey) -> str:
@@ -125,7 +138,7 @@ def _operators(found: CheckpointSurvey) -> Table:
 
 
 def _stores(stores: Sequence[StoreSurvey], wide: bool) -> Table:
-    more = (">files", ">temporary") if wide else ()
+    more = (">not merged", ">files", ">temporary") if wide else ()
     table = plain_table("store", ">version", ">rows", ">state", ">chain", ">size", *more, _UNCOMMITTED, _SUPERSEDED, "")
     for store in stores:
         details = store.details
@@ -137,12 +150,17 @@ def _stores(stores: Sequence[StoreSurvey], wide: bool) -> Table:
             size_text(details.state_bytes) if details else "",
             str(len(details.chain)) if details else "",
             size_text(store.size),
-            *((str(len(kinds)), str(kinds.count("temporary") or "")) if wide else ()),
+            *((_increments(store), str(len(kinds)), str(kinds.count("temporary") or "")) if wide else ()),
             str(store.count(UNCOMMITTED) or ""),
             str(store.count(SUPERSEDED) or ""),
             Text("✗", style="red") if store.problems else Text("✓", style="green"),
         )
     return table
+
+
+def _increments(store: StoreSurvey) -> str:
+    found = unmerged([store])
+    return f"{found.increments} ({size_text(found.bytes)})" if found.increments else ""
 
 
 def _families(operator: OperatorSurvey, store: str) -> RenderableType:

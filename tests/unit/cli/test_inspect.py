@@ -70,6 +70,21 @@ def test_rows_sizes_and_chains_are_those_of_the_manifests(lamina: Lamina, query:
     assert [file["used"] for file in store["files"]] == [True] * 3
 
 
+def test_what_was_merged_is_not_to_be_replayed(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", grouped=True, changelog__materializeParts=2)
+    query.run(4)
+    query.materialize()
+    query.run(1)
+    for store in inspected(lamina, query)["stores"]:
+        (increment,) = [link for link in store["versions"][-1]["manifest"]["chain"] if link["kind"] == "increment"]
+        assert store["unmerged"] == {"increments": 1, "bytes": increment["length"], "in_log": 1}
+    out = lamina("inspect", query.directory).out
+    assert re.search(r"not merged +2 commits, .* to replay at a restart; 2 of them in the log; 1 of one store", out)
+    whole = QueryOnDisk(tmp_path / "whole", compaction__mode="full", compaction__fullInterval=1)
+    whole.run(2)
+    assert "no commit: nothing to replay" in lamina("inspect", whole.directory).out
+
+
 def test_a_query_before_its_first_commit_has_only_uncommitted_versions(lamina: Lamina, query: QueryOnDisk) -> None:
     query.plan()
     query.execute()
@@ -77,6 +92,8 @@ def test_a_query_before_its_first_commit_has_only_uncommitted_versions(lamina: L
     assert found["batches"] == {"planned": [0], "committed": []}
     assert all(set(statuses(store).values()) == {"uncommitted"} for store in found["stores"])
     assert all(store["version"] is None for store in found["stores"])
+    assert all(store["unmerged"] is None for store in found["stores"])
+    assert "replay" not in lamina("inspect", query.directory).out
 
 
 def test_versions_whose_commit_log_was_purged_are_known_by_lineage(lamina: Lamina, query: QueryOnDisk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -353,8 +354,13 @@ def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> 
         assert [file["kind"] for file in store["files"]] == ["commit", "part", "part", "part"]
         assert all(file["used"] for file in store["files"])
         assert [version["attempt"] for version in store["versions"]] == [one[partition] for one in query.attempts]
+        chain = store["versions"][-1]["manifest"]["chain"]
+        length = sum(reference["length"] for reference in chain)
+        assert len(chain) == 4 and length > 0
+        assert store["unmerged"] == {"increments": 4, "bytes": length, "in_log": 3}
     out = lamina("inspect", query.directory, "--details").out
     assert "3 objects" in out
+    assert re.search(r"not merged +8 commits, [0-9.]+ KiB to replay at a restart; 6 of them in the log; 4 of", out)
     assert f"{of_version(query, 3).stem[:8]}…-0." in out
 
 
