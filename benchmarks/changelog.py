@@ -390,7 +390,7 @@ CHANGELOG = Questions(
                 goal=f"≤ {changelog_space.MOST[workload]:g} times as many",
                 full={
                     "modes": [OFF, EXECUTOR], "workload": workload, "partitions": 16, "keys": 200_000, "rows": rows,
-                    "driver_memory": "4g", "every_ms": 1000, "seconds": 300,
+                    "driver_memory": "4g", "every_ms": 1000, "seconds": 200,
                 },
                 quick={"partitions": 4, "keys": 10_000, "rows": rows // 5, "driver_memory": "2g", "seconds": 60},
                 rounds=1, measure=changelog_space.measure, bars=changelog_space.bars, table=changelog_space.table,
