@@ -23,8 +23,10 @@ COLLECTED = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
     PREFIX + "retention.minAgeMs": "20000",
-    # all attempts may take half of that
-    PREFIX + "changelog.upload.timeoutMs": "2000",
+    # a log object may take three eighths of that from its first commit on
+    PREFIX + "changelog.batchDelayMs": "100",
+    PREFIX + "changelog.upload.attempts": "2",
+    PREFIX + "changelog.upload.timeoutMs": "1500",
 }
 
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import changelog_batches, changelog_objects, changelog_waits, slow_files
+from benchmarks import changelog_batches, changelog_objects, changelog_space, changelog_waits, slow_files
 from benchmarks.changelog import CHANGELOG
-from benchmarks.changelog_modes import EXECUTOR, OFF, TASK, UNHEDGED
+from benchmarks.changelog_modes import EXECUTOR, MODES, OFF, TASK, UNHEDGED
 from benchmarks.slow_files import Request, Trace
 from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, SNAPSHOTS, TUNED
+from lamina.settings import PREFIX, Settings
+from lamina.store.changelog.changelog import longest_s
+from lamina.store.materialization.materializer import judged_ms
 from tests.unit.benchmarks.answers import answer
 
 QUESTIONS = {question.name: question for question in CHANGELOG.questions}
@@ -79,6 +82,12 @@ def test_merges_in_the_background_are_no_files_of_commits() -> None:
     found = changelog_objects._figures([{"puts": puts, "entries": [2, 2], "updated_rows": [9, 9]}])
     assert found["commits"] == spread([2, 4]) and found["background"] == spread([20, 0])
     assert found["kinds"]["lam"] == spread([0, 1])
+
+
+def test_the_engine_takes_what_the_benchmark_of_space_sets() -> None:
+    conf = {**changelog_space.COLLECTED, **MODES[EXECUTOR][1]}
+    settings = Settings.parse({key: value for key, value in conf.items() if key.startswith(PREFIX)})
+    assert 1000 * longest_s(settings) <= judged_ms(settings.retention_min_age_ms) * 3 / 8
 
 
 def test_only_modes_with_the_changelog_are_held_against_the_map_and_the_mode_without() -> None:
