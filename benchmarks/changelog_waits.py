@@ -38,7 +38,6 @@ def request_of(parameters: Parameters, mode: str, folder: Path, seed: int) -> di
     variant, conf = MODES[mode]
     return {
         **parameters,
-        "slow": slow_batches(parameters, mode),
         "variant": variant,
         "folder": str(folder),
         "seed": seed,
@@ -56,9 +55,10 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
     changelog_modes.prepare(modes)
     found: dict[str, dict[str, list[float]]] = {mode: {} for mode in modes}
     for number, mode in turns(modes, rounds):
-        batches = parameters["warmup"] + slow_batches(parameters, mode) + parameters["quick"]
+        given = {**parameters, "slow": slow_batches(parameters, mode)}
+        batches = given["warmup"] + given["slow"] + given["quick"]
         with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
-            asked = {**request_of(parameters, mode, Path(folder), number + 1), "action": "waits", "timed": batches}
+            asked = {**request_of(given, mode, Path(folder), number + 1), "action": "waits", "timed": batches}
             answer = run_child(CHILD, asked, timeout=600 + 20 * batches)
         figures = _figures(answer)
         for name, value in figures.items():

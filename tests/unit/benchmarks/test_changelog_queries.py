@@ -71,9 +71,9 @@ def test_the_waits_are_held_against_both_built_in_stores_and_the_storage() -> No
     assert "times 1; Spark's offsets" in page and UNHEDGED in question.full["modes"]
 
 
-def test_fewer_batches_are_asked_for_where_tasks_wait(tmp_path: Path) -> None:
+def test_fewer_batches_are_asked_for_where_tasks_wait() -> None:
     parameters = {**QUESTIONS["query-waits"].full, "slow": 7, "slow_of_tasks": 3}
-    asked = {mode: changelog_waits.request_of(parameters, mode, tmp_path, 1)["slow"] for mode in parameters["modes"]}
+    asked = {mode: changelog_waits.slow_batches(parameters, mode) for mode in parameters["modes"]}
     assert asked == {SNAPSHOTS: 3, TUNED: 3, OFF: 3, TASK: 3, EXECUTOR: 7, UNHEDGED: 7}
 
 
