@@ -5,7 +5,8 @@ driver, at random and at named points; the driver is started again. Each output 
 (tests/kill/records.py). At the end the files are checked, that no process and no open file is left over, and that
 a kill explains each error of lamina that a task had, also where Spark tried it again (tests/kill/tasks.py).
 The exit code is 0 where nothing is wrong and enough was killed to show it (tests/kill/report.py says how much).
-With `--storage s3` the checkpoint is on moto's S3 server, with `--backend rocksdb` it stands on tables of RocksDB,
+With `--storage s3` the checkpoint is on moto's S3 server, with `--storage apart` only its log objects are elsewhere
+than it (`changelog.path`; for `--backend heap-changelog`), with `--backend rocksdb` it stands on tables of RocksDB,
 with `--backend rocksdb-spilling` with so little memory that batches keep changes on the local disk.
 `tests/kill` runs each for some minutes.
 
@@ -29,7 +30,7 @@ from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, writ
 from tests.kill.campaign import BACKENDS, CHANGELOG, STEP_S, Campaign, CannotGoOn, broken_plan, plan_of
 from tests.kill.points import BARRIERS, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from tests.kill.report import faults, is_caught, merged, shortfalls, show, targets
-from tests.kill.storage import DISK, S3, place
+from tests.kill.storage import APART, DISK, S3, place
 from tests.kill.tasks import judged, read
 
 BROKEN = RESULTS / "kill-broken.json"
@@ -133,7 +134,7 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--storage", choices=(DISK, S3), default=DISK)
+    parser.add_argument("--storage", choices=(DISK, APART, S3), default=DISK)
     parser.add_argument("--backend", choices=list(BACKENDS), default="heap")
     parser.add_argument("--broken", choices=(PUBLICATION_BEFORE_DATA, NO_LINEAGE_CHECK, *BARRIERS))
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -142,6 +143,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.broken in BARRIERS:
         given.backend = CHANGELOG
+    if given.storage == APART and given.backend != CHANGELOG:
+        parser.error(f"--storage {APART} is where a log lies, and --backend {given.backend} has none: {CHANGELOG} has")
     result = run(given.minutes, given.seed, given.storage, given.broken, given.keep, given.backend)
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}

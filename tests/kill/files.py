@@ -33,17 +33,21 @@ class Checkpoint:
         system: the file system in which it lies.
         root: where it lies there.
         hadoop: the keys of Hadoop with which lamina reaches it.
+        apart: a directory that log objects lie below, in the same file system; None where they are in the checkpoint.
     """
 
     url: str
     system: Any
     root: str
     hadoop: Mapping[str, str] = field(default_factory=dict)
+    apart: str | None = None
 
     @staticmethod
-    def on_disk(directory: Path) -> Checkpoint:
+    def on_disk(directory: Path, apart: Path | None = None) -> Checkpoint:
         """A directory of this machine."""
-        return Checkpoint(str(directory), fsspec.filesystem("file"), str(directory))
+        return Checkpoint(
+            str(directory), fsspec.filesystem("file"), str(directory), apart=None if apart is None else str(apart)
+        )
 
     def names(self, directory: str) -> list[str]:
         """What lies directly in a directory; nothing where it does not exist."""
@@ -53,13 +57,22 @@ class Checkpoint:
             return []
 
     def read(self, path: str) -> bytes:
-        """A file's bytes; FileNotFoundError where it is not there."""
-        return bytes(self.system.cat_file(f"{self.root}/{path}"))
+        """A file's bytes, of a log object wherever it lies; FileNotFoundError where it is not there."""
+        apart = self._apart().get(path)
+        return bytes(self.system.cat_file(f"{self.root}/{path}" if apart is None else apart["name"]))
 
     def written(self, directory: str) -> dict[str, float]:
         """All files below a directory, and when each was last written, in seconds since 1970."""
         found = self.system.find(f"{self.root}/{directory}", detail=True)
-        return {path.removeprefix(f"{self.root}/"): _written(info) for path, info in sorted(found.items())}
+        here = {path.removeprefix(f"{self.root}/"): info for path, info in sorted(found.items())}
+        there = {path: info for path, info in self._apart().items() if path.startswith(f"{directory}/")}
+        return {path: _written(info) for path, info in {**here, **there}.items()}
+
+    def _apart(self) -> dict[str, Mapping[str, Any]]:
+        """Log objects that lie apart, and temporary files there, by where they would be in the checkpoint."""
+        found = self.system.find(self.apart, detail=True) if self.apart is not None else {}
+        would = {f"state/{paths.LOG}/{path.rsplit('/', 1)[1]}": info for path, info in found.items()}
+        return {path: info for path, info in would.items() if is_temporary(path.rsplit("/", 1)[1]) or _log_of(path)}
 
 
 def _written(info: Mapping[str, Any]) -> float:
@@ -193,6 +206,7 @@ def checked(checkpoint: Checkpoint) -> list[str]:
     """What `lamina fsck` finds wrong."""
     command = [sys.executable, "-m", "lamina.cli", "fsck", "--json", checkpoint.url]
     command += [f"--hadoop={key}={value}" for key, value in checkpoint.hadoop.items()]
+    command += [f"--root={checkpoint.apart}"] if checkpoint.apart is not None else []
     found = subprocess.run(command, capture_output=True, text=True)
     if found.returncode == 0:
         return []

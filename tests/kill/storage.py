@@ -1,4 +1,4 @@
-"""Where the kill campaign's checkpoint lies: on the disk of this machine, or on moto's S3 server."""
+"""Where the kill campaign's checkpoint lies: on the disk of this machine, its log apart or not, or on moto's S3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.slow_s3 import KEYS, hadoop_keys
 from lamina.settings import PREFIX
 from tests.kill.files import Checkpoint
 
-DISK, S3 = "disk", "s3"
+DISK, APART, S3 = "disk", "apart", "s3"
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Place:
 
     def conf(self) -> dict[str, str]:
         """What a session of Spark sets."""
+        if self.checkpoint.apart is not None:
+            return {f"{PREFIX}changelog.path": self.checkpoint.apart}
         if not self.remote:
             return {}
         # on the class path, since each new executor would copy 690 MB that `spark.jars` names
@@ -61,17 +63,18 @@ class Place:
                     path.unlink(missing_ok=True)
 
 
-def on_disk(directory: Path) -> Place:
-    """A place in a directory of this machine."""
+def on_disk(directory: Path, *, apart: bool = False) -> Place:
+    """A place in a directory of this machine; `apart`: with log objects in another one (`changelog.path`)."""
     checkpoint = directory / "checkpoint"
-    return Place(Checkpoint.on_disk(checkpoint), checkpoint / "state", pause_s=0.05)
+    found = Checkpoint.on_disk(checkpoint, directory / "fast" if apart else None)
+    return Place(found, checkpoint / "state", pause_s=0.05)
 
 
 @contextlib.contextmanager
 def place(storage: str, directory: Path) -> Iterator[Place]:
     """A place for a checkpoint; what is on this machine lies in `directory`."""
-    if storage == DISK:
-        yield on_disk(directory)
+    if storage != S3:
+        yield on_disk(directory, apart=storage == APART)
         return
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
