@@ -21,7 +21,7 @@ MODES: dict[str, tuple[str, dict[str, str]]] = {
     OFF: (LAMINA, {}),
     TASK: (LAMINA, _ON),
     EXECUTOR: (LAMINA, _BARRIER),
-    PATIENT: (LAMINA, {**_BARRIER, PREFIX + "changelog.batchDelayMs": "30000"}),
+    PATIENT: (LAMINA, {**_BARRIER, PREFIX + "changelog.batchDelayMs": "4000"}),
     UNHEDGED: (LAMINA, {**_BARRIER, PREFIX + "changelog.hedging.enabled": "false"}),
 }
 """The variant of each, and what is set beside it."""
@@ -33,7 +33,7 @@ TITLES = {
     OFF: "lamina, changelog off",
     TASK: "lamina, changelog, durability task",
     EXECUTOR: "lamina, changelog, durability executor",
-    PATIENT: "the same, batchDelayMs 30,000",
+    PATIENT: "the same, batchDelayMs 4,000",
     UNHEDGED: "the same, without hedging",
 }
 

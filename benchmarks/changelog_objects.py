@@ -57,7 +57,7 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
     found = figures[EXECUTOR]
     return [
         most("files that the commits of a batch write on two executors", OBJECTS, found["commits"]),
-        most("the same, with 30 s in place of 500 ms for a further commit", OBJECTS, figures[PATIENT]["commits"]),
+        most("the same, with 4 s in place of 500 ms for a further commit", OBJECTS, figures[PATIENT]["commits"]),
         most("files that the driver writes for a batch: offsets and commit entry", ENTRIES, found["entries"]),
     ]
 

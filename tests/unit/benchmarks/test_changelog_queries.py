@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import changelog_batches, changelog_objects, changelog_space, changelog_waits, slow_files
 from benchmarks.changelog import CHANGELOG
-from benchmarks.changelog_modes import EXECUTOR, MODES, OFF, TASK, UNHEDGED
+from benchmarks.changelog_modes import EXECUTOR, MODES, OFF, PATIENT, TASK, UNHEDGED
 from benchmarks.slow_files import Request, Trace
 from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, SNAPSHOTS, TUNED
@@ -84,10 +84,13 @@ def test_merges_in_the_background_are_no_files_of_commits() -> None:
     assert found["kinds"]["lam"] == spread([0, 1])
 
 
-def test_the_engine_takes_what_the_benchmark_of_space_sets() -> None:
-    conf = {**changelog_space.COLLECTED, **MODES[EXECUTOR][1]}
+@pytest.mark.parametrize("mode", [TASK, EXECUTOR, PATIENT, UNHEDGED])
+@pytest.mark.parametrize("more", [{}, changelog_space.COLLECTED], ids=["by default", "space"])
+def test_the_engine_takes_what_the_benchmarks_set(mode: str, more: dict[str, str]) -> None:
+    conf = {**MODES[mode][1], **({} if mode == PATIENT else more)}
     settings = Settings.parse({key: value for key, value in conf.items() if key.startswith(PREFIX)})
     assert 1000 * longest_s(settings) <= judged_ms(settings.retention_min_age_ms) * 3 / 8
+    assert 1000 * longest_s(settings) < settings.changelog_barrier_timeout_ms
 
 
 def test_only_modes_with_the_changelog_are_held_against_the_map_and_the_mode_without() -> None:
