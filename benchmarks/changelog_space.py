@@ -86,6 +86,7 @@ def setup(parameters: Parameters, _: Figures) -> str:
     return (
         f"{query}; {parameters['rows']:,} rows a batch, {parameters['partitions']} partitions, a batch every "
         f"{parameters['every_ms']} ms for {parameters['seconds']} s. Spark retains 10 versions, lamina files for 20 s "
-        "beyond, and the maintenance comes every 2 s. Bytes of the state directory are looked at each second; those of "
+        "beyond, and the maintenance comes every 2 s; a log object waits for a further commit for 100 ms, and its "
+        "upload is tried twice, for 1.5 s each. Bytes of the state directory are looked at each second; those of "
         "the second half of the time count."
     )

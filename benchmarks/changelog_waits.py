@@ -93,7 +93,9 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
     """Against the built-in stores, and against the storage itself."""
     return [
         *(
-            least(f"p99.9 of the wait of a batch: shorter than {TITLES[other]}", SHORTER, found, " times")
+            least(
+                f"p99.9 of the wait of a batch: shorter than the longest of {TITLES[other]}", SHORTER, found, " times"
+            )
             for other, found in figures["shorter"].items()
         ),
         most("p99 of the wait of a batch without hedging, to the storage's own p99", TO_STORAGE, figures["to_storage"]),

@@ -217,7 +217,7 @@ class Campaign:
         told = re.findall(r"(?:LaminaError|SparkRuntimeException): .*", message) or re.findall(
             r"Exception: Job aborted due to stage failure: [^.]*", message
         )
-        self.own_failures.append((told or message.strip().splitlines() or [""])[0][:400])
+        self.own_failures.append((told or message.strip().splitlines() or [""])[0][:1000])
 
     def _ended(self) -> None:
         """The query's program is gone: everything that it started must be, too."""
@@ -359,7 +359,11 @@ class Campaign:
         self.judge.check(self.done)
         return {
             "orphans": kill_files.orphans(self.checkpoint, footprints, began),
-            "damaged": [*kill_files.damaged(self.checkpoint), *kill_files.checked(self.checkpoint)],
+            "damaged": [
+                *kill_files.damaged(self.checkpoint),
+                *kill_files.checked(self.checkpoint),
+                *kill_files.misplaced(self.checkpoint, footprints.needed),
+            ],
             "held": held,
         }
 
@@ -386,7 +390,8 @@ class Campaign:
                     f"{role} ({process}): {path}"
                     for process, role in kill_processes.of(self.id).items()
                     if role != PROGRAM
-                    for path in kill_processes.open_files(process, self.place.directory)
+                    for directory in self.place.directories
+                    for path in kill_processes.open_files(process, directory)
                 }
             )
         return sorted(set.intersection(*looks))

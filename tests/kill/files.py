@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -67,6 +67,10 @@ class Checkpoint:
         here = {path.removeprefix(f"{self.root}/"): info for path, info in sorted(found.items())}
         there = {path: info for path, info in self._apart().items() if path.startswith(f"{directory}/")}
         return {path: _written(info) for path, info in {**here, **there}.items()}
+
+    def has_apart(self, needed: Collection[str]) -> bool:
+        """Whether any of these files, as they would be called in the checkpoint, is a log object that lies apart."""
+        return any(path in self._apart() for path in needed)
 
     def _apart(self) -> dict[str, Mapping[str, Any]]:
         """Log objects that lie apart, and temporary files there, by where they would be in the checkpoint."""
@@ -211,7 +215,17 @@ def checked(checkpoint: Checkpoint) -> list[str]:
     if found.returncode == 0:
         return []
     try:
-        stores = json.loads(found.stdout)["stores"]
+        answer = json.loads(found.stdout)
     except ValueError:
         return [f"lamina fsck: {found.stderr.strip()}"]
-    return [f"lamina fsck: {problem}" for store in stores for problem in store["problems"]]
+    problems = [problem for one in (*answer["stores"], answer["log"]) for problem in one["problems"]]
+    return [f"lamina fsck: {problem}" for problem in problems] or [f"lamina fsck ends with {found.returncode}"]
+
+
+def misplaced(checkpoint: Checkpoint, needed: Collection[str]) -> list[str]:
+    """What is wrong with where log objects lie, if they are to lie apart."""
+    if checkpoint.apart is None:
+        return []
+    here = [f"{checkpoint.root}/state/{paths.LOG}/{name}" for name in checkpoint.names(f"state/{paths.LOG}")]
+    wrong = [f"{path} is not below {checkpoint.apart}" for path in here if path.endswith(".log")]
+    return wrong or ([] if checkpoint.has_apart(needed) else [f"nothing that is needed is below {checkpoint.apart}"])

@@ -138,8 +138,8 @@ def reasons(result: dict[str, Any]) -> Counter[str]:
 
 
 def _kind(told: str) -> str | None:
-    """The kind of the error of lamina that a failure names."""
-    return next((kind for kind in re.findall(r"\[([a-z.-]+)\]", told) if kind in KINDS), None)
+    """The kind of the error of lamina that a failure names; the last one, which is the cause of those before it."""
+    return next((kind for kind in reversed(re.findall(r"\[([a-z.-]+)\]", told)) if kind in KINDS), None)
 
 
 VICTIMS = (ENGINE, MAINTENANCE, EXECUTOR, DRIVER)

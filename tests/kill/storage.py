@@ -40,6 +40,11 @@ class Place:
         """Whether what is in `directory` are copies."""
         return bool(self.checkpoint.hadoop)
 
+    @property
+    def directories(self) -> list[Path]:
+        """Those of this machine in which processes have files open."""
+        return [self.directory, *([Path(self.checkpoint.apart)] if self.checkpoint.apart is not None else [])]
+
     def conf(self) -> dict[str, str]:
         """What a session of Spark sets."""
         if self.checkpoint.apart is not None:

@@ -15,7 +15,7 @@ from tests.spark.test_restarts import Answers, rows, unload_all
 
 TASK = {PREFIX + "changelog.enabled": "true"}
 EXECUTOR = BEHIND_BARRIER
-LOG_METRICS = ("Objects", "Commits", "Bytes", "Attempts", "UploadMs", "Failures")
+LOG_METRICS = ("Objects", "Commits", "Bytes", "Attempts", "Failures")
 OFF = {PREFIX + "changelog.enabled": "false"}
 
 
@@ -77,7 +77,7 @@ def test_progress_says_what_became_durable_in_the_log(streams: Streams, conf: di
     assert parts / 2 < found["Commits"] <= parts
     assert 0 < found["Objects"] <= len(objects(checkpoint))
     assert found["Commits"] * 500 < found["Bytes"] <= sum(path.stat().st_size for path in log(checkpoint))
-    assert found["Attempts"] >= found["Objects"] and found["UploadMs"] > 0
+    assert found["Attempts"] >= found["Objects"]
     assert found["Failures"] == 0
 
 

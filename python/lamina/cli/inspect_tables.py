@@ -90,12 +90,13 @@ def _summary(found: CheckpointSurvey) -> RenderableType:
 
 def _unmerged(stores: Sequence[StoreSurvey]) -> str:
     found = unmerged(stores)
-    if not found.increments:
-        return "no commit: nothing to replay at a restart"
-    text = f"{number_text(found.increments)} commits, {size_text(found.bytes)} to replay at a restart"
+    commits = "1 commit" if found.increments == 1 else f"{number_text(found.increments)} commits"
+    text = f"{commits}, {size_text(found.bytes)} to replay at a restart" if found.increments else "no commit"
     if found.in_log:
         text += f"; {number_text(found.in_log)} of them in the log"
-    return text if len(stores) == 1 else f"{text}; {number_text(found.most)} of one store at most"
+    if found.increments and len(stores) > 1:
+        text += f"; {number_text(found.most)} of one store at most"
+    return text + (f"; {number_text(found.unknown)} stores could not be read" if found.unknown else "")
 
 
 def _batches(found: CheckpointSurvey) -> str:
