@@ -14,7 +14,7 @@ from rich.text import Text
 from lamina.checkpoint import StoreSelection, logged_stores
 from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
-from lamina.cli.wording import number_text, plain_table, show, size_text, store_name
+from lamina.cli.wording import count_text, number_text, plain_table, show, size_text, store_name
 from lamina.store.admin.check import check_log, check_stores
 from lamina.store.check.log_checker import NEEDS, OBJECT, PART, TEMPORARY
 from lamina.store.check.report import UNREAD, LogCheck, Problem, StoreCheck
@@ -102,17 +102,13 @@ def _parts(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> list[
 
 
 def _log_text(log: LogCheck) -> str:
-    text = f"log: {_counted('object', log.objects)} ({size_text(log.bytes)}) with commits of these stores"
-    left = [f"{_counted(_NOT_NEEDED[kind], count)} ({size_text(size)})" for kind, (count, size) in _sorted(log)]
+    text = f"log: {count_text('object', log.objects)} ({size_text(log.bytes)}) with commits of these stores"
+    left = [f"{count_text(_NOT_NEEDED[kind], count)} ({size_text(size)})" for kind, (count, size) in _sorted(log)]
     return f"{text}; not needed: {', '.join(left)}" if left else text
 
 
 def _sorted(log: LogCheck) -> list[tuple[str, tuple[int, int]]]:
     return sorted(log.not_needed.items())
-
-
-def _counted(what: str, count: int) -> str:
-    return f"{number_text(count)} {what}{'' if count == 1 else 's'}"
 
 
 def _about(problem: Problem) -> str:
@@ -126,7 +122,7 @@ def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Tex
     damaged = sum(_is_damaged(check) for check in checks)
     if not damaged and log.problems:
         return Text(
-            f"{what} checked: they are whole, and {_counted('log object', len(log.problems))} of theirs "
+            f"{what} checked: they are whole, and {count_text('log object', len(log.problems))} of theirs "
             f"{'is' if len(log.problems) == 1 else 'are'} damaged. Put the named files back from a copy (docs: "
             "operations).",
             style="red",

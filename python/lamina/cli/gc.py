@@ -14,7 +14,16 @@ from rich.text import Text
 from lamina.checkpoint import StoreSelection, logged_stores
 from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
-from lamina.cli.wording import duration_text, number_text, plain_table, short_name, show, size_text, store_name
+from lamina.cli.wording import (
+    count_text,
+    duration_text,
+    number_text,
+    plain_table,
+    short_name,
+    show,
+    size_text,
+    store_name,
+)
 from lamina.store.admin.collect import CollectedStore, collect_stores
 from lamina.store.model import DELETE, KEEP, WAIT, Verdict
 
@@ -113,7 +122,7 @@ def _why(verdict: Verdict) -> str:
 def _summary(outcomes: Sequence[CollectedStore], *, dry_run: bool) -> Text:
     gone = [verdict for outcome in outcomes if outcome.collected for verdict in outcome.collected.deleted]
     size = size_text(sum(verdict.size for verdict in gone))
-    files = f"{number_text(len(gone))} file{'' if len(gone) == 1 else 's'}, {size},"
+    files = f"{count_text('file', len(gone))}, {size},"
     if dry_run:
         return Text(f"{files} would be deleted; nothing was.")
     return Text(f"{files} {'was' if len(gone) == 1 else 'were'} deleted.")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lamina.checkpoint import ColumnFamilyMeaning, OperatorSurvey
 from lamina.cli.unmerged import unmerged
-from lamina.cli.wording import number_text, plain_table, short_name, size_text, store_name, time_text
+from lamina.cli.wording import count_text, number_text, plain_table, short_name, size_text, store_name, time_text
 from lamina.format.manifest import Reference
 from lamina.store.admin.store_survey import (
     COMMITTED,
@@ -90,13 +90,13 @@ def _summary(found: CheckpointSurvey) -> RenderableType:
 
 def _unmerged(stores: Sequence[StoreSurvey]) -> str:
     found = unmerged(stores)
-    commits = "1 commit" if found.increments == 1 else f"{number_text(found.increments)} commits"
+    commits = count_text("commit", found.increments)
     text = f"{commits}, {size_text(found.bytes)} to replay at a restart" if found.increments else "no commit"
     if found.in_log:
         text += f"; {number_text(found.in_log)} of them in the log"
     if found.increments and len(stores) > 1:
         text += f"; {number_text(found.most)} of one store at most"
-    return text + (f"; {number_text(found.unknown)} stores could not be read" if found.unknown else "")
+    return text + (f"; {count_text('store', found.unknown)} could not be read" if found.unknown else "")
 
 
 def _batches(found: CheckpointSurvey) -> str:

@@ -53,6 +53,11 @@ def number_text(value: int) -> str:
     return f"{value:,}"
 
 
+def count_text(what: str, count: int) -> str:
+    """So many of something, with an s but for one of it."""
+    return f"{number_text(count)} {what}{'' if count == 1 else 's'}"
+
+
 def size_text(count: int) -> str:
     """Bytes as people read them."""
     value = float(count)

@@ -180,7 +180,7 @@ def test_a_damaged_manifest_is_a_problem_and_the_rest_is_shown(lamina: Lamina, q
     assert "✗" in outcome.out
     assert "✓" in outcome.out
     told = " ".join(outcome.out.split())
-    assert re.search(r"not merged 3 commits, .* 3 of one store at most; 1 stores could not be read", told)
+    assert re.search(r"not merged 3 commits, .* 3 of one store at most; 1 store could not be read", told)
 
 
 def test_tables_show_operators_and_stores_and_details_of_a_single_store(lamina: Lamina, query: QueryOnDisk) -> None:
