@@ -290,6 +290,8 @@ def test_a_campaign_with_something_wrong_fails_however_many_it_killed(monkeypatc
         ("LaminaError: [state.base] version 9", 1),
         ("LaminaError: [internal] KeyError", 1),
         ("LaminaError: [engine.lost] the engine ended", None),
+        ("LaminaError: [storage.failed] a batch is not committed: 1.log was not written: [engine.lost] gone", None),
+        ("LaminaError: [storage.failed] a batch is not committed: 1.log was not written: [storage.failed] 503", 1),
         ("Exception: Job aborted due to stage failure: A shuffle map stage with indeterminate output", None),
     ],
 )
@@ -434,6 +436,49 @@ def test_a_file_that_a_version_needs_and_that_is_gone_is_damage_too(tmp_path: Pa
     # what is there is whole: that a file is gone only those see that follow the references
     assert kill_files.damaged(checkpoint) == []
     assert any(lost.name in one for one in kill_files.checked(checkpoint))
+
+
+def test_log_objects_that_lie_apart_are_looked_at_like_others(tmp_path: Path) -> None:
+    fast = tmp_path / "fast"
+    query = QueryOnDisk(tmp_path / "checkpoint", grouped=True, changelog__path=fast)
+    query.run(3)
+    checkpoint = kill_files.Checkpoint.on_disk(query.directory, fast)
+    footprints = kill_files.Footprints(checkpoint, 1)
+    footprints.look()
+
+    def found() -> tuple[list[str], list[str], list[str], list[str]]:
+        return (
+            kill_files.orphans(checkpoint, footprints, 4e9),
+            kill_files.damaged(checkpoint),
+            kill_files.checked(checkpoint),
+            kill_files.misplaced(checkpoint, footprints.needed),
+        )
+
+    assert found() == ([], [], [], [])
+    first, *_, newest = sorted(fast.rglob("*.log"), key=lambda path: path.stat().st_mtime_ns)
+    left = newest.with_name(temporary_name(newest.name, 7, 7))
+    left.write_bytes(b"")
+    assert found() == ([f"state/_lamina/log/{left.name}"], [], [], [])
+    left.unlink()
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    orphans, damaged, checked, misplaced = found()
+    assert (len(damaged), orphans, misplaced) == (1, [], [])
+    assert any(newest.stem in one for one in checked)
+    newest.write_bytes(whole)
+    here = query.directory / "state" / "_lamina" / "log" / first.name
+    here.write_bytes(first.read_bytes())
+    assert kill_files.misplaced(checkpoint, footprints.needed) == [f"{here} is not below {fast}"]
+    here.unlink()
+    assert kill_files.misplaced(checkpoint, []) == [f"nothing that is needed is below {fast}"]
+
+
+def test_what_is_wrong_with_the_log_alone_is_damage(tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", grouped=True)
+    query.run(2)
+    (query.directory / "state" / "_lamina" / "log" / f"{'a' * 32}.at").write_bytes(b"1234")
+    (problem,) = kill_files.checked(kill_files.Checkpoint.on_disk(query.directory))
+    assert f"{'a' * 32}.at" in problem
 
 
 def test_a_storage_below_the_hook_is_what_it_is_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

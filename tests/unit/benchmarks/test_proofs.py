@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from benchmarks import proofs_report, soak
-from tests.kill import report
 from tests.kill.points import AT_RANDOM, BETWEEN, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from tests.kill.processes import DRIVER, EXECUTOR
 
@@ -125,12 +124,6 @@ def test_the_page_of_kills_says_how_often_the_query_failed_by_itself_and_why() -
     assert "was failed (3); file.missing (2). The records have tags that are not deterministic" in page
     page = proofs_report.kill_section(killed(failures_of_the_query=failed[1:2]))
     assert "of its own: file.missing (1).\n" in page
-
-
-@pytest.mark.parametrize(("cause", "explained"), [("engine.lost", True), ("storage.failed", False)])
-def test_a_batch_that_is_not_committed_is_explained_by_what_its_object_was_lost_of(cause: str, explained: bool) -> None:
-    told = f"LaminaError: [storage.failed] a batch is not committed: a.log was not written: [{cause}] executor 1: gone"
-    assert (report.unexplained(killed(failures_of_the_query=[told])) == []) is explained
 
 
 def test_the_page_of_kills_says_what_explains_the_errors_of_tasks() -> None:
