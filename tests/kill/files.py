@@ -33,21 +33,19 @@ class Checkpoint:
         system: the file system in which it lies.
         root: where it lies there.
         hadoop: the keys of Hadoop with which lamina reaches it.
-        apart: a directory that log objects lie below, in the same file system; None where they are in the checkpoint.
+        apart: a directory of this machine that log objects lie below; None where they are in the checkpoint.
     """
 
     url: str
     system: Any
     root: str
     hadoop: Mapping[str, str] = field(default_factory=dict)
-    apart: str | None = None
+    apart: Path | None = None
 
     @staticmethod
     def on_disk(directory: Path, apart: Path | None = None) -> Checkpoint:
         """A directory of this machine."""
-        return Checkpoint(
-            str(directory), fsspec.filesystem("file"), str(directory), apart=None if apart is None else str(apart)
-        )
+        return Checkpoint(str(directory), fsspec.filesystem("file"), str(directory), apart=apart)
 
     def names(self, directory: str) -> list[str]:
         """What lies directly in a directory; nothing where it does not exist."""
@@ -58,23 +56,19 @@ class Checkpoint:
 
     def read(self, path: str) -> bytes:
         """A file's bytes, of a log object wherever it lies; FileNotFoundError where it is not there."""
-        apart = self._apart().get(path)
+        apart = self.log_apart().get(path) if _log_of(path) else None
         return bytes(self.system.cat_file(f"{self.root}/{path}" if apart is None else apart["name"]))
 
     def written(self, directory: str) -> dict[str, float]:
         """All files below a directory, and when each was last written, in seconds since 1970."""
         found = self.system.find(f"{self.root}/{directory}", detail=True)
         here = {path.removeprefix(f"{self.root}/"): info for path, info in sorted(found.items())}
-        there = {path: info for path, info in self._apart().items() if path.startswith(f"{directory}/")}
+        there = {path: info for path, info in self.log_apart().items() if path.startswith(f"{directory}/")}
         return {path: _written(info) for path, info in {**here, **there}.items()}
 
-    def has_apart(self, needed: Collection[str]) -> bool:
-        """Whether any of these files, as they would be called in the checkpoint, is a log object that lies apart."""
-        return any(path in self._apart() for path in needed)
-
-    def _apart(self) -> dict[str, Mapping[str, Any]]:
+    def log_apart(self) -> dict[str, Mapping[str, Any]]:
         """Log objects that lie apart, and temporary files there, by where they would be in the checkpoint."""
-        found = self.system.find(self.apart, detail=True) if self.apart is not None else {}
+        found = self.system.find(str(self.apart), detail=True) if self.apart is not None else {}
         would = {f"state/{paths.LOG}/{path.rsplit('/', 1)[1]}": info for path, info in found.items()}
         return {path: info for path, info in would.items() if is_temporary(path.rsplit("/", 1)[1]) or _log_of(path)}
 
@@ -228,4 +222,6 @@ def misplaced(checkpoint: Checkpoint, needed: Collection[str]) -> list[str]:
         return []
     here = [f"{checkpoint.root}/state/{paths.LOG}/{name}" for name in checkpoint.names(f"state/{paths.LOG}")]
     wrong = [f"{path} is not below {checkpoint.apart}" for path in here if path.endswith(".log")]
-    return wrong or ([] if checkpoint.has_apart(needed) else [f"nothing that is needed is below {checkpoint.apart}"])
+    if checkpoint.log_apart().keys().isdisjoint(needed):
+        wrong.append(f"nothing that is needed is below {checkpoint.apart}")
+    return wrong

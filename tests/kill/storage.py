@@ -43,12 +43,13 @@ class Place:
     @property
     def directories(self) -> list[Path]:
         """Those of this machine in which processes have files open."""
-        return [self.directory, *([Path(self.checkpoint.apart)] if self.checkpoint.apart is not None else [])]
+        apart = self.checkpoint.apart
+        return [self.directory] if apart is None else [self.directory, apart]
 
     def conf(self) -> dict[str, str]:
         """What a session of Spark sets."""
         if self.checkpoint.apart is not None:
-            return {f"{PREFIX}changelog.path": self.checkpoint.apart}
+            return {f"{PREFIX}changelog.path": str(self.checkpoint.apart)}
         if not self.remote:
             return {}
         # on the class path, since each new executor would copy 690 MB that `spark.jars` names

@@ -15,7 +15,6 @@ from tests.spark.test_restarts import Answers, rows, unload_all
 
 TASK = {PREFIX + "changelog.enabled": "true"}
 EXECUTOR = BEHIND_BARRIER
-LOG_METRICS = ("Objects", "Commits", "Bytes", "Attempts", "Failures")
 OFF = {PREFIX + "changelog.enabled": "false"}
 
 
@@ -70,7 +69,8 @@ def test_progress_says_what_became_durable_in_the_log(streams: Streams, conf: di
     for batch in range(8):
         streams.feed("s", rows(batch))
     run = streams.run(totals, LAMINA, mode="complete", conf=conf)
-    found = {name: run.metric(f"laminaLog{name}") for name in LOG_METRICS}
+    names = ("Objects", "Commits", "Bytes", "Attempts", "Failures")
+    found = {name: run.metric(f"laminaLog{name}") for name in names}
     checkpoint = streams.checkpoint(LAMINA)
     parts = commits(checkpoint)["parts"]
     # a run that ends does not report what became durable behind its last batch

@@ -161,7 +161,7 @@ def _stores(stores: Sequence[StoreSurvey], wide: bool) -> Table:
 
 def _increments(store: StoreSurvey) -> str:
     found = unmerged([store])
-    return f"{found.increments} ({size_text(found.bytes)})" if found.increments else ""
+    return f"{number_text(found.increments)} ({size_text(found.bytes)})" if found.increments else ""
 
 
 def _families(operator: OperatorSurvey, store: str) -> RenderableType:

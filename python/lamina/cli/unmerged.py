@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lamina.format.manifest import INCREMENT
@@ -29,9 +29,8 @@ class Unmerged:
     unknown: int
 
 
-def unmerged(stores: Iterable[StoreSurvey]) -> Unmerged:
+def unmerged(stores: Sequence[StoreSurvey]) -> Unmerged:
     """Of the newest committed versions of the stores."""
-    stores = list(stores)
     chains = [store.details.chain for store in stores if store.details]
     found = [chain.increments(references) for references in chains]
     return Unmerged(

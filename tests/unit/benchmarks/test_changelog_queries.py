@@ -84,10 +84,15 @@ def test_merges_in_the_background_are_no_files_of_commits() -> None:
     assert found["kinds"]["lam"] == spread([0, 1])
 
 
-@pytest.mark.parametrize("mode", [TASK, EXECUTOR, PATIENT, UNHEDGED])
-@pytest.mark.parametrize("more", [{}, changelog_space.COLLECTED], ids=["by default", "space"])
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        *((mode, {}) for mode in (TASK, EXECUTOR, PATIENT, UNHEDGED)),
+        *((mode, changelog_space.COLLECTED) for mode in (TASK, EXECUTOR, UNHEDGED)),
+    ],
+)
 def test_the_engine_takes_what_the_benchmarks_set(mode: str, more: dict[str, str]) -> None:
-    conf = {**MODES[mode][1], **({} if mode == PATIENT else more)}
+    conf = {**MODES[mode][1], **more}
     settings = Settings.parse({key: value for key, value in conf.items() if key.startswith(PREFIX)})
     assert 1000 * longest_s(settings) <= judged_ms(settings.retention_min_age_ms) * 3 / 8
     assert 1000 * longest_s(settings) < settings.changelog_barrier_timeout_ms
