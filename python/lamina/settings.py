@@ -258,7 +258,7 @@ class Settings:
         _integer(1, 900, "files"),
         10,
         "With `backend` `rocksdb`: a version that stands on so many increments has them put into the tables in the "
-        "background. With 1 each batch waits for that of the one before.",
+        "background, or up to a quarter fewer, by store. With 1 each batch waits for that of the one before.",
         "Small: shorter restores, more tables. Large: the opposite.",
     )
     rocksdb_memory_fixed_per_executor_bytes: int | None = _key(
@@ -486,8 +486,24 @@ class Settings:
         _integer(1, 1_000),
         32,
         "How many commits in log objects a version may consist of before they are merged into a file of the store, "
-        "with `backend` `heap`; with `rocksdb` `rocksdb.materializeEvery` says it.",
+        "with `backend` `heap`, or up to a quarter fewer, by store; with `rocksdb` `rocksdb.materializeEvery` says it.",
         "More: fewer files of stores are written, restores read more objects, and objects are kept for longer.",
+    )
+    changelog_materialize_bytes: int = _key(
+        "changelog.materializeBytes",
+        _integer(1, 1 << 40, "bytes"),
+        64 << 20,
+        "Commits in log objects, as they are stored, of which a version may have so many bytes before they are merged, "
+        "however few they are; with `rocksdb` what is not in the tables yet.",
+        "More: fewer merges of stores that change much. Fewer: shorter restores and less of the log.",
+    )
+    changelog_materialize_interval_ms: int = _key(
+        "changelog.materializeIntervalMs",
+        _milliseconds(),
+        600_000,
+        "How long a commit may be in a log object before it is merged, however few there are, with `compaction.mode` "
+        "`background`; counted from when an engine first saw it, and looked at when a batch begins. `0`: however long.",
+        "Longer: fewer merges of stores that change seldom. Shorter: objects go sooner.",
     )
     changelog_materialize_failures: int = _key(
         "changelog.materializeFailures",

@@ -53,6 +53,7 @@ def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(strea
     answers.check()
     assert len(run.progress) == BATCHES
     assert run.metric("laminaSegments") >= 2
+    assert run.metric("laminaMergeMs") > 0
     # of each store the file of version 1 at least
     assert run.metric("laminaCollectedFiles") >= 2
     assert run.metric("laminaCollectedBytes") > run.metric("laminaCollectedFiles") * 100

@@ -11,7 +11,7 @@ from lamina.settings import MERGE_METRICS
 _MOST_UNREPORTED = 10_000
 """Stores of which is remembered what nobody asked for yet; those of queries that have ended are forgotten first."""
 
-FIGURES = ("segments", "failed_merges", "deleted_files", "deleted_bytes", *MERGE_METRICS)
+FIGURES = ("segments", "merge_ms", "failed_merges", "deleted_files", "deleted_bytes", *MERGE_METRICS)
 
 
 class MaintenanceFigures:
@@ -41,6 +41,7 @@ class MaintenanceFigures:
         self._busy_s += seconds
         unreported = self._unreported.setdefault(store, Counter())
         unreported["segments"] += report.get("segment") is not None
+        unreported["merge_ms"] += report.get("merge_ms", 0)
         unreported["failed_merges"] += report.get("merge_failed", False)
         unreported["deleted_files"] += collected.get("delete_files", 0)
         unreported["deleted_bytes"] += collected.get("delete_bytes", 0)
@@ -54,8 +55,8 @@ class MaintenanceFigures:
         self._last_error = {"kind": "engine.start", "message": message}
 
     def pop(self, store: Hashable) -> dict[str, int]:
-        """What became of the store's files since the last call: segments written, merges that failed, files and bytes
-        deleted, merges of tables."""
+        """What became of the store's files since the last call: segments written and the time of merges,
+        merges that failed, files and bytes deleted, merges of tables."""
         found = self._unreported.pop(store, Counter())
         return {name: found[name] for name in FIGURES}
 

@@ -23,6 +23,7 @@ from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
 from lamina.engine.ticker import Ticker
 from lamina.errors import EngineError, LaminaError, StateError
+from lamina.format.paths import UNHEARD_STORES
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
 from lamina.store import Accepted, CommitRequest, Version
@@ -188,11 +189,16 @@ class StoreHandle:
             "increments": committed.increments,
             "increment_bytes": committed.increment_bytes,
             "maintained": self._maintenance.pop_figures(self.argument.store),
-            "log": {} if self.opened.changelog is None else self.opened.changelog.pop_figures(),
+            "log": self._log_figures(),
             "copied_bytes": self._stores.copied_bytes,
             "local_bytes": LOCAL_DISK.bytes,
             "in_place": self._exchanged(None),
         }
+
+    def _log_figures(self) -> Mapping[str, int]:
+        """What became of log objects since it was asked for, if anybody hears of what this store says of it."""
+        changelog = self.opened.changelog
+        return {} if changelog is None or self.argument.store.name in UNHEARD_STORES else changelog.pop_figures()
 
     def materialize(self, argument: Mapping[str, Any]) -> dict[str, Any]:
         """Has all that a version holds above its tables put into them, and waits for it; says where newer tables are.

@@ -17,11 +17,11 @@ from lamina.format import paths
 from lamina.settings import PREFIX, Settings, readable_roots
 from lamina.storage import Jvm, LocalCache, Storage
 from lamina.store import CheckpointState, Store, StoreConf, StoreId
-from lamina.store.changelog.changelog import Changelog, longest_s
+from lamina.store.changelog.changelog import Changelog, check_times
 from lamina.store.collection.untold import UntoldFootprints
+from lamina.store.commit.log_age import LogAge
 from lamina.store.factory import make_store
 from lamina.store.files.log_parts import LogObjects
-from lamina.store.materialization.materializer import judged_ms
 from lamina.store.materialization.waiting_segments import WaitingSegments
 
 _UNUSED_CHECKPOINTS = 16
@@ -96,6 +96,7 @@ class _Known:
     users: int = 0
     segments: WaitingSegments = field(default_factory=WaitingSegments)
     untold: UntoldFootprints = field(default_factory=UntoldFootprints)
+    log_age: LogAge = field(default_factory=LogAge)
 
 
 @dataclass
@@ -206,6 +207,7 @@ class StoreOpener:
                 ids=self._ids,
                 segments=known.segments,
                 untold=known.untold,
+                log_age=known.log_age,
                 groups=None if changelog is None else changelog.groups,
                 logs=shared.logs,
             )
@@ -269,23 +271,7 @@ class StoreOpener:
                 f"{PREFIX}changelog.enabled is set, and the checkpoint has format v1, whose logs name no attempts; "
                 f"leave it out, or begin a checkpoint with spark.sql.streaming.stateStore.checkpointFormatVersion=2",
             )
-        longest_ms = round(1000 * longest_s(settings))
-        # of that half, a part is for a commit's arrival, and one for listings that are some seconds old
-        if longest_ms > judged_ms(settings.retention_min_age_ms) * 3 // 8:
-            raise SettingsError(
-                "settings.invalid",
-                f"a log object may take {longest_ms} ms by {PREFIX}changelog.upload.attempts, "
-                f"{PREFIX}changelog.upload.timeoutMs and the delays of commits, and what its commits refer to "
-                f"may be collected after {PREFIX}retention.minAgeMs, {settings.retention_min_age_ms} ms: raise that to "
-                "three times as much, or lower the others",
-            )
-        if settings.durability_level == "executor" and settings.changelog_barrier_timeout_ms <= longest_ms:
-            raise SettingsError(
-                "settings.invalid",
-                f"{PREFIX}changelog.barrierTimeoutMs is {settings.changelog_barrier_timeout_ms} ms, and an object may "
-                f"take {longest_ms} ms by {PREFIX}changelog.upload.attempts, {PREFIX}changelog.upload.timeoutMs and "
-                "the delays of commits: raise it, or lower the others",
-            )
+        check_times(settings)
         place = logs.places.take(settings.changelog_path, state.uuid or "", self._ids)
         changelog = Changelog(place, state.uuid or "", settings, self._clock, self._ids)
         self._ticker.add(changelog.groups)

@@ -33,6 +33,9 @@ LOG = "_lamina/log"
 DEFAULT_STORE = "default"
 FIRST_STORES = (DEFAULT_STORE, "left-keyToNumValues")
 """Every operator has a store of one of these names in each partition; the second is a join's."""
+UNHEARD_STORES = ("left-keyToNumValues", "right-keyToNumValues")
+"""Stores of a join whose own metrics Spark drops (`SymmetricHashJoinStateManager.metrics`): it adds up those of the
+other two."""
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _COMMIT = re.compile(rf"({_NUMBER})_(L1\.[A-Za-z0-9._-]+)\.lam", re.ASCII)

@@ -8,10 +8,11 @@ from lamina.format.entries import Compression
 from lamina.settings import PREFIX
 from lamina.store.changelog.groups import Groups
 from lamina.store.collection.untold import UntoldFootprints
+from lamina.store.commit.log_age import LogAge
 from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.compaction import Compaction
-from lamina.store.materialization.materializer import Materializer
+from lamina.store.materialization.materializer import Materializer, spread_over
 from lamina.store.materialization.table_building import TableBuilding
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.model import StoreConf, StoreId
@@ -19,6 +20,9 @@ from lamina.store.tables.database import require
 from lamina.store.tables.options import TableOptions, check
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.checkpoint_state import CheckpointState
+
+DUE_BYTES = 64 << 20
+"""Without the changelog, increments of so many bytes are put into tables, however few they are."""
 
 
 def make_store(
@@ -30,6 +34,7 @@ def make_store(
     ids: Ids,
     segments: WaitingSegments | None = None,
     untold: UntoldFootprints | None = None,
+    log_age: LogAge | None = None,
     groups: Groups | None = None,
     logs: LogObjects | None = None,
 ) -> VersionedStore:
@@ -38,6 +43,7 @@ def make_store(
     Args:
         segments: finished segments that other handles of the store share, if there are any.
         untold: footprints of commits that they share.
+        log_age: since when they have seen the oldest commit in the log.
         groups: small commits wait there, and become durable together with those of other stores.
         logs: the log objects of the checkpoint, whose indexes its stores share.
     """
@@ -58,10 +64,27 @@ def make_store(
         if settings.backend == "rocksdb":
             # before a commit writes a snapshot
             every = min(settings.rocksdb_materialize_every, max(1, settings.compaction_max_chain // 2))
-            return TableBuilding(files, options, every, settings.retention_min_age_ms, clock, ids)
-        # before a commit writes a snapshot
+            return TableBuilding(
+                files,
+                options,
+                spread_over(every, files.identity),
+                settings.retention_min_age_ms,
+                clock,
+                ids,
+                most_bytes=settings.changelog_materialize_bytes if settings.changelog_enabled else DUE_BYTES,
+            )
+        if not settings.changelog_enabled:
+            # what is in a log object since before is merged with the rest
+            return Compaction(files, compression, clock, ids)
         parts = min(settings.changelog_materialize_parts, max(1, settings.compaction_max_chain // 2))
-        return Compaction(files, compression, clock, ids, parts if settings.changelog_enabled else 0)
+        return Compaction(
+            files,
+            compression,
+            clock,
+            ids,
+            most_parts=spread_over(parts, files.identity),
+            most_bytes=settings.changelog_materialize_bytes,
+        )
 
     return VersionedStore(
         checkpoint,
@@ -72,6 +95,7 @@ def make_store(
         ids=ids,
         segments=segments,
         untold=untold,
+        log_age=log_age,
         groups=groups,
         logs=logs,
     )

@@ -11,6 +11,8 @@ import pyarrow as pa
 from lamina.format.manifest import ColumnFamily, Count, Part
 from lamina.settings import Settings
 
+_LEAST_AGE_MS = 20_000
+
 
 @dataclass(frozen=True)
 class StoreId:
@@ -60,7 +62,8 @@ class Begin:
     base's file is not whole any more: a caller that changed nothing must commit, too, and write the state anew.
     `apart` asks for a commit that changes nothing, too: the store rests, and with it leaves the log objects that others
     wait to be rid of. `compaction_due` says whether the base consists of so many files that merging some is worth it,
-    and `materialization_due` whether a store that rests is to be merged at once, so that it can leave them.
+    and `materialization_due` whether whatever is in them is to be merged at once: of a store that rests, so that it can
+    leave them, and of one that has been there for long.
     """
 
     attempt: str
@@ -261,3 +264,8 @@ class Collected:
                 found[f"{name}_files"] = found.get(f"{name}_files", 0) + 1
                 found[f"{name}_bytes"] = found.get(f"{name}_bytes", 0) + verdict.size
         return found
+
+
+def judged_ms(min_age_ms: int) -> int:
+    """The minimum age by which ages are judged: so short a one as some tests set protects nothing anyhow."""
+    return max(min_age_ms, _LEAST_AGE_MS)

@@ -24,6 +24,7 @@ from lamina.store.collection.retention import Retention
 from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.attempts import Attempts
 from lamina.store.commit.commits import Commits
+from lamina.store.commit.log_age import LogAge
 from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Materializer, Merge, Progress, is_young
@@ -67,6 +68,7 @@ class VersionedStore:
         ids: Ids,
         segments: WaitingSegments | None = None,
         untold: UntoldFootprints | None = None,
+        log_age: LogAge | None = None,
         groups: Groups | None = None,
         logs: LogObjects | None = None,
     ) -> None:
@@ -87,7 +89,9 @@ class VersionedStore:
             return is_young(made, self._min_age_ms, clock.now_ms())
 
         due = self._materializer.is_due
-        self._attempts = Attempts(checkpoint, self._files, self._versions, self._segments, young, due, conf, ids)
+        self._attempts = Attempts(
+            checkpoint, self._files, self._versions, self._segments, young, due, conf, clock, ids, log_age or LogAge()
+        )
         self._commits = Commits(
             checkpoint,
             self._files,

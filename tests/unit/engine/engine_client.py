@@ -249,12 +249,13 @@ class Store:
         read_only: bool = False,
         format_version: int = 2,
         partition: int = 0,
+        name: str = "default",
     ) -> None:
         self.engine = engine
         self.opened = engine.call(
             "openStore",
             {
-                "store": {"operator": 0, "partition": partition, "name": "default"},
+                "store": {"operator": 0, "partition": partition, "name": name},
                 "url": url,
                 "settings": {PREFIX + name: value for name, value in (settings or {}).items()},
                 "hadoop": dict(hadoop or {}),
@@ -266,7 +267,7 @@ class Store:
             },
         )
         self.handle: int = self.opened["handle"]
-        self.directory = Path(url.removeprefix("file:")) / "0" / str(partition)
+        self.directory = Path(url.removeprefix("file:")) / "0" / str(partition) / ("" if name == "default" else name)
 
     def begin(self, version: int, attempt: str | None, **options: Any) -> dict[str, Any]:
         argument = {"version": version, "attempt": attempt, "task_attempt": 1, "load_empty": False}

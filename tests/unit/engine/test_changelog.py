@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,25 @@ LOGGED = {"changelog.enabled": "true", "changelog.persistDelayMs": "300"}
 class Query:
     """Stores of one engine, and its stream of outcomes."""
 
-    def __init__(self, engine: Engine, directory: Path, count: int, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        count: int,
+        settings: dict[str, str] | None = None,
+        names: Sequence[str] = ("default",),
+    ) -> None:
         self.directory = directory / "state"
         self.data, self.stream = greeted(engine), greeted(engine)
         assert self.stream.request({"op": "outcomes"})["ok"]
         self.stores = [
-            Store(engine, f"file:{self.directory}", settings=settings or LOGGED, partition=number)
+            Store(engine, f"file:{self.directory}", settings=settings or LOGGED, partition=number, name=name)
             for number in range(count)
+            for name in names
         ]
-        self.attempts: list[str | None] = [None] * count
+        self.attempts: list[str | None] = [None] * len(self.stores)
+        self.figures: dict[int, dict[str, int]] = {}
+        """What the last outcome of each store said of log objects."""
         self.version = 0
 
     def begun(self) -> Query:
@@ -60,6 +71,8 @@ class Query:
         found = {}
         while requests:
             header = self.stream.raw_header()
+            if header["ok"]:
+                self.figures[requests[header["id"]]] = header["durable"]["log"]
             found[requests.pop(header["id"])] = header["durable"]["file"] if header["ok"] else header["error"]["kind"]
         return found
 
@@ -95,6 +108,22 @@ def test_all_stores_wait_for_one_object_and_are_restored_from_it(start_engine: S
     for number, attempt in enumerate(query.attempts):
         store = Store(other, f"file:{query.directory}", read_only=True, partition=number)
         assert rows(store, data, 3, attempt) == [b"key 0", b"key 1", b"key 2"]
+
+
+def test_what_became_of_objects_is_said_to_stores_that_are_heard(start_engine: Starter, tmp_path: Path) -> None:
+    """Spark drops what the other stores of a join say."""
+    names = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
+    query = Query(start_engine(), tmp_path, 2, {**LOGGED, "changelog.persistDelayMs": "5000"}, names).begun()
+    commits = 0
+    for _ in range(6):
+        query.heard(query.sent())
+        for number, figures in query.figures.items():
+            if names[number % 4].endswith("ToNumValues"):
+                assert figures == {}
+            else:
+                commits += figures["commits"]
+    assert set(query.figures) == set(range(8))
+    assert commits == 6 * 8
 
 
 def test_a_commit_that_is_alone_waits_for_no_other(start_engine: Starter, tmp_path: Path) -> None:

@@ -17,12 +17,15 @@ import pytest
 
 from lamina.components import RandomIds, SystemClock
 from lamina.engine.store_opener import OpenArgument, StoreOpener
+from lamina.engine.ticker import Ticker
 from lamina.errors import LaminaError
 from lamina.settings import PREFIX, Settings
+from lamina.storage import Storage
 from lamina.store import CheckpointState, StoreId, Version
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.storage.recorder import Recorder
+from tests.unit.store.grouped import Grouped
 from tests.unit.store.writing import Query
 
 
@@ -229,3 +232,21 @@ def test_settings_are_read_once_for_each_store_that_is_opened(tmp_path: Path) ->
     for partition in range(3):
         stores.close(stores.open(argument(tmp_path, partition)))
     assert len(read) == 3
+
+
+def test_handles_of_a_store_share_since_when_something_is_in_the_log(tmp_path: Path) -> None:
+    """With `unloadOnCommit` each batch has another one."""
+    clock = ManualClock(0)
+    stores, interval_ms = StoreOpener(Settings.parse, clock, RandomIds(), ticker=Ticker()), 60_000
+    grouped = Grouped(Query(Storage(str(tmp_path))))
+    (store,), versions = grouped.begun()
+    (version,) = grouped.batch([store], versions, 0)
+    settings = {PREFIX + "changelog.enabled": "true", PREFIX + "changelog.materializeIntervalMs": str(interval_ms)}
+    due = []
+    for _ in range(3):
+        opened = stores.open(argument(tmp_path, settings=settings))
+        begun = opened.store.begin(version, task_attempt=0, load_empty=False, force_snapshot=False, have=True)
+        due.append(begun.materialization_due)
+        stores.close(opened)
+        clock.advance(interval_ms // 2)
+    assert due == [False, False, True]

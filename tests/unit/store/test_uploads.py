@@ -243,6 +243,24 @@ def test_bytes_of_objects_that_were_full_early_are_among_all_bytes(made: Callabl
     assert (found["bytes"], found["early_bytes"]) == (12, 7)
 
 
+def test_percentiles_of_what_uploads_took_add_up_over_objects() -> None:
+    """So who adds them up over stores and processes divides them by the objects."""
+    clock = ManualClock(0)
+    uploads = Uploads(Retries(1, 30.0, False), 1, clock)
+    for took_ms in [100] * 98 + [5000]:
+        uploads.upload("an object", 1, lambda took_ms=took_ms: clock.advance(took_ms))
+    first = uploads.pop_figures()
+    assert first["upload_p50_ms"] == 99 * 100
+    # of ninety-nine the largest is the 99th percentile
+    assert first["upload_p99_ms"] == 98 * 100 + 5000
+    uploads.upload("an object", 1, lambda: clock.advance(100))
+    found = uploads.pop_figures()
+    assert {name: found[name] for name in ("uploads", "upload_ms", "upload_p50_ms", "upload_p99_ms")} == {
+        "uploads": 1, "upload_ms": 100, "upload_p50_ms": 100, "upload_p99_ms": 100,
+    }  # fmt: skip
+    uploads.close()
+
+
 def test_attempts_beside_one_that_hangs_leave_others_to_come(made: Callable[..., Uploads]) -> None:
     """Where the storage hangs for a while, all that were begun meanwhile do."""
     hangs = threading.Event()

@@ -8,13 +8,14 @@ from typing import Any
 
 from lamina._version import __version__
 from lamina.components import Clock, Ids
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, SettingsError
 from lamina.format import log_object
-from lamina.settings import Settings
+from lamina.settings import PREFIX, Settings
 from lamina.storage import NotDurable
 from lamina.store.changelog.groups import Groups, Policy, Sealed
 from lamina.store.changelog.uploads import Retries, Uploads
 from lamina.store.files.log_places import LogPlace
+from lamina.store.model import judged_ms
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,28 @@ def longest_s(settings: Settings) -> float:
 
 def _longest_open_s(settings: Settings) -> float:
     return _MOST_DELAYS * settings.changelog_batch_delay_ms / 1000
+
+
+def check_times(settings: Settings) -> None:
+    """Raises `settings.invalid` where a log object may come after what its commits refer to was collected, or after the
+    barrier gave it up."""
+    longest_ms = round(1000 * longest_s(settings))
+    # of that half, a part is for a commit's arrival, and one for listings that are some seconds old
+    if longest_ms > judged_ms(settings.retention_min_age_ms) * 3 // 8:
+        raise SettingsError(
+            "settings.invalid",
+            f"a log object may take {longest_ms} ms by {PREFIX}changelog.upload.attempts, "
+            f"{PREFIX}changelog.upload.timeoutMs and the delays of commits, and what its commits refer to "
+            f"may be collected after {PREFIX}retention.minAgeMs, {settings.retention_min_age_ms} ms: raise that to "
+            "three times as much, or lower the others",
+        )
+    if settings.durability_level == "executor" and settings.changelog_barrier_timeout_ms <= longest_ms:
+        raise SettingsError(
+            "settings.invalid",
+            f"{PREFIX}changelog.barrierTimeoutMs is {settings.changelog_barrier_timeout_ms} ms, and an object may "
+            f"take {longest_ms} ms by {PREFIX}changelog.upload.attempts, {PREFIX}changelog.upload.timeoutMs and "
+            "the delays of commits: raise it, or lower the others",
+        )
 
 
 class Changelog:

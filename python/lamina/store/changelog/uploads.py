@@ -39,10 +39,13 @@ _COUNTED = (
     "hedges",
     "hedges_won",
     "upload_ms",
+    "upload_p50_ms",
+    "upload_p99_ms",
     "queued_ms",
 )
 """What became of uploads: `early_bytes` are those of objects that were full before a batch was over, and `queued_ms`
-how long uploads waited for their turn."""
+how long uploads waited for their turn. `upload_p50_ms` and `upload_p99_ms` add up, over all uploads, what those of late
+had taken when each was over: divided by `uploads` they are percentiles, also of several processes together."""
 
 _LATENCIES_KEPT = 512
 _LEAST_KNOWN = 20
@@ -252,6 +255,9 @@ class Uploads:
             self._counts["bytes"] += size
             self._counts["early_bytes"] += size * early
             self._counts["upload_ms"] += round(1000 * took)
+            ordered = sorted(self._latencies)
+            for percent in (50, 99):
+                self._counts[f"upload_p{percent}_ms"] += round(1000 * _percentile(ordered, percent))
             self._counts["hedges_won"] += hedge_won
 
     def _count(self, name: str, by: int = 1) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lamina.checkpoint import Pin, QueryRun, read_pins
 from lamina.components import Clock
-from lamina.store.materialization.materializer import judged_ms
+from lamina.store.model import judged_ms
 from lamina.store.versions.checkpoint_state import CheckpointState, Standing
 
 RECENT_S = 60.0

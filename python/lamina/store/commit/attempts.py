@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from lamina.components import Ids
+from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import Reference
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
+from lamina.store.commit.log_age import LogAge
 from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.materialization.materializer import spread_over
 from lamina.store.materialization.tiers import live_rows
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.model import Begin, CommitRequest, StoreConf, Version
@@ -61,7 +63,9 @@ class Attempts:
         young: Young,
         due: Due,
         conf: StoreConf,
+        clock: Clock,
         ids: Ids,
+        log_age: LogAge,
     ) -> None:
         self._checkpoint = checkpoint
         self._files = files
@@ -69,6 +73,9 @@ class Attempts:
         self._segments = segments
         self._young = young
         self._due = due
+        self._clock = clock
+        self._log_age = log_age
+        self._old_after_s = spread_over(conf.settings.changelog_materialize_interval_ms, files.identity) / 1000
         self._conf = conf
         self._settings = conf.settings
         self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
@@ -94,6 +101,7 @@ class Attempts:
         needs_snapshot = not load_empty and (force_snapshot or not usable)
         snapshot = needs_snapshot or (wanted and not load_empty)
         apart = rests and opened is not None and (snapshot or not self._is_in_log(self._applied(opened)))
+        old = stands and opened is not None and self._is_old(opened)
         begun = Begun(
             version,
             opened if stands else None,
@@ -116,7 +124,7 @@ class Attempts:
             begun.rewrite,
             lost=not usable,
             apart=apart,
-            materialization_due=rests and not apart,
+            materialization_due=(rests or old) and not apart and not snapshot,
             # what a snapshot takes the place of is not worth a merge
             compaction_due=begun.base is not None and not snapshot and self._is_due(begun.base),
         )
@@ -151,6 +159,13 @@ class Attempts:
         if self._settings.compaction_mode != "background":
             return False
         return self._due(self._segments.expected(base), live_rows(base.manifest))
+
+    def _is_old(self, base: Opened) -> bool:
+        """Whether something of a confirmed version has been in the log for as long as it may."""
+        settings = self._settings
+        if settings.compaction_mode != "background" or not settings.changelog_enabled or not self._old_after_s:
+            return False
+        return self._log_age.seen_s(self._segments.expected(base), self._clock.monotonic()) >= self._old_after_s
 
     def _turn(self, base: Opened | None) -> tuple[int, int] | None:
         """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""

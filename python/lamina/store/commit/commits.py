@@ -31,11 +31,10 @@ from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.attempts import Attempts, Begun
 from lamina.store.files.roots import check_roots
 from lamina.store.files.store_files import Opened, StoreFiles
-from lamina.store.materialization.materializer import judged_ms
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.memory.budget import Share
 from lamina.store.memory.commit_memory import CommitMemory
-from lamina.store.model import Accepted, CommitRequest, Committed, StoreConf
+from lamina.store.model import Accepted, CommitRequest, Committed, StoreConf, judged_ms
 from lamina.store.versions import chain
 from lamina.store.versions.checkpoint_state import CheckpointState
 from lamina.store.versions.resolution import Versions

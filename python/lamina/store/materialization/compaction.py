@@ -37,13 +37,22 @@ class Compaction:
     """The materializer whose bases are segments.
 
     Args:
-        most_parts: commits in log objects are left alone until a version consists of so many of them.
+        most_parts: commits in log objects are left alone until a version consists of so many of them,
+        most_bytes: or of so many bytes of them.
     """
 
     def __init__(
-        self, files: StoreFiles, compression: Compression, clock: Clock, ids: Ids, most_parts: int = 0
+        self,
+        files: StoreFiles,
+        compression: Compression,
+        clock: Clock,
+        ids: Ids,
+        *,
+        most_parts: int = 0,
+        most_bytes: int = 0,
     ) -> None:
         self._most_parts = most_parts
+        self._most_bytes = most_bytes
         self._files = files
         self._compression = compression
         self._clock = clock
@@ -57,7 +66,9 @@ class Compaction:
         parts = _down_to_last_part(references)
         if not parts:
             return pick(references, live_rows)
-        return max(parts, pick(references, live_rows), key=len) if len(parts) >= self._most_parts else ()
+        if len(parts) < self._most_parts and sum(one.length for one in parts) < self._most_bytes:
+            return ()
+        return max(parts, pick(references, live_rows), key=len)
 
     def needs_rebuild(self, references: Sequence[Reference]) -> bool:
         return any(map(is_table_list, tables(references)))

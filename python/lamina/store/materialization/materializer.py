@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
@@ -11,10 +12,10 @@ import pyarrow as pa
 
 from lamina.components import Clock
 from lamina.errors import LaminaError
-from lamina.format.manifest import CommitManifest, Reference
+from lamina.format.manifest import CommitManifest, Reference, StoreIdentity
 from lamina.store.materialization.merging import Merger
 from lamina.store.memory.budget import Share
-from lamina.store.model import InPlace
+from lamina.store.model import InPlace, judged_ms
 from lamina.store.versions.chain import Replacement, Segment, TableList
 
 Made = TypeVar("Made", Segment, TableList)
@@ -24,8 +25,6 @@ MERGE_BYTES = 96 << 20
 
 _COPIES = 4
 """How often a small merge has its inputs in memory: as read, sorted, folded and written."""
-
-_LEAST_AGE_MS = 20_000
 
 Progress = Callable[[int, int], None]
 """Called with the rows read so far and the rows to read."""
@@ -144,9 +143,10 @@ def kept_young(
         raise
 
 
-def judged_ms(min_age_ms: int) -> int:
-    """The minimum age by which ages are judged: so short a one as some tests set protects nothing anyhow."""
-    return max(min_age_ms, _LEAST_AGE_MS)
+def spread_over(most: int, store: StoreIdentity) -> int:
+    """A bound for a store that is up to a quarter less than `most`, so that stores that began together are not due
+    together."""
+    return most - zlib.crc32(repr(store.to_json()).encode()) % (most // 4 + 1)
 
 
 class Work:

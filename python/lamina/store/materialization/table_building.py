@@ -28,18 +28,15 @@ from lamina.format.manifest import FILE, CommitManifest, Reference, Section, to_
 from lamina.format.paths import TableListName, TableName
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, judged_ms, kept_young
+from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
 from lamina.store.memory.budget import Share
-from lamina.store.model import InPlace
+from lamina.store.model import InPlace, judged_ms
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
 from lamina.store.tables.local_disk import require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
-
-DUE_BYTES = 64 << 20
-"""Increments of so many bytes are materialized, however few they are."""
 
 _PIECE_BYTES = 4 << 20
 _PUBLISHED_AT_ONCE = 4
@@ -50,16 +47,26 @@ class TableBuilding:
 
     Args:
         options: of its databases.
-        every: so many increments are materialized at once, or more.
+        every: so many increments are materialized at once, or more,
+        most_bytes: or increments of so many bytes, however few they are.
         min_age_ms: after which a collector deletes what no version has referred to.
     """
 
     def __init__(
-        self, files: StoreFiles, options: TableOptions, every: int, min_age_ms: int, clock: Clock, ids: Ids
+        self,
+        files: StoreFiles,
+        options: TableOptions,
+        every: int,
+        min_age_ms: int,
+        clock: Clock,
+        ids: Ids,
+        *,
+        most_bytes: int,
     ) -> None:
         self._files = files
         self._options = options
         self._every = every
+        self._most_bytes = most_bytes
         self._min_age_ms = min_age_ms
         self._clock = clock
         self._ids = ids
@@ -68,7 +75,7 @@ class TableBuilding:
 
     def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
         above = mergeable(references)
-        return len(above) >= self._every or sum(one.length for one in above) >= DUE_BYTES
+        return len(above) >= self._every or sum(one.length for one in above) >= self._most_bytes
 
     def needs_rebuild(self, references: Sequence[Reference]) -> bool:
         # what a database is made of may be anything that has entries, but tables that are not this store's alone

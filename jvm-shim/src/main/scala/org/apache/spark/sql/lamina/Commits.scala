@@ -222,6 +222,7 @@ final class Commits(
     InPlace.fromJson(answer \ "in_place").foreach(engine.offer)
     val maintained = answer \ "maintained"
     EngineStore.long(maintained \ "segments").foreach(counters.add(Metrics.Segments, _))
+    EngineStore.long(maintained \ "merge_ms").foreach(counters.add(Metrics.MergeMs, _))
     EngineStore.long(maintained \ "failed_merges").foreach(counters.add(Metrics.FailedMerges, _))
     EngineStore.long(maintained \ "deleted_files").foreach(counters.add(Metrics.CollectedFiles, _))
     EngineStore.long(maintained \ "deleted_bytes").foreach(counters.add(Metrics.CollectedBytes, _))

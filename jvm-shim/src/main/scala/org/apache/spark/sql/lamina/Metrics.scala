@@ -62,6 +62,7 @@ object Metrics {
   val Segments = count("laminaSegments", "segments that compaction wrote")
   val CollectedFiles = count("laminaCollectedFiles", "files deleted since no retained version needs them")
   val CollectedBytes = size("laminaCollectedBytes", "bytes of the files deleted")
+  val MergeMs = time("laminaMergeMs", "time of merges of increments, segments or tables, beside the batches")
   val FailedMerges =
     count("laminaFailedMerges", "merges of increments, segments or tables that failed, or were lost with their process")
   val LoadMs = time("laminaLoadMs", "time to bring tables to the version asked for")
@@ -99,6 +100,11 @@ object Metrics {
     ),
     "queued_ms" -> time("laminaLogQueuedMs", "time that log objects waited for others to be uploaded first"),
     "upload_ms" -> time("laminaLogUploadMs", "time that these took to become durable"),
+    "upload_p50_ms" -> time(
+      "laminaLogUploadP50Ms",
+      "median time of an executor's last uploads, added up over log objects: to be divided by laminaLogObjects"
+    ),
+    "upload_p99_ms" -> time("laminaLogUploadP99Ms", "99th percentile of these, added up in the same way"),
     "attempts" -> count("laminaLogAttempts", "attempts to upload log objects"),
     "failed" -> count("laminaLogFailures", "log objects that did not become durable"),
     "hedges" -> count("laminaLogHedges", "second attempts beside a slow one"),
