@@ -477,9 +477,10 @@ class Settings:
         "changelog.maxIdleBatches",
         _integer(1, 1_000_000),
         100,
-        "A store that has changed nothing for so many batches, and whose last commit is in a log object, writes its "
-        "state whole into a file of its own, so that no object is kept for longer by stores that rest.",
-        "Fewer: less space of the log. More: states of stores that rest are written less often.",
+        "What a store has in log objects is merged when it has changed nothing for so many batches, and the store "
+        "leaves them with a small file, so that no object is kept for longer by stores that rest or change seldom. "
+        "Where its commits are merged already, it leaves them after a tenth of that.",
+        "Fewer: less space of the log. More: stores that rest are merged less often.",
     )
     changelog_materialize_parts: int = _key(
         "changelog.materializeParts",
@@ -501,8 +502,9 @@ class Settings:
         "changelog.materializeIntervalMs",
         _milliseconds(),
         600_000,
-        "How long a commit may be in a log object before it is merged, however few there are, with `compaction.mode` "
-        "`background`; counted from when an engine first saw it, and looked at when a batch begins. `0`: however long.",
+        "When a commit has been in a log object for so long, or for up to a quarter less, by store, what the store "
+        "has there is merged, however little it is, with `compaction.mode` `background`. It counts from when an engine "
+        "first saw it, and is looked at when a batch begins. `0`: never for that.",
         "Longer: fewer merges of stores that change seldom. Shorter: objects go sooner.",
     )
     changelog_materialize_failures: int = _key(

@@ -175,8 +175,11 @@ class Maintainer:
         else:
             share = self._memory.share()
         began = self._clock.monotonic()
-        compacted = merge.run(progress, share)
-        report["merge_ms"] = round(1000 * (self._clock.monotonic() - began))
+        try:
+            compacted = merge.run(progress, share)
+        finally:
+            # also of one that failed
+            report["merge_ms"] = round(1000 * (self._clock.monotonic() - began))
         # until a commit refers to it, the next compaction must not merge the same files again
         store.adopt(compacted.made)
         # whatever becomes of the collection: this process believes in the segment, so the engine has to

@@ -34,6 +34,7 @@ from lamina.storage.local import LocalBackend
 from lamina.store import StoreId, Version
 from lamina.store.collection.footprints import Footprint
 from lamina.store.files.store_files import Opened, StoreFiles
+from lamina.store.materialization.materializer import Compacted, Merge
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import Segment
 from lamina.testing import ManualClock, SequenceIds
@@ -224,6 +225,35 @@ def test_what_cannot_be_merged_is_no_reason_to_keep_what_nobody_needs(
     assert (figures.pop("store")["failed_merges"], figures.stats()["failed_merges"]) == (1, 1)
     assert figures.pop("store")["failed_merges"] == 0
     assert report["collected"]["delete_files"] == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_how_long_a_merge_took_is_reported_whatever_became_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    version = query.run_batches(query.open(), EMPTY, 12)[-1]
+    clock = ManualClock(SystemClock().now_ms())
+    planned = VersionedStore.plan_compaction
+
+    def slow(store: VersionedStore, **options: Any) -> Merge:
+        merge = planned(store, **options)
+        assert merge is not None
+
+        def run(*arguments: Any) -> Compacted:
+            clock.advance(250)
+            if fails:
+                raise LaminaError.from_kind("storage.failed", "the local disk is full")
+            return merge.run(*arguments)
+
+        return Merge(merge.bytes, run)
+
+    monkeypatch.setattr(VersionedStore, "plan_compaction", slow)
+    report = Maintainer(clock, SequenceIds()).work(job(tmp_path, 0, version))
+    assert report["ok"] != fails
+    figures = MaintenanceFigures()
+    figures.add("store", report, 0.0)
+    assert [figures.pop("store")["merge_ms"] for _ in range(2)] == [250, 0]
 
 
 def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path: Path) -> None:

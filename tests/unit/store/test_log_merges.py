@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.format.entries import PUT
-from lamina.format.manifest import StoreIdentity
+from lamina.format.manifest import FILE, StoreIdentity
 from lamina.store import Version
 from lamina.store.files.locator import is_part
 from lamina.store.materialization.materializer import spread_over
@@ -82,14 +82,61 @@ def test_what_was_in_the_log_for_long_is_merged(backend: str) -> None:
     assert grouped.query.begin(store, version).materialization_due
 
 
-@pytest.mark.parametrize("settings", [{"changelog__materializeIntervalMs": 0}, {"changelog__enabled": False}])
-def test_the_age_of_commits_may_be_left_out_of_account(settings: dict[str, Any]) -> None:
-    grouped = grouped_on("heap", **settings)
+def test_the_age_of_commits_may_be_left_out_of_account() -> None:
+    grouped = grouped_on("heap", changelog__materializeIntervalMs=0)
     (store,), (version,) = grouped.begun()
     (version,) = grouped.batch([store], [version], 0)
     for _ in range(2):
         assert not grouped.query.begin(store, version).materialization_due
         grouped.query.clock.advance(1 << 40)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_segments_of_merges_by_age_are_merged_too(backend: str) -> None:
+    """Else a batch would write the whole state when a version consists of too many files."""
+    grouped = grouped_on(backend, changelog__materializeIntervalMs=INTERVAL_MS, compaction__maxChain=20)
+    (store,), (version,) = grouped.begun()
+    most = merges = 0
+    for number in range(200):
+        (version,) = grouped.batch([store], [version], number)
+        begun = grouped.query.begin(store, version)
+        assert not begun.snapshot
+        if begun.materialization_due or begun.compaction_due:
+            merges += 1
+            merged(store, version, at_once=begun.materialization_due)
+        manifest = store.manifest(version)
+        assert manifest is not None
+        most = max(most, len({one.path for one in manifest.references if one.kind != FILE}))
+        grouped.query.clock.advance(INTERVAL_MS // 3)
+    assert merges > 40
+    assert most <= 12
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_store_that_changes_seldom_keeps_no_object_for_long(backend: str) -> None:
+    grouped = grouped_on(backend, changelog__maxIdleBatches=30)
+    (store,), (version,) = grouped.begun()
+    due = []
+    for number in range(5):
+        (version,) = grouped.batch([store], [version], number)
+        begun = grouped.query.begin(store, version)
+        assert not begun.apart
+        due.append(begun.materialization_due)
+        # batches that brought nothing
+        version = Version(version.version + 10, version.attempt)
+    assert due == [False, False, False, True, True]
+    merged(store, version, at_once=True)
+    # as soon as it may, since it is out of the log once a commit refers to what was merged
+    assert grouped.query.begin(store, version).apart
+
+
+def test_a_large_file_above_a_part_is_left_alone() -> None:
+    grouped = grouped_on("heap", changelog__materializeBytes=20_000)
+    (store,), (version,) = grouped.begun()
+    (version,) = grouped.batch([store], [version], 0)
+    rows = {b"%d" % one: (PUT, os.urandom(100)) for one in range(1000)}
+    version = grouped.query.commit(store, version, rows)
+    assert not grouped.query.begin(store, version).compaction_due
 
 
 def test_bounds_of_stores_differ_by_up_to_a_quarter() -> None:

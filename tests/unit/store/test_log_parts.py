@@ -12,6 +12,7 @@ from lamina.format.manifest import INCREMENT, RUN, CommitManifest
 from lamina.store import Version
 from lamina.store.files.locator import is_part
 from lamina.store.files.shared_looks import HOLDS_S
+from lamina.store.materialization.materializer import spread_over
 from lamina.testing import Effect, Fault
 from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
@@ -174,15 +175,16 @@ def test_parts_are_left_alone_until_a_version_consists_of_so_many() -> None:
     query = Query(min_versions=2, changelog__enabled=True, changelog__materializeParts=12)
     grouped = Grouped(query)
     (store,), versions = grouped.begun()
-    for number in range(11):
+    most = spread_over(12, store.identity)
+    for number in range(most - 1):
         versions = grouped.batch([store], versions, number)
         store.confirm(versions[0])
         assert store.compact() is None, number
         assert not query.begin(store, versions[0]).compaction_due
-    versions = grouped.batch([store], versions, 11)
+    versions = grouped.batch([store], versions, most)
     assert query.begin(store, versions[0]).compaction_due
     materialized(grouped, store, versions[0])
-    (version,) = grouped.batch([store], versions, 12)
+    (version,) = grouped.batch([store], versions, most + 1)
     manifest = store.manifest(version)
     assert manifest is not None
     assert len([one for one in manifest.references if one.path is None or is_part(one.path)]) == 1

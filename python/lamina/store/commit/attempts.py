@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,8 @@ _MAX_LINEAGE = 1_000
 _SPARE_LINEAGE = 28
 """Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
 
+_SOON = 10
+"""A store whose parts are merged already leaves the log after so many times fewer batches without a change."""
 
 Due = Callable[[Sequence[Reference], int], bool]
 """Whether materializing some of the references of a version of so many rows is worth it."""
@@ -75,7 +78,9 @@ class Attempts:
         self._due = due
         self._clock = clock
         self._log_age = log_age
-        self._old_after_s = spread_over(conf.settings.changelog_materialize_interval_ms, files.identity) / 1000
+        interval_ms = conf.settings.changelog_materialize_interval_ms
+        self._old_after_s = spread_over(interval_ms, files.identity) / 1000 if interval_ms else math.inf
+        self._merges = conf.settings.compaction_mode == "background"
         self._conf = conf
         self._settings = conf.settings
         self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
@@ -95,20 +100,22 @@ class Attempts:
         )
         stands = usable and not load_empty and not force_snapshot
         wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
-        rests = stands and opened is not None and self._rests(base.version, opened)
+        standing = opened if stands else None
+        rests = standing is not None and self._rests(base.version, standing, self._settings.changelog_max_idle_batches)
         # who has no merges in the background writes its state whole
         wanted = wanted or (rests and self._settings.compaction_mode != "background")
         needs_snapshot = not load_empty and (force_snapshot or not usable)
         snapshot = needs_snapshot or (wanted and not load_empty)
-        apart = rests and opened is not None and (snapshot or not self._is_in_log(self._applied(opened)))
-        old = stands and opened is not None and self._is_old(opened)
+        apart = (rests and snapshot) or (standing is not None and self._may_leave(base.version, standing))
+        # what a snapshot takes the place of is not worth a merge
+        expected = None if standing is None or snapshot or not self._merges else self._segments.expected(standing)
         begun = Begun(
             version,
-            opened if stands else None,
+            standing,
             self._lineage_on(located),
             siblings,
             needs_snapshot,
-            self._turn(opened) if stands and not snapshot else None,
+            None if snapshot else self._turn(standing),
             look if stands else None,
             apart,
         )
@@ -124,9 +131,10 @@ class Attempts:
             begun.rewrite,
             lost=not usable,
             apart=apart,
-            materialization_due=(rests or old) and not apart and not snapshot,
-            # what a snapshot takes the place of is not worth a merge
-            compaction_due=begun.base is not None and not snapshot and self._is_due(begun.base),
+            materialization_due=expected is not None and self._is_old(base.version, expected),
+            compaction_due=standing is not None
+            and expected is not None
+            and self._due(expected, live_rows(standing.manifest)),
         )
         return answer, Version(base.version, located)
 
@@ -154,18 +162,16 @@ class Attempts:
         with self._lock:
             self._begun.pop(attempt, None)
 
-    def _is_due(self, base: Opened) -> bool:
-        """Whether merging files of a confirmed version is worth it, once finished segments are referred to."""
-        if self._settings.compaction_mode != "background":
+    def _is_old(self, version: int, references: Sequence[Reference]) -> bool:
+        """Whether something that these references have in the log at a version has been there for as long as it may: in
+        batches that brought nothing, so that a store that changes seldom keeps no object for long, or in time."""
+        in_log = [one for one in references if one.is_in_log]
+        oldest = in_log[-1] if in_log else None
+        seen_s = self._log_age.seen_s(None if oldest is None else oldest.path, self._clock.monotonic())
+        if oldest is None:
             return False
-        return self._due(self._segments.expected(base), live_rows(base.manifest))
-
-    def _is_old(self, base: Opened) -> bool:
-        """Whether something of a confirmed version has been in the log for as long as it may."""
-        settings = self._settings
-        if settings.compaction_mode != "background" or not settings.changelog_enabled or not self._old_after_s:
-            return False
-        return self._log_age.seen_s(self._segments.expected(base), self._clock.monotonic()) >= self._old_after_s
+        batches = version - oldest.start - len(in_log)
+        return batches >= self._settings.changelog_max_idle_batches or seen_s >= self._old_after_s
 
     def _turn(self, base: Opened | None) -> tuple[int, int] | None:
         """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""
@@ -225,10 +231,14 @@ class Attempts:
         """What a commit on `base` refers to below it, with finished segments."""
         return self._segments.applied(base, self._young)
 
-    def _rests(self, version: int, base: Opened) -> bool:
-        """Whether a store keeps log objects, and has changed nothing for so long that it should not."""
-        idle = version - base.manifest.version
-        return idle >= self._settings.changelog_max_idle_batches and self._is_in_log(base.references)
+    def _rests(self, version: int, base: Opened, idle_batches: int) -> bool:
+        """Whether a store keeps log objects, and has changed nothing for so many batches."""
+        return version - base.manifest.version >= idle_batches and self._is_in_log(base.references)
+
+    def _may_leave(self, version: int, base: Opened) -> bool:
+        """Whether the next commit takes a store that has changed nothing for a while out of the log."""
+        idle_batches = max(1, self._settings.changelog_max_idle_batches // _SOON)
+        return self._rests(version, base, idle_batches) and not self._is_in_log(self._applied(base))
 
     @staticmethod
     def _is_in_log(references: Iterable[Reference]) -> bool:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-
-from lamina.format.manifest import Reference
 
 
 class LogAge:
@@ -19,14 +16,12 @@ class LogAge:
         self._oldest: str | None = None
         self._seen_s = 0.0
 
-    def seen_s(self, references: Sequence[Reference], now: float) -> float:
-        """For how many seconds the oldest of these references (newest first) that is in the log has been seen; 0 where
-        none is.
+    def seen_s(self, oldest: str | None, now: float) -> float:
+        """For how many seconds this one has been seen as the oldest; 0 where there is none.
 
         Args:
             now: in seconds of the clock.
         """
-        oldest = next((one.path for one in reversed(references) if one.is_in_log), None)
         with self._lock:
             if oldest is None or oldest != self._oldest:
                 self._oldest, self._seen_s = oldest, now

@@ -66,7 +66,8 @@ class Compaction:
         parts = _down_to_last_part(references)
         if not parts:
             return pick(references, live_rows)
-        if len(parts) < self._most_parts and sum(one.length for one in parts) < self._most_bytes:
+        in_log = [one.length for one in parts if one.is_in_log]
+        if len(in_log) < self._most_parts and sum(in_log) < self._most_bytes:
             return ()
         return max(parts, pick(references, live_rows), key=len)
 
@@ -79,9 +80,10 @@ class Compaction:
         Args:
             at_once: whatever is in a log object is worth it.
         """
-        inputs = self._picked(references, live_rows(manifest))
-        if at_once:
-            inputs = max(inputs, _down_to_last_part(references), key=len)
+        rows = live_rows(manifest)
+        # merged again and again, what is in the log would become more and more segments
+        logged = max(_down_to_last_part(references), pick(references, rows), key=len) if at_once else ()
+        inputs = logged or self._picked(references, rows)
         if not inputs:
             return None
         start = inputs[-1].start
