@@ -24,6 +24,22 @@ def pairs(frames: dict[str, DataFrame]) -> DataFrame:
     return left.join(renamed, near, "left_outer").select("k", "v", "rv")
 
 
+def feed_pairs(streams: Streams, batch: int) -> None:
+    """A minute of both sides of `pairs`."""
+    for source, step in (("a", 1), ("b", 3)):
+        streams.feed(
+            source,
+            [
+                {
+                    "t": f"2024-01-01T00:{batch:02}:{second:02}Z",
+                    "k": f"key {second * step % 7}",
+                    "v": batch * 60 + second,
+                }
+                for second in range(0, 60, step)
+            ],
+        )
+
+
 def test_the_backend_changes_at_each_restart_and_no_table_of_the_other_one_is_taken_over(streams: Streams) -> None:
     """Some restarts find a table of the run before in the JVM, the others none."""
     answers = Answers()
@@ -48,22 +64,10 @@ def test_the_backend_changes_at_each_restart_and_no_table_of_the_other_one_is_ta
 
 
 def test_a_join_on_tables_gives_what_it_gives_on_a_built_in_provider(streams: Streams) -> None:
-    def feed(batch: int) -> None:
-        for source, step in (("a", 1), ("b", 3)):
-            made = [
-                {
-                    "t": f"2024-01-01T00:{batch:02}:{second:02}Z",
-                    "k": f"key {second * step % 7}",
-                    "v": batch * 60 + second,
-                }
-                for second in range(0, 60, step)
-            ]
-            streams.feed(source, made)
-
     found, wanted = [], []
     for number in range(3):
         for batch in range(3 * number, 3 * number + 3):
-            feed(batch)
+            feed_pairs(streams, batch)
         metrics = {PREFIX + "rocksdb.metrics": "getCount, readBlockCacheHitCount, totalCompactionLatencyMs"}
         run = streams.run(pairs, LAMINA, conf={**TABLES, **metrics})
         found += run.all_rows

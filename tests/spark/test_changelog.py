@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from lamina.spark.configure import FILE_MANAGER_KEY
 from tests.spark.streams import BEHIND_BARRIER, HDFS, LAMINA, Streams
-from tests.spark.test_backends import PREFIX, pairs, totals
+from tests.spark.test_backends import PREFIX, feed_pairs, pairs, totals
 from tests.spark.test_restarts import Answers, rows, unload_all
 
 TASK = {PREFIX + "changelog.enabled": "true"}
@@ -35,20 +35,9 @@ def commits(checkpoint: Path) -> Counter[str]:
     return Counter(files=len(later), parts=text.count(".g."))
 
 
-def feed_pairs(streams: Streams, batch: int) -> None:
-    """A minute of both sides of `pairs`."""
-    for source, step in (("a", 1), ("b", 3)):
-        streams.feed(
-            source,
-            [
-                {
-                    "t": f"2024-01-01T00:{batch:02}:{second:02}Z",
-                    "k": f"key {second * step % 7}",
-                    "v": batch * 60 + second,
-                }
-                for second in range(0, 60, step)
-            ],
-        )
+def feed_totals(streams: Streams, batch: int) -> None:
+    """A batch of `totals`."""
+    streams.feed("s", rows(batch))
 
 
 @pytest.mark.parametrize("conf", [TASK, EXECUTOR], ids=["task", "executor"])
@@ -72,17 +61,22 @@ def test_a_join_gives_what_it_gives_on_a_built_in_provider(streams: Streams, con
 
 
 @pytest.mark.parametrize("conf", [TASK, EXECUTOR], ids=["task", "executor"])
-@pytest.mark.parametrize("query", [totals, pairs])
+@pytest.mark.parametrize(
+    ("query", "mode", "feed"),
+    [(totals, "complete", feed_totals), (pairs, "append", feed_pairs)],
+    ids=["totals", "pairs"],
+)
 def test_progress_says_what_became_durable_in_the_log(
-    streams: Streams, query: Callable[[dict[str, DataFrame]], DataFrame], conf: dict[str, str]
+    streams: Streams,
+    query: Callable[[dict[str, DataFrame]], DataFrame],
+    mode: str,
+    feed: Callable[[Streams, int], None],
+    conf: dict[str, str],
 ) -> None:
     """Also that of a join, of which Spark drops what some stores say."""
     for batch in range(8):
-        if query is totals:
-            streams.feed("s", rows(batch))
-        else:
-            feed_pairs(streams, batch)
-    run = streams.run(query, LAMINA, mode="complete" if query is totals else "append", conf=conf)
+        feed(streams, batch)
+    run = streams.run(query, LAMINA, mode=mode, conf=conf)
     names = ("Objects", "Commits", "Bytes", "Attempts", "Failures", "UploadMs", "UploadP50Ms", "UploadP99Ms")
     found = {name: run.metric(f"laminaLog{name}") for name in names}
     checkpoint = streams.checkpoint(LAMINA)

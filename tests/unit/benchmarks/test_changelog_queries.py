@@ -14,8 +14,7 @@ from benchmarks.slow_files import Request, Trace
 from benchmarks.statistics import spread
 from benchmarks.variants import FLOOR, SNAPSHOTS, TUNED
 from lamina.settings import PREFIX, Settings
-from lamina.store.changelog.changelog import longest_s
-from lamina.store.materialization.materializer import judged_ms
+from lamina.store.changelog.changelog import check_times, longest_s
 from tests.unit.benchmarks.answers import answer
 
 QUESTIONS = {question.name: question for question in CHANGELOG.questions}
@@ -94,7 +93,7 @@ def test_merges_in_the_background_are_no_files_of_commits() -> None:
 def test_the_engine_takes_what_the_benchmarks_set(mode: str, more: dict[str, str]) -> None:
     conf = {**MODES[mode][1], **more}
     settings = Settings.parse({key: value for key, value in conf.items() if key.startswith(PREFIX)})
-    assert 1000 * longest_s(settings) <= judged_ms(settings.retention_min_age_ms) * 3 / 8
+    check_times(settings)
     assert 1000 * longest_s(settings) < settings.changelog_barrier_timeout_ms
 
 

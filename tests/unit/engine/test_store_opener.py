@@ -237,7 +237,8 @@ def test_settings_are_read_once_for_each_store_that_is_opened(tmp_path: Path) ->
 def test_handles_of_a_store_share_since_when_something_is_in_the_log(tmp_path: Path) -> None:
     """With `unloadOnCommit` each batch has another one."""
     clock = ManualClock(0)
-    stores, interval_ms = StoreOpener(Settings.parse, clock, RandomIds(), ticker=Ticker()), 60_000
+    interval_ms = 60_000
+    stores = StoreOpener(Settings.parse, clock, RandomIds(), ticker=Ticker())
     grouped = Grouped(Query(Storage(str(tmp_path))))
     (store,), versions = grouped.begun()
     (version,) = grouped.batch([store], versions, 0)

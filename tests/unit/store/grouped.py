@@ -11,7 +11,9 @@ from lamina.settings import NONE
 from lamina.store import CheckpointState, Committed, StoreConf, StoreId, Version
 from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
+from lamina.store.files.locator import is_part
 from lamina.store.files.log_parts import LogObjects
+from lamina.store.memory.budget import unbounded
 from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing.log_objects import publisher
@@ -95,11 +97,20 @@ def collected(grouped: Grouped, store: VersionedStore, version: Version) -> None
     assert found.stopped is None, found.stopped
 
 
-def materialized(grouped: Grouped, store: VersionedStore, version: Version) -> None:
+def materialized(store: VersionedStore, version: Version, *, at_once: bool = False) -> int:
+    """What the maintenance process does, and the engine with what it made; how many bytes were to be merged."""
     store.confirm(version)
-    made = store.compact()
-    assert made is not None
-    store.adopt(made.made)
+    merge = store.plan_compaction(at_once=at_once)
+    assert merge is not None
+    store.adopt(merge.run(None, unbounded()).made)
+    return merge.bytes
+
+
+def parts(store: VersionedStore, version: Version) -> int:
+    """How many commits in log objects the version consists of."""
+    manifest = store.manifest(version)
+    assert manifest is not None
+    return len([one for one in manifest.references if one.path is None or is_part(one.path)])
 
 
 def said(grouped: Grouped) -> list[str]:

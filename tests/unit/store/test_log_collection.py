@@ -40,11 +40,11 @@ def test_an_object_goes_when_no_retained_version_of_any_store_needs_it() -> None
     batches(6)
     first = grouped.objects()
     assert collect() == first
-    materialized(grouped, stores[0], versions[0])
+    materialized(stores[0], versions[0])
     batches(4)
     # the other store's chains begin with them
     assert set(first) < set(collect())
-    materialized(grouped, stores[1], versions[1])
+    materialized(stores[1], versions[1])
     batches(4)
     left = collect()
     assert not set(first) & set(left)
@@ -74,8 +74,8 @@ def test_an_object_goes_whose_stores_are_collected_by_several_processes() -> Non
             collected(home, store, version)
 
     go_on(1)
-    for home, store, version in zip(homes, stores, versions, strict=True):
-        materialized(home, store, version)
+    for store, version in zip(stores, versions, strict=True):
+        materialized(store, version)
     go_on(4)
     collect()
     query.clock.advance(MIN_AGE_MS + 60_000)
@@ -115,7 +115,7 @@ def test_what_a_collection_only_looked_at_is_deleted_by_the_next_one() -> None:
     (store,), versions = grouped.begun()
     for number in range(4):
         versions = grouped.batch([store], versions, number)
-    materialized(grouped, store, versions[0])
+    materialized(store, versions[0])
     for number in range(4):
         versions = grouped.batch([store], versions, number)
     collected(grouped, store, versions[0])
@@ -188,7 +188,7 @@ def test_a_pinned_commit_in_an_object_that_cannot_be_read_stops_the_collection()
     (log,) = grouped.objects()
     for number in range(4):
         versions = grouped.batch([store], versions, number)
-    materialized(grouped, store, versions[0])
+    materialized(store, versions[0])
     for number in range(4):
         versions = grouped.batch([store], versions, number)
     write_pin(grouped.query.storage, Pin("clone", "other", "memory://other", 0, {(0, 0, "default"): (pinned.attempt,)}))
@@ -210,7 +210,7 @@ def test_what_was_needless_in_one_run_may_be_needed_in_the_next_which_went_back(
         versions = first.batch(stores, versions, number)
     old, shared = versions, set(first.objects())
     for store, version in zip(stores, versions, strict=True):
-        materialized(first, store, version)
+        materialized(store, version)
     # the second store moves to a process that collects nothing
     other = Grouped(query)
     moved = other.open(1)
@@ -254,7 +254,7 @@ def test_an_object_that_could_not_be_read_once_goes_like_any_other(grouped: Grou
     other = Grouped(grouped.query)
     store = other.open()
     assert store.collect(versions[0], dry_run=False).stopped is not None
-    materialized(other, store, versions[0])
+    materialized(store, versions[0])
     for number in range(4):
         versions = other.batch([store], versions, number)
     for _ in range(2):
@@ -271,7 +271,7 @@ def test_what_a_collection_says_of_parts_and_objects() -> None:
     for number in range(4):
         versions = grouped.batch(stores, versions, number)
     for store, version in zip(stores, versions, strict=True):
-        materialized(grouped, store, version)
+        materialized(store, version)
     for number in range(4):
         versions = grouped.batch(stores, versions, number)
     for store, version in zip(stores, versions, strict=True):
@@ -309,8 +309,8 @@ def test_a_file_of_needs_that_the_storage_did_not_give_is_read_again() -> None:
         versions = homes[0].batch(stores, versions, number)
     shared = set(homes[0].objects())
     stores[1] = homes[1].open(1)
-    for home, store, version in zip(homes, stores, versions, strict=True):
-        materialized(home, store, version)
+    for store, version in zip(stores, versions, strict=True):
+        materialized(store, version)
     for number in range(4):
         for place, home in enumerate(homes):
             [versions[place]] = home.batch([stores[place]], [versions[place]], number)

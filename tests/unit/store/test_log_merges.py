@@ -10,11 +10,8 @@ import pytest
 from lamina.format.entries import PUT
 from lamina.format.manifest import FILE, StoreIdentity
 from lamina.store import Version
-from lamina.store.files.locator import is_part
 from lamina.store.materialization.materializer import spread_over
-from lamina.store.memory.budget import unbounded
-from lamina.store.versioned_store import VersionedStore
-from tests.unit.store.grouped import Grouped
+from tests.unit.store.grouped import Grouped, materialized, parts
 from tests.unit.store.writing import Query
 
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -28,21 +25,6 @@ def grouped_on(backend: str, **settings: Any) -> Grouped:
     return Grouped(Query(min_versions=2, **{"changelog__enabled": True, **BACKENDS[backend], **settings}))
 
 
-def parts(store: VersionedStore, version: Version) -> int:
-    """How many commits in log objects the version consists of."""
-    manifest = store.manifest(version)
-    assert manifest is not None
-    return len([one for one in manifest.references if one.path is None or is_part(one.path)])
-
-
-def merged(store: VersionedStore, version: Version, *, at_once: bool) -> None:
-    """What the maintenance process does, and the engine with what it made."""
-    store.confirm(version)
-    merge = store.plan_compaction(at_once=at_once)
-    assert merge is not None
-    store.adopt(merge.run(None, unbounded()).made)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_few_large_commits_are_merged(backend: str) -> None:
     grouped = grouped_on(backend, changelog__materializeBytes=20_000)
@@ -54,7 +36,7 @@ def test_few_large_commits_are_merged(backend: str) -> None:
         accepted.publish()
         version = Version(version.version + 1, accepted.attempt)
         assert grouped.query.begin(store, version).compaction_due == due, number
-    merged(store, version, at_once=False)
+    materialized(store, version)
     (version,) = grouped.batch([store], [version], 0)
     assert parts(store, version) == 1
 
@@ -71,7 +53,7 @@ def test_what_was_in_the_log_for_long_is_merged(backend: str) -> None:
     # a quarter sooner at most, by store
     grouped.query.clock.advance(INTERVAL_MS // 4)
     assert grouped.query.begin(store, version).materialization_due
-    merged(store, version, at_once=True)
+    materialized(store, version, at_once=True)
     # until a commit refers to what was made it is not asked for again
     assert not grouped.query.begin(store, version).materialization_due
     (version,) = grouped.batch([store], [version], 3)
@@ -103,7 +85,7 @@ def test_segments_of_merges_by_age_are_merged_too(backend: str) -> None:
         assert not begun.snapshot
         if begun.materialization_due or begun.compaction_due:
             merges += 1
-            merged(store, version, at_once=begun.materialization_due)
+            materialized(store, version, at_once=begun.materialization_due)
         manifest = store.manifest(version)
         assert manifest is not None
         most = max(most, len({one.path for one in manifest.references if one.kind != FILE}))
@@ -125,7 +107,7 @@ def test_a_store_that_changes_seldom_keeps_no_object_for_long(backend: str) -> N
         # batches that brought nothing
         version = Version(version.version + 10, version.attempt)
     assert due == [False, False, False, True, True]
-    merged(store, version, at_once=True)
+    materialized(store, version, at_once=True)
     # as soon as it may, since it is out of the log once a commit refers to what was merged
     assert grouped.query.begin(store, version).apart
 

@@ -10,13 +10,12 @@ from lamina.format.entries import PUT
 from lamina.format.log_object import PartId
 from lamina.format.manifest import INCREMENT, RUN, CommitManifest
 from lamina.store import Version
-from lamina.store.files.locator import is_part
 from lamina.store.files.shared_looks import HOLDS_S
 from lamina.store.materialization.materializer import spread_over
 from lamina.testing import Effect, Fault
 from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
-from tests.unit.store.grouped import Grouped, materialized
+from tests.unit.store.grouped import Grouped, materialized, parts
 from tests.unit.store.writing import Change, Query, Rows, rows_of
 
 
@@ -183,9 +182,7 @@ def test_parts_are_left_alone_until_a_version_consists_of_so_many() -> None:
         assert not query.begin(store, versions[0]).compaction_due
     versions = grouped.batch([store], versions, most)
     assert query.begin(store, versions[0]).compaction_due
-    materialized(grouped, store, versions[0])
+    materialized(store, versions[0])
     (version,) = grouped.batch([store], versions, most + 1)
-    manifest = store.manifest(version)
-    assert manifest is not None
-    assert len([one for one in manifest.references if one.path is None or is_part(one.path)]) == 1
+    assert parts(store, version) == 1
     assert rows_of(store.load(version, have=None, read_only=True)) == query.states[version.attempt]

@@ -11,10 +11,9 @@ from lamina.format.attempt_id import FILE, GROUP, AttemptId
 from lamina.format.entries import PUT
 from lamina.store import Begin, Version
 from lamina.store.files.locator import is_part
-from lamina.store.memory.budget import unbounded
 from lamina.store.versioned_store import VersionedStore
 from tests.unit.store.aging import MIN_AGE_MS
-from tests.unit.store.grouped import Grouped, collected
+from tests.unit.store.grouped import Grouped, collected, materialized
 from tests.unit.store.writing import Query, rows_of
 
 MODES = {
@@ -29,15 +28,6 @@ def resting(grouped: Grouped, store: VersionedStore, version: Version, idle: int
     """The version that a store without changes has so many batches later, and what the engine wants of the next."""
     base = Version(version.version + idle, version.attempt)
     return base, grouped.query.begin(store, base)
-
-
-def merged_at_once(store: VersionedStore, base: Version) -> int:
-    """What the maintenance process does when it is asked; how many bytes were to be merged."""
-    store.confirm(base)
-    merge = store.plan_compaction(at_once=True)
-    assert merge is not None
-    store.adopt(merge.run(None, unbounded()).made)
-    return merge.bytes
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -56,7 +46,7 @@ def test_a_store_that_rests_leaves_its_objects(mode: str) -> None:
         assert begun.materialization_due
         assert not begun.apart
         assert not begun.snapshot
-        merged_at_once(store, base)
+        materialized(store, base, at_once=True)
         base, begun = resting(grouped, store, version, 4)
     assert begun.apart
     assert not begun.materialization_due
@@ -100,7 +90,7 @@ def test_a_merge_for_a_store_that_rests_reads_nothing_below_its_last_part() -> N
     versions = grouped.batch([store], [large], 0)
     base, begun = resting(grouped, store, versions[0], 3)
     assert begun.materialization_due
-    assert merged_at_once(store, base) < 100_000
+    assert materialized(store, base, at_once=True) < 100_000
 
 
 def test_a_commit_with_changes_of_a_store_that_has_rested_is_like_any_other() -> None:

@@ -29,7 +29,7 @@ class Moving:
 
     def materialize(self) -> None:
         for store, version in zip(self.stores[0], self.versions, strict=True):
-            materialized(self.homes[0], store, version)
+            materialized(store, version)
 
 
 def test_an_object_goes_whose_stores_each_process_collected_once() -> None:
