@@ -149,7 +149,7 @@ def test_a_collection_deletes_in_all_places_and_leaves_what_is_needed(world: Wor
     assert len(old) == 9
     run = world.run(world.fast)
     store = run.open()
-    materialized(run, store, versions[-1])
+    materialized(store, versions[-1])
     versions += some(run, store, versions[-1], 4)
     collected(run, store, versions[-1])
     world.clock.advance(MIN_AGE_MS + 60_000)
@@ -287,7 +287,7 @@ def test_checkpoints_that_share_a_path_do_not_touch_each_others_objects(tmp_path
     kept = len(second.objects(second.fast))
     run = first.run(first.fast)
     store = run.open()
-    materialized(run, store, versions[0][-1])
+    materialized(store, versions[0][-1])
     versions[0] += some(run, store, versions[0][-1], 4)
     for _ in range(3):
         collected(run, store, versions[0][-1])
@@ -306,7 +306,7 @@ def test_a_copy_of_a_checkpoint_reads_its_objects_and_deletes_none(world: World)
     run = copy.run(copy.fast)
     store = run.open()
     later = some(run, store, versions[-1], 1)
-    materialized(run, store, later[-1])
+    materialized(store, later[-1])
     later += some(run, store, later[-1], 4)
     for _ in range(3):
         collected(run, store, later[-1])
@@ -385,7 +385,7 @@ def test_a_place_whose_file_was_deleted_is_given_up(world: World) -> None:
     version = some(run, store, version, 2)[-1]
     run = world.run(NONE)
     store = run.open()
-    materialized(run, store, version)
+    materialized(store, version)
     versions = some(run, store, version, 4)
     for _ in range(2):
         collected(run, store, versions[-1])

@@ -85,7 +85,7 @@ def test_objects_go_in_both_buckets_and_a_bucket_that_refuses_stops_that(server:
     for number in range(4):
         versions = run.batch([store], versions, number)
     requests(server)
-    materialized(run, store, versions[0])
+    materialized(store, versions[0])
     for number in range(4):
         versions = run.batch([store], versions, number)
     collected(run, store, versions[0])
