@@ -187,9 +187,15 @@ def started(request: dict[str, Any], spark: SparkSession) -> GatedQuery:
 
 
 def build(request: dict[str, Any]) -> dict[str, Any]:
-    """The state alone."""
+    """The state alone.
+
+    With `rest_s`, maintenance has so many seconds after the preload, and again in the middle of the warm-up.
+    """
     spark = start(request)
     query = started(request, spark)
+    for batches in (0, request["warmup"] // 2):
+        query.process(request["preload"] + batches)
+        time.sleep(request.get("rest_s", 0))
     query.process(request["preload"] + request["warmup"])
     query.stop()
     spark.stop()

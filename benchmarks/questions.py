@@ -19,6 +19,7 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.bars import Bar, Figures, printed
+from benchmarks.changes import later, told_of
 from benchmarks.markdown import BARS, header, table, verdict
 from benchmarks.rounds import RESULTS, progress, write_result
 
@@ -71,9 +72,9 @@ class Question:
         }
         return {**cell, "figures": self.measure(parameters, count)}
 
-    def refused(self, cell: Mapping[str, Any]) -> str | None:
-        """Why a cell is no answer today; None where it is one."""
-        if cell["code"] != machine.code():
+    def refused(self, cell: Mapping[str, Any], result: str) -> str | None:
+        """Why a cell of a result is no answer today; None where it is one."""
+        if later(cell["code"], result) is None:
             return f"measured at {cell['commit']}, and shim or engine have changed since"
         if cell["parameters"] != dict(self.full):
             return "measured with other parameters"
@@ -117,14 +118,15 @@ class Questions:
             cell = result.get("cells", {}).get(question.name)
             if cell is None:
                 continue
-            refused = question.refused(cell)
+            refused = question.refused(cell, self.result)
             if refused is not None:
                 parts.append(f"Not shown: `{question.name}`, {refused}.\n")
                 continue
             answered = table(*question.table(cell["figures"]))
             told = question.setup(cell["parameters"], cell["figures"])
             told += f" {cell['rounds']} rounds, local files on {cell['files']}. {header(cell)[:-1]}"
-            details.append(f"### {question.name}\n\n{told} Commit {cell['commit']}.\n\n{answered}")
+            told += f" Commit {cell['commit']}.{told_of(later(cell['code'], self.result))}"
+            details.append(f"### {question.name}\n\n{told}\n\n{answered}")
         if found := self.bars(result):
             parts.append(table([*BARS, "commit", "date"], found))
         return "\n".join([*parts, *details])
@@ -133,8 +135,8 @@ class Questions:
         words = (
             f"`python -m benchmarks.{self.result}` {self.purpose}. `--only NAME` asks one question, `--quick` asks a "
             "small one, to see whether it runs, and `--json` prints the answers as JSON. An answer is kept with its "
-            "commit, date and parameters. One of other parameters, or of a shim or engine that has changed since, is "
-            "not shown here."
+            "commit, date and parameters. One of other parameters, or of a shim or engine that has changed in what it "
+            "measures, is not shown here."
         )
         return textwrap.fill(words, 120) + "\n"
 
@@ -143,7 +145,8 @@ class Questions:
         return [
             [bar.what, bar.bar, bar.measured, verdict(bar.met), cell["commit"], cell["date"]]
             for question in self.questions
-            if (cell := result.get("cells", {}).get(question.name)) is not None and question.refused(cell) is None
+            if (cell := result.get("cells", {}).get(question.name)) is not None
+            and question.refused(cell, self.result) is None
             for bar in question.bars(cell["parameters"], cell["figures"])
         ]
 
@@ -160,7 +163,7 @@ class Questions:
             cell = cells.get(question.name)
             if cell is None:
                 continue
-            refused = None if short else question.refused(cell)
+            refused = None if short else question.refused(cell, self.result)
             if refused is not None:
                 summary.add_row(question.asks, "", "", f"refused: {refused}", cell["commit"], cell["date"])
                 continue

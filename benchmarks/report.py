@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import batches_report, machine, operators_report, proofs_report, store_report
+from benchmarks import batches_report, operators_report, proofs_report, store_report
 from benchmarks.changelog import CHANGELOG
+from benchmarks.changes import later, told_of
 from benchmarks.many_stores.answers import MANY_STORES
 from benchmarks.markdown import BARS, fill, table
 from benchmarks.rocksdb import ROCKSDB
@@ -111,7 +112,7 @@ def current(folder: Path, name: str) -> tuple[dict[str, Any] | None, str | None]
         # what is asked is said without an answer, too
         return ({} if name in ONE_BY_ONE else None), None
     found: dict[str, Any] = json.loads(source.read_text())
-    if name not in ONE_BY_ONE and found.get("code") != machine.code():
+    if name not in ONE_BY_ONE and later(found.get("code", ""), name) is None:
         return None, f"`{name}`, measured at {found.get('commit', 'a commit that it does not name')}"
     return found, None
 
@@ -151,6 +152,8 @@ def main() -> None:
             continue
         results[name] = result
         parts.append(section.evidence(result))
+        if name not in ONE_BY_ONE and (after := told_of(later(result["code"], name))):
+            parts.append(f"{after.strip()}\n")
         # a clone has the figures of earlier runs in the documentation only
         if figure in parts[-1] and ((given.results / figure).exists() or not (figures / figure).exists()):
             shutil.copyfile(given.results / figure, figures / figure)

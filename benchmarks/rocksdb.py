@@ -28,6 +28,7 @@ PAUSE_BAR = 1.5
 JVM_CONSTANT_MB = 600
 """Of a JVM with Spark, beside its heap and what is set."""
 ENGINE_CONSTANT_MB = 700
+_RESIDENT = ["resident MB: JVM", "engine", "maintenance"]
 ALL_RETAINED = "1000000"
 """Batches that are kept: then a directory has all that was ever uploaded."""
 
@@ -50,6 +51,9 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
     found["bytes"] = {
         variant: spread([run["bytes_a_batch"] + run["segment_bytes_a_batch"] for run in answers])
         for variant, answers in runs.items()
+    }
+    found["merged_bytes"] = {
+        variant: spread([run["segment_bytes_a_batch"] for run in answers]) for variant, answers in runs.items()
     }
     found["pause"] = {
         variant: spread(
@@ -100,9 +104,10 @@ def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
     """A row for each store."""
     heads, rows = batches.table(figures, "RocksDB mode to it")
     for variant, row in zip(batches.present(figures), rows, strict=True):
-        row += [f"{figures['bytes'][variant]['median'] / 1000:,.0f}", between(figures["pause"][variant])]
+        row += [f"{figures[name][variant]['median'] / 1000:,.0f}" for name in ("bytes", "merged_bytes")]
+        row.append(between(figures["pause"][variant]))
         row += [f"{figures['resident_mb'][variant][role]:,.0f}" for role in ROLES]
-    return [*heads, "kB kept a batch", "p99 to median", "resident MB: JVM", "engine", "maintenance"], rows
+    return [*heads, "kB kept a batch", "of it merged", "p99 to median", *_RESIDENT], rows
 
 
 def setup(parameters: Parameters, figures: Figures) -> str:
@@ -166,10 +171,10 @@ ROCKSDB = Questions(
             asks="how long a restart with a state of 4 GB takes, from S3, and where its files are on the machine",
             goal=f"≥ {rocksdb_restart.FASTER:g} times faster than the built-in; ≤ {rocksdb_restart.COPIES_S:g} s",
             full={
-                "value_bytes": 1024, "keys": 4_000_000, "rows": 10_000, "preload": 16, "warmup": 4, "timed": 6,
-                "driver_memory": "3g", "closing": 20_000, "latency_s": 0.05, "bytes_per_s": 50e6,
+                "value_bytes": 1024, "keys": 4_000_000, "rows": 10_000, "preload": 16, "warmup": 24, "rest_s": 120,
+                "timed": 6, "driver_memory": "3g", "closing": 20_000, "latency_s": 0.05, "bytes_per_s": 50e6,
             },
-            quick={"keys": 40_000, "rows": 1_000, "preload": 2, "driver_memory": "2g"},
+            quick={"keys": 40_000, "rows": 1_000, "preload": 2, "rest_s": 2, "driver_memory": "2g"},
             rounds=2, measure=rocksdb_restart.measure, bars=rocksdb_restart.bars, table=rocksdb_restart.table,
             setup=rocksdb_restart.setup,
         ),
@@ -178,7 +183,7 @@ ROCKSDB = Questions(
             asks="what 200 batches upload, and how even they are while tables are made",
             goal=f"no more bytes than the built-in; p99 ≤ {PAUSE_BAR} of the median",
             full={
-                "variants": STORES, "keys": 1_000_000, "rows": 10_000, "memory_mb": 512, "preload": 2, "warmup": 10,
+                "variants": STORES, "keys": 1_000_000, "rows": 10_000, "memory_mb": 512, "preload": 2, "warmup": 60,
                 "timed": 200, "driver_memory": "4g", "closing": 20_000,
                 "conf": {"spark.sql.streaming.minBatchesToRetain": ALL_RETAINED},
             },

@@ -114,7 +114,9 @@ def setup(parameters: Parameters, figures: Figures) -> str:
     sizes = ", ".join(f"{TITLES[store]} {size / 1e6:,.0f} MB" for store, size in figures["bytes"].items())
     return (
         f"Count and greatest text of {parameters['value_bytes']:,} characters per key, {figures['state_rows']:,.0f} "
-        f"keys. Checkpoints: {sizes}. A restart is the time from the query's start, in a fresh JVM whose session is "
+        f"keys; {parameters['preload'] + parameters['warmup']} batches, with {parameters['rest_s']} seconds for the "
+        f"stores' maintenance after the preload and before the last {parameters['warmup'] // 2}. Checkpoints: {sizes}. "
+        f"A restart is the time from the query's start, in a fresh JVM whose session is "
         f"there, to the end of its first batch of {parameters['rows']:,} rows, less the median of those after it; the "
         f"engine's start is in it. S3 is moto's server behind {parameters['latency_s'] * 1000:.0f} ms and "
         f"{parameters['bytes_per_s'] / 1e6:.0f} MB/s a connection."

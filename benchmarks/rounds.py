@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.changes import later
 from benchmarks.scala import ROOT, java, pyspark_jars
 
 MARK = "RESULT "
@@ -137,6 +138,6 @@ def read_result(name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     except FileNotFoundError:
         raise SystemExit(f"there is no last run to keep anything of: {name}.json") from None
-    if found.get("code") != machine.code():
+    if later(found.get("code", ""), name) is None:
         raise SystemExit(f"{name}.json is of another code of shim or engine: nothing of it can be kept")
     return found

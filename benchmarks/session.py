@@ -99,7 +99,8 @@ def resident(spark: SparkSession) -> dict[str, int]:
 
 
 def directory_bytes(path: Path) -> dict[str, int]:
-    """Sums of the sizes of all files below a directory: `segments`, of lamina's maintenance, and `commits`."""
+    """Sums of the sizes of all files below a directory: `segments`, of lamina's maintenance and of RocksDB's
+    snapshots, and `commits`."""
     total = {"commits": 0, "segments": 0}
     for folder, _, names in os.walk(path):
         for name in names:
@@ -107,7 +108,7 @@ def directory_bytes(path: Path) -> dict[str, int]:
                 size = os.path.getsize(os.path.join(folder, name))
             except FileNotFoundError:
                 continue
-            total["segments" if name.endswith((".seg", ".sst", ".rdb")) else "commits"] += size
+            total["segments" if name.endswith((".seg", ".sst", ".rdb", ".zip")) else "commits"] += size
     return total
 
 

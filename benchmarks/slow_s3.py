@@ -15,11 +15,31 @@ from types import TracebackType
 from typing import Any
 
 import s3fs
+from moto.s3 import models
+from moto.s3.models import FakeKey
 from moto.server import ThreadedMotoServer
 
 KEYS = {"key": "id", "secret": "secret"}
-_CHUNK = 256 << 10
+_CHUNK = 1 << 20
 _LATE_S = 0.02
+
+
+class _WholeKey(FakeKey):
+    """moto's own objects are read and copied as a whole for each range, which would be what restores wait for."""
+
+    _whole: bytes | None = None
+
+    @property
+    def value(self) -> bytes:
+        whole = self._whole
+        if whole is None:
+            whole = self._whole = super().value
+        return whole
+
+    @value.setter
+    def value(self, new_value: bytes) -> None:
+        FakeKey.value.fset(self, new_value)  # type: ignore[attr-defined]
+        self._whole = None
 
 
 def hadoop_keys(endpoint: str) -> dict[str, str]:
@@ -46,6 +66,7 @@ class SlowS3:
 
     def __init__(self, latency_s: float, bytes_per_s: float) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        models.FakeKey = _WholeKey  # type: ignore[misc]
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
         port = self._server.get_host_and_port()[1]
@@ -121,7 +142,7 @@ class _Connection:
         """When the connection has carried what it was given."""
 
     async def serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream, server = await asyncio.open_connection("127.0.0.1", port)
+        upstream, server = await asyncio.open_connection("127.0.0.1", port, limit=_CHUNK)
         await asyncio.gather(
             self._pass_on(reader, server, self._request), self._pass_on(upstream, writer, self._answer)
         )

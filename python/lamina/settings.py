@@ -256,9 +256,10 @@ class Settings:
     rocksdb_materialize_every: int = _key(
         "rocksdb.materializeEvery",
         _integer(1, 900, "files"),
-        10,
+        32,
         "With `backend` `rocksdb`: a version that stands on so many increments has them put into the tables in the "
-        "background, or up to a quarter fewer, by store. With 1 each batch waits for that of the one before.",
+        "background, or up to a quarter fewer, by store, and at most half of `compaction.maxChain`. With 1 each batch "
+        "waits for that of the one before.",
         "Small: shorter restores, more tables. Large: the opposite.",
     )
     rocksdb_memory_fixed_per_executor_bytes: int | None = _key(
@@ -276,14 +277,6 @@ class Settings:
         0.5,
         "The part of that memory for rows; the rest is RocksDB's cache of blocks.",
         "Large where each batch changes many keys; small where many keys are read that are not changed.",
-        process_wide=True,
-    )
-    rocksdb_memory_high_priority_ratio: float = _key(
-        "rocksdb.memory.highPriorityRatio",
-        _share(),
-        0.1,
-        "The part of the cache of blocks that is kept for indexes and filters.",
-        "Too small, and rows that were read drive out the filters that spare other reads.",
         process_wide=True,
     )
     rocksdb_timers: str = _key(

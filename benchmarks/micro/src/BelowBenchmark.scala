@@ -24,7 +24,7 @@ object BelowBenchmark {
   def main(arguments: Array[String]): Unit = {
     val (forShim, forRocksDb) = (arguments(0), arguments(1))
     val (keys, batch, passes) = (arguments(2).toInt, arguments(3).toInt, arguments(4).toInt)
-    BlockCache.set(arguments(5).toLong, 0.1)
+    BlockCache.set(arguments(5).toLong)
     val random = new java.util.SplittableRandom(7)
     def block(): KeyBlock = new KeyBlock(Array.fill(batch)(random.nextLong(keys.toLong)))
 

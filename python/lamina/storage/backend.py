@@ -42,6 +42,9 @@ class Backend(ABC):
     remote = False
     """Whether a read costs a request to another machine, so that local copies are worth having."""
 
+    has_copies = False
+    """Whether what `link` gives is a local copy, and `keep` makes one."""
+
     @abstractmethod
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
         """Writes an object whole and gives its size: no reader ever sees a part of it.

@@ -32,6 +32,8 @@ class CachingBackend(Backend):
         url: the root of `inner`.
     """
 
+    has_copies = True
+
     def __init__(self, inner: Backend, cache: LocalCache, url: str) -> None:
         self._inner = inner
         self._cache = cache

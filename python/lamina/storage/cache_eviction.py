@@ -155,7 +155,7 @@ class Evictor:
             used, name = heapq.heappop(self._index)
             path = os.path.join(self._directory, name)
             with contextlib.suppress(FileNotFoundError):
-                if os.stat(path).st_mtime_ns == used:
+                if os.stat(path).st_atime_ns == used:
                     paths.append(path)
         evicted = self.remove(paths)
         self._count(evicted)
@@ -220,10 +220,10 @@ class Evictor:
         if len(entry.name) != NAME_LENGTH:
             return 0
         status = entry.stat()
-        used = status.st_mtime_ns
+        used = status.st_atime_ns
         if used > now + _AHEAD_NS:
             # the clock was set back: such a copy would stay until all others are gone
-            os.utime(entry.path, ns=(now, now))
+            os.utime(entry.path, ns=(now, status.st_mtime_ns))
             used = now
         if len(latest) < _MOST_INDEXED:
             heapq.heappush(latest, (-used, entry.name))

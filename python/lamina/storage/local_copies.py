@@ -33,6 +33,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from lamina.components import SystemClock
 from lamina.storage.cache_eviction import NAME_LENGTH, Evictor, remove_if_dead
 from lamina.storage.cache_file import CacheFile, CacheFileWriter, Damaged, file_size
 from lamina.storage.cache_total import UNKNOWN, Busy, SharedTotal, subtract
@@ -194,8 +195,7 @@ class LocalCache:
                 return False
             except OSError:
                 shutil.copyfile(path, target)
-            with contextlib.suppress(OSError):
-                os.utime(path)
+            _used(path)
             self.count("hit_bytes", os.stat(target).st_size)
         except OSError as error:
             log.warning("the local copy %s of %s could not be used: %s", path, url, error)
@@ -212,7 +212,7 @@ class LocalCache:
         try:
             size, epoch = os.stat(source).st_size, self._total.read().epoch
             if os.path.exists(path):
-                os.utime(path)
+                _used(path)
             elif size > self.largest or self._total.reserve(size, self.max_bytes) is None:
                 self.count("no_room")
                 self.want_room(size)
@@ -441,6 +441,12 @@ class Writing:
             log.warning("no local copy of %s is kept: %s", self._url, error)
             self._cache.count("failed")
         self.discard()
+
+
+def _used(path: str) -> None:
+    """Notes the use of a copy that is linked, whose time of change says that nobody has changed it."""
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(SystemClock().now_ms() * 1_000_000, os.stat(path).st_mtime_ns))
 
 
 def _may_be_linked(source: str, directory: str) -> bool:

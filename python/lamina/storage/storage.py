@@ -89,6 +89,11 @@ class Storage:
         return self._remote
 
     @property
+    def has_copies(self) -> bool:
+        """Whether what `link` gives is a local copy, and `keep` makes one."""
+        return self._backend.has_copies
+
+    @property
     def is_prompt(self) -> bool:
         """Whether a publication takes about as long as a message to another process: nothing is sent or flushed."""
         return not self._remote and not self._fsync

@@ -102,6 +102,7 @@ def install(orders: Orders, broken: str | None) -> None:
         def __init__(self, inner: Backend) -> None:
             self._inner = inner
             self.remote = inner.remote
+            self.has_copies = inner.has_copies
 
         def publish(self, path: str, chunks: Iterable[Any]) -> int:
             before, during, after = PUBLICATION if path.endswith((".lam", ".log")) else COMPACTION

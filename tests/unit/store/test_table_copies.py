@@ -5,20 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from lamina.errors import LaminaError
+from lamina.format.entries import PUT
 from lamina.format.paths import is_immutable, is_table
-from lamina.storage import local_copies
+from lamina.storage import local_copies, trusted
 from lamina.store import Version
 from lamina.store.files import store_files
 from lamina.store.tables.database import Database
 from tests.unit.storage.counted import Counted
 from tests.unit.store.aging import EMPTY, compact
 from tests.unit.store.test_tables import listed, on_tables
-from tests.unit.store.writing import Query, triples
+from tests.unit.store.writing import Query, entries, triples
 
 
 class Machine:
@@ -97,8 +101,107 @@ def test_a_copy_that_is_damaged_is_read_anew(machine: Machine) -> None:
     assert machine.restored()[0] == 0
 
 
+@pytest.fixture
+def marked(machine: Machine) -> Machine:
+    """A machine whose copies are verified, on a file system that has room for marks."""
+    if not trusted.is_trusted(str(machine.copy()), machine.list.tables[0].sha256):
+        pytest.skip("the file system keeps no attributes of the user")
+    return machine
+
+
+def test_both_languages_mean_the_same_mark() -> None:
+    shim = Path(__file__).parents[3] / "jvm-shim/src/main/scala/org/apache/spark/sql/lamina/LocalDatabase.scala"
+    assert f'private val Mark = "{trusted._MARK.removeprefix("user.")}"' in shim.read_text(encoding="utf-8")
+
+
+def no_reads(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a copy is read to be verified")
+
+
+def test_a_copy_that_was_verified_is_linked_without_being_read(
+    marked: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked.drop()
+    assert marked.restored()[0] == marked.size
+    monkeypatch.setattr(store_files, "open", no_reads, raising=False)
+    assert [marked.restored()[0] for _ in range(2)] == [0, 0]
+
+
+def test_a_copy_that_was_written_to_is_verified(marked: Machine) -> None:
+    copy = marked.copy()
+    with copy.open("r+b") as file:
+        file.seek(copy.stat().st_size // 3)
+        file.write(b"not what was here")
+    assert marked.restored()[0] == marked.list.tables[0].size
+
+
+def test_copies_of_before_the_machine_started_are_verified(marked: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = trusted._boot()
+    monkeypatch.setattr(trusted, "_boot", lambda: "another start")
+    monkeypatch.setattr(store_files, "open", no_reads, raising=False)
+    with pytest.raises(AssertionError, match="to be verified"):
+        marked.restored()
+    monkeypatch.delattr(store_files, "open")
+    assert marked.restored()[0] == 0
+    monkeypatch.setattr(trusted, "_boot", lambda: boot)
+    assert not trusted.is_trusted(str(marked.copy()), marked.list.tables[0].sha256)
+
+
+def test_where_nothing_can_be_marked_all_copies_are_verified(marked: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trusted, "_boot", lambda: None)
+    monkeypatch.setattr(store_files, "open", no_reads, raising=False)
+    with pytest.raises(AssertionError, match="to be verified"):
+        marked.restored()
+
+
+def test_a_copy_in_which_rocksdb_meets_damage_is_verified_from_then_on(marked: Machine) -> None:
+    copy = marked.copy()
+    status = copy.stat()
+    # as a disk does it: nobody has written to the file
+    with copy.open("r+b") as file:
+        file.seek(8)
+        byte = file.read(1)[0]
+        file.seek(8)
+        file.write(bytes([byte ^ 4]))
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(LaminaError, match="damaged") as damage:
+        marked.restored()
+    assert damage.value.kind == "file.damaged"
+    assert marked.restored()[0] == marked.list.tables[0].size
+    assert marked.restored()[0] == 0
+
+
+def test_a_merge_that_meets_damage_takes_the_marks_away(tmp_path: Path) -> None:
+    directory = tmp_path / "database"
+
+    def run() -> Iterator[pa.RecordBatch]:
+        yield entries((0, PUT, f"k{number:05}".encode(), os.urandom(20)) for number in range(2000))
+
+    with Database(str(directory)) as database:
+        for _ in range(4):
+            database.ingest(run())
+    tables = sorted(directory.glob("*.sst"))
+    trusted.trust(str(tables[1]), "a checksum")
+    if not trusted.is_trusted(str(tables[1]), "a checksum"):
+        pytest.skip("the file system keeps no attributes of the user")
+    status = tables[1].stat()
+    with tables[1].open("r+b") as file:
+        file.seek(status.st_size // 3)
+        file.write(bytes(100))
+    os.utime(tables[1], ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert trusted.is_trusted(str(tables[1]), "a checksum")
+    with pytest.raises(LaminaError) as error, Database(str(directory)) as database:
+        database.ingest(run())
+        try:
+            database.settle(lambda: None)
+        finally:
+            assert not trusted.is_trusted(str(tables[1]), "a checksum")
+    assert error.value.kind == "storage.failed"
+
+
 def test_a_copy_on_a_bad_sector_is_read_anew(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = machine.copy()
+    trusted.distrust(str(bad.parent))
     once = [OSError(errno.EIO, "Input/output error")]
 
     def opened(path: str, *arguments: Any, **named: Any) -> Any:

@@ -26,6 +26,9 @@ class PartOfLog:
         self._id = PartId.of(attempt)
         self._attempt = str(attempt)
 
+    has_copies = False
+    """A part of an object is no file."""
+
     @property
     def remote(self) -> bool:
         """Whether a read costs a request to another machine."""

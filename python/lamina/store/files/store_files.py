@@ -30,7 +30,7 @@ from lamina.format.manifest import (
 )
 from lamina.format.paths import SegmentName, TableListName
 from lamina.format.table_list import TableListManifest
-from lamina.storage import Listed, Storage
+from lamina.storage import Listed, Storage, trusted
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
 from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in, is_part
@@ -292,12 +292,16 @@ class StoreFiles:
     def linked(self, reference: Reference, target: str) -> bool:
         """Gives a whole file a name in a local directory, where it lies on the same disk, and verifies it.
 
+        A copy of a remote file that was verified before, and is trusted, is not read again.
+
         Raises:
             LaminaError: `file.damaged`, naming the file.
         """
         storage, path = self._place(reference)
         if not storage.link(path, target):
             return False
+        if storage.has_copies and trusted.is_trusted(target, reference.sha256):
+            return True
         digest, size = hashlib.sha256(), 0
         try:
             with open(target, "rb", buffering=0) as file:
@@ -308,11 +312,16 @@ class StoreFiles:
             # of a local copy: then it is read from the storage
             raise container.damaged(storage.location(path), f"what this machine has of it: {error}") from error
         self._require(reference, size, digest.digest(), storage.location(path))
+        if storage.has_copies:
+            trusted.trust(target, reference.sha256)
         return True
 
-    def keep(self, root: str | None, path: str, local: str) -> None:
-        """Keeps a local file, which never changes, as the copy of a whole file, where copies are kept."""
+    def keep(self, root: str | None, path: str, sha256: str, local: str) -> None:
+        """Keeps a local file, which has this checksum and never changes, as the copy of a whole file, where copies are
+        kept."""
         storage, place = self._at(root, path)
+        if storage.has_copies:
+            trusted.trust(local, sha256)
         storage.keep(place, local)
 
     @staticmethod

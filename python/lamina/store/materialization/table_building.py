@@ -207,7 +207,7 @@ class TableBuilding:
             known = {table.name for table in older.tables} if older else set()
             for table in made.manifest.tables:
                 if table.name not in known:
-                    local.add(directory, table.name, table.path)
+                    local.add(directory, table)
         local.keep(table.path for table in made.manifest.tables)
         return made, rows, counted
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
+from lamina.storage import trusted
 from lamina.store.tables.options import TableOptions
 
 FAMILY = struct.Struct(">H")
@@ -143,6 +144,7 @@ class Database:
                     return
                 idle_looks = 0 if running else idle_looks + 1
                 if self._db.property_int_value("rocksdb.background-errors"):
+                    trusted.distrust(self._directory)
                     raise LaminaError.from_kind(
                         "storage.failed",
                         f"RocksDB could not merge the tables in {self._directory}; is the local disk full, or damaged?",
@@ -242,6 +244,8 @@ class _Told:
         if kind is not Exception:
             return
         text = str(value)
+        # of a bad sector it is another error, and a full disk costs no more than to verify once more
+        trusted.distrust(self._directory)
         if text.startswith("Corruption"):
             raise LaminaError.from_kind(
                 "file.damaged", f"the database in {self._directory} is damaged: {text}"

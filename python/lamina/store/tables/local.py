@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import Reference
-from lamina.format.table_list import TableListManifest
+from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.tables.local_disk import require_room
 
@@ -68,7 +68,7 @@ class LocalTables:
             raise
         if linked:
             return 0
-        self._files.keep(reference.root, reference.path or "", path)
+        self._files.keep(reference.root, reference.path or "", reference.sha256, path)
         return reference.length
 
     def _read(self, reference: Reference, path: str) -> bool:
@@ -84,11 +84,11 @@ class LocalTables:
                 target.write(piece)
         return False
 
-    def add(self, directory: str, name: str, path: str) -> None:
-        """Keeps a table that a database made in `directory`."""
+    def add(self, directory: str, table: Table) -> None:
+        """Keeps a table that a database made in `directory`, and that was published."""
         with _local_disk(self._directory):
-            _link(os.path.join(directory, name), self._path(path))
-        self._files.keep(None, path, self._path(path))
+            _link(os.path.join(directory, table.name), self._path(table.path))
+        self._files.keep(None, table.path, table.sha256, self._path(table.path))
 
     def link(self, path: str, new: str) -> str | None:
         """Keeps a table under another name, too; where it is, None where it is not here any more."""

@@ -151,12 +151,15 @@ class EngineStore(
     new EngineHandle(engine, number, readOnly, checkpoint, resolved, result \ "remote" == JBool(true))
   }
 
+  private def whole(name: String, otherwise: Long): Long =
+    Try(settings(StoreSettings.Prefix + name).trim.toLong).getOrElse(otherwise)
+
   /** How tables of the store are layered, where they are. */
   val layers: Option[Layers] =
     if (StoreSettings.isLayered(settings))
       Some(
         Layers(
-          Try(settings(StoreSettings.Prefix + "rocksdb.materializeEvery").trim.toLong).getOrElse(10L),
+          math.min(whole("rocksdb.materializeEvery", 32L), math.max(1L, whole("compaction.maxChain", 64L) / 2)),
           holdsTimers = settings.get(StoreSettings.Prefix + "rocksdb.timers").exists(_.trim == "heap"),
           metrics = settings.get(StoreSettings.Prefix + "rocksdb.metrics").toSeq.flatMap(_.split(',')).map(_.trim).toSet
         )

@@ -40,7 +40,7 @@ final case class LoadHeader(
 /**
  * That a table stands on tables which are read in place.
  *
- * @param every how many versions are put into them at once
+ * @param every how many versions are put into them at once, or up to a quarter fewer
  * @param holdsTimers whether all rows of timers are held in memory
  * @param metrics what is counted as rows are read from them, by the names of metrics
  */
@@ -52,7 +52,7 @@ final case class Layers(every: Long, holdsTimers: Boolean = false, metrics: Set[
 
   /** Whether rows that are written from now on are best told from those before: which will be below soon. */
   private[lamina] def isDue(below: Below, version: Long): Boolean =
-    version - (if (below == null) 0L else below.version) >= every - 1
+    version - (if (below == null) 0L else below.version) >= every - every / 4 - 1
 }
 
 object Layers {

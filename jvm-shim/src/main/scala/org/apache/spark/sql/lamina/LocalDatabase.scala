@@ -1,6 +1,8 @@
 package org.apache.spark.sql.lamina
 
-import java.io.File
+import java.io.{File, IOException}
+import java.nio.file.Files
+import java.nio.file.attribute.UserDefinedFileAttributeView
 
 import org.rocksdb.{BloomFilter, Options, ReadOptions, RocksDB, RocksIterator}
 
@@ -46,6 +48,9 @@ private[lamina] abstract class LocalDatabase(directory: File, options: Options, 
 
 private[lamina] object LocalDatabase {
   private val FamilyBytes = 2
+
+  /** An extended attribute of the user. */
+  private val Mark = "lamina.verified"
 
   /** Without one the filters in the tables are not read. */
   lazy val filter = new BloomFilter(10, false)
@@ -98,6 +103,16 @@ private[lamina] object LocalDatabase {
     if (length > 0) Platform.copyMemory(base, offset, key, Platform.BYTE_ARRAY_OFFSET.toLong + FamilyBytes, length)
     key
   }
+
+  /** Takes the marks away by which the engine knows that files were verified: it verifies them again before they are used. */
+  def distrust(directory: File): Unit =
+    Option(directory.listFiles).toSeq.flatten.foreach { file =>
+      try Option(Files.getFileAttributeView(file.toPath, classOf[UserDefinedFileAttributeView])).foreach(_.delete(Mark))
+      catch {
+        // there is none
+        case _: IOException =>
+      }
+    }
 
   /** Removes a directory of files, without a process, since threads that are interrupted do it, too. */
   def remove(directory: File): Unit = {

@@ -17,7 +17,6 @@ object StatePool {
   private val Cap = "heap.maxBytes"
   private val Fixed = "rocksdb.memory.fixedPerExecutorBytes"
   private val Ratio = "rocksdb.memory.writeBufferRatio"
-  private val HighPriority = "rocksdb.memory.highPriorityRatio"
 
   /** Without some room each read would read indexes and filters again. */
   private val LeastBlocks = 4L << 20
@@ -26,7 +25,7 @@ object StatePool {
     Seq(Cap),
     (settings, conf) => new PagePool(HeapCap.resolve(settings.get(Cap), conf, Machine.current()))
   )
-  private val layered = new Pool(Seq(Fixed, Ratio, HighPriority), ofLayered)
+  private val layered = new Pool(Seq(Fixed, Ratio), ofLayered)
 
   /** How many tables share what belongs to no table. */
   val tables = new AtomicInteger()
@@ -45,7 +44,7 @@ object StatePool {
 
   private def ofLayered(settings: StoreSettings, conf: SparkConf): PagePool = {
     sharesHeap = !hasOwn(settings)
-    val (ofRows, highPriority) = (settings.ratio(Ratio, 0.5), settings.ratio(HighPriority, 0.1))
+    val ofRows = settings.ratio(Ratio, 0.5)
     val (pool, blocks) =
       if (!sharesHeap) {
         val budget = HeapCap.resolve(settings.get(Fixed), conf, Machine.current(), Fixed)
@@ -55,7 +54,7 @@ object StatePool {
         val pool = heap.get(settings, conf)
         (pool, pool.setAside(1 - ofRows))
       }
-    BlockCache.set(math.max(blocks, LeastBlocks), highPriority)
+    BlockCache.set(math.max(blocks, LeastBlocks))
     pool
   }
 

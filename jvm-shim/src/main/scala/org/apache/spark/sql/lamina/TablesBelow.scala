@@ -6,12 +6,13 @@ import org.json4s.{JObject, JValue}
 import org.rocksdb.{
   BlockBasedTableConfig,
   Cache,
-  LRUCache,
+  HyperClockCache,
   Options,
   RocksDB,
   RocksDBException,
   Statistics,
   StatsLevel,
+  Status,
   WriteBufferManager
 }
 
@@ -109,6 +110,9 @@ private[lamina] object BlockCache {
   /** By bits of the hash: of so many parts each has a lock. Small caches have few, for a part has room for some blocks. */
   private val ShardBits = 4
 
+  /** What a block takes in memory, about: of so much there is a place for each. */
+  private val BlockBytes = 4096L
+
   private var cache: Cache = _
 
   /** Rows of databases that are written, until they are in files: within the cache's bytes, at most a quarter of them. */
@@ -120,19 +124,19 @@ private[lamina] object BlockCache {
   }
 
   def get: Cache = synchronized {
-    if (cache == null) set(DefaultBytes, 0.1)
+    if (cache == null) set(DefaultBytes)
     cache
   }
 
   /**
    * Databases that are opened from now on use a cache of so many bytes; those that are open go on with theirs.
    *
-   * @param highPriority the part that is kept for indexes and filters
+   * The clock's hand passes more often over blocks of indexes and filters that were not read again than over others.
    */
-  def set(bytes: Long, highPriority: Double): Unit = synchronized {
+  def set(bytes: Long): Unit = synchronized {
     RocksDB.loadLibrary()
     // that of before is not closed: somebody may have just got it
-    cache = new LRUCache(bytes, ShardBits, false, highPriority)
+    cache = new HyperClockCache(bytes, BlockBytes, ShardBits, false)
     buffers = new WriteBufferManager(bytes / 4, cache)
   }
 }
@@ -166,12 +170,18 @@ private[lamina] object TablesBelow {
     new Options().setTableFormatConfig(tables).setMaxOpenFiles(-1)
   }
 
+  /** The text names the kind only where there is no status. */
+  private def isDamage(error: RocksDBException): Boolean =
+    Option(error.getStatus).map(_.getCode == Status.Code.Corruption)
+      .getOrElse(String.valueOf(error.getMessage).startsWith("Corruption"))
+
   private def told[A](place: InPlace)(work: => A): A =
     try work
     catch {
       case error: RocksDBException =>
+        LocalDatabase.distrust(new File(place.directory))
         val kind =
-          if (String.valueOf(error.getMessage).contains("orrupt")) LaminaError.FileDamaged
+          if (isDamage(error)) LaminaError.FileDamaged
           else LaminaError.StorageFailed
         throw new LaminaError(kind, s"the tables in ${place.directory} cannot be read: ${error.getMessage}", error)
     }

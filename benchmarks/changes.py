@@ -1,0 +1,53 @@
+"""Changes of shim and engine that are no part of what some results measured.
+
+A figure counts as long as the code that it measured is that of now. What a change leaves as it was is said here by who
+has read its difference: from which code it led to which one, which results it leaves alone, and why. Whoever is in
+doubt measures again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks import machine
+
+
+@dataclass(frozen=True)
+class Change:
+    """From the code with one digest (`machine.code`) to that with another, of which the results `spares` say as much as
+    before, and `why`."""
+
+    before: str
+    after: str
+    spares: frozenset[str]
+    why: str
+
+
+CHANGES: tuple[Change, ...] = (
+    Change(
+        "cb28790ee4bb9437",
+        "f71ec330c15a240a",
+        frozenset({"aggregation", "changelog", "restore"}),
+        "how local copies of tables of RocksDB are verified, RocksDB's cache of blocks, and how often tables are made, all "
+        "with `backend` `rocksdb` alone; and that the eviction of local copies goes by the time of access",
+    ),
+)
+
+
+def told_of(changes: Iterable[Change] | None) -> str:
+    """The reasons, as a sentence behind another one; nothing where there are none."""
+    reasons = "; ".join(change.why for change in changes or ())
+    return f" What has changed since is no part of it: {reasons}." if reasons else ""
+
+
+def later(code: str, result: str, changes: Iterable[Change] = CHANGES) -> list[Change] | None:
+    """The changes since a result was measured, all of which spare it, oldest first; None where others came, too."""
+    found: list[Change] = []
+    while code != machine.code():
+        change = next((one for one in changes if one.before == code and result in one.spares), None)
+        if change is None or change in found:
+            return None
+        found.append(change)
+        code = change.after
+    return found

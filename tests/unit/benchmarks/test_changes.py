@@ -1,0 +1,44 @@
+"""Which figures outlive a change of the code."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import machine
+from benchmarks.changes import CHANGES, Change, later, told_of
+
+FIRST = Change("a", "b", frozenset({"heap", "log"}), "one")
+SECOND = Change("b", "c", frozenset({"heap"}), "two")
+BACK = Change("c", "a", frozenset({"heap"}), "three")
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "found"),
+    [
+        ("c", "anything", []),
+        ("b", "heap", [SECOND]),
+        ("a", "heap", [FIRST, SECOND]),
+        ("a", "log", None),
+        ("b", "log", None),
+        ("another", "heap", None),
+    ],
+)
+def test_a_figure_counts_where_each_change_since_spares_it(
+    monkeypatch: pytest.MonkeyPatch, code: str, result: str, found: list[Change] | None
+) -> None:
+    monkeypatch.setattr(machine, "code", lambda: "c")
+    assert later(code, result, [SECOND, FIRST]) == found
+
+
+def test_changes_that_lead_back_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "code", lambda: "now")
+    assert later("a", "heap", [FIRST, SECOND, BACK]) is None
+
+
+def test_the_reasons_are_told() -> None:
+    assert told_of([FIRST, SECOND]) == " What has changed since is no part of it: one; two."
+    assert told_of([]) == told_of(None) == ""
+
+
+def test_each_change_has_a_reason_and_spares_results() -> None:
+    assert all(change.why and change.spares and change.before != change.after for change in CHANGES)
