@@ -29,8 +29,8 @@ CHANGES: tuple[Change, ...] = (
         "cb28790ee4bb9437",
         "f71ec330c15a240a",
         frozenset({"aggregation", "changelog", "restore"}),
-        "how local copies of tables of RocksDB are verified, RocksDB's cache of blocks, and how often tables are made, all "
-        "with `backend` `rocksdb` alone; and that the eviction of local copies goes by the time of access",
+        "how local copies of tables of RocksDB are verified, RocksDB's cache of blocks, and how often tables are made, "
+        "all with `backend` `rocksdb` alone; and that the eviction of local copies goes by the time of access",
     ),
 )
 
