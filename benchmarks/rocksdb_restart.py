@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from benchmarks.slow_s3 import SlowS3
 
 CHILD = "benchmarks.aggregation_child"
-COLD, COPIES, EVICTED = "S3 alone", "S3, with local copies", "S3, with local copies out of the page cache"
-CELLS = {
-    f"{TITLES[store]}, {place}": (store, place)
-    for store, place in ((ON_TABLES, COLD), (ON_TABLES, COPIES), (ON_TABLES, EVICTED), (TUNED, COLD))
-}
+COLD, COPIES = "S3 alone", "S3, with local copies"
+CELLS = {f"{TITLES[ON_TABLES]}, {COLD}": (ON_TABLES, COLD), f"{TITLES[ON_TABLES]}, {COPIES}": (ON_TABLES, COPIES),
+         f"{TITLES[TUNED]}, {COLD}": (TUNED, COLD)}  # fmt: skip
 FASTER, COPIES_S = 2.0, 2.0
 
 
@@ -53,7 +51,7 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
                 found[cell].append(answer)
                 progress(f"round {number + 1}/{rounds} {cell}: {answer['restart_s']:.1f} s, {answer['metrics']}")
     restarts = {cell: [one["restart_s"] for one in answers] for cell, answers in found.items()}
-    ours, copies, _, theirs = restarts.values()
+    ours, copies, theirs = restarts.values()
     return {
         "restart_s": {cell: spread(times) for cell, times in restarts.items()},
         "batch_ms": {cell: spread([one["batch_s"] * 1000 for one in answers]) for cell, answers in found.items()},
@@ -72,31 +70,20 @@ def _restarted(parameters: Parameters, folder: Path, store: str, place: str, ser
         request["conf"] = {
             **{f"spark.hadoop.{key}": value for key, value in server.settings.items()},
             PREFIX + "storage.cache.directory": copies,
-            PREFIX + "storage.cache.maxBytes": "0" if place == COLD else "16g",
+            PREFIX + "storage.cache.maxBytes": "16g" if place == COPIES else "0",
         }
         try:
-            if place != COLD:
+            if place == COPIES:
                 run_child(CHILD, request, 1800)
                 # from the beginning once more: what the first one wrote is not there
                 server.remove(store)
                 server.put(folder / store, store)
-                if place == EVICTED:
-                    evict(Path(copies))
-                else:
-                    _read(Path(copies))
+                evict(Path(copies))
             carried = server.carried
             answer = run_child(CHILD, request, 1800)
             return {**answer, "carried": server.carried - carried}
         finally:
             server.remove(store)
-
-
-def _read(folder: Path) -> None:
-    """Files of a query that has just stopped are in the page cache; the server beside it here may have taken that."""
-    for path in folder.iterdir():
-        with path.open("rb", buffering=0) as file:
-            while file.read(4 << 20):
-                pass
 
 
 def bars(_: Parameters, figures: Figures) -> list[Bar]:
