@@ -81,10 +81,11 @@ def faster(bar: float, parameters: Parameters, figures: Figures) -> list[Bar]:
 def of_uploads(parameters: Parameters, figures: Figures) -> list[Bar]:
     """What is uploaded, and how even the batches are meanwhile."""
     ours = figures["bytes"][ON_TABLES]["median"]
-    bars = [most("p99 of addBatch to its median", PAUSE_BAR, figures["pause"][ON_TABLES])]
+    pause = figures["pause"][ON_TABLES]
+    bars = [most("backend rocksdb, while tables are made: p99 of addBatch to its median", PAUSE_BAR, pause)]
     for other in BUILT_IN:
         share: Spread = spread([ours / figures["bytes"][other]["median"]])
-        bars.append(most(f"bytes uploaded, of those of {TITLES[other]}", 1, share))
+        bars.append(most(f"backend rocksdb: bytes uploaded, of those of {TITLES[other]}", 1, share))
     return bars
 
 

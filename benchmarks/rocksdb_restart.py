@@ -90,8 +90,13 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
     """Beside the built-in store, and where the files are on this machine."""
     copies = figures["restart_s"][list(CELLS)[1]]
     return [
-        least(f"restart from S3: faster than {TITLES[TUNED]}", FASTER, figures["faster"][COLD], " times"),
-        most("restart with local copies of S3's files", COPIES_S, copies, " s"),
+        least(
+            f"backend rocksdb, 4 GB, restart from S3: faster than {TITLES[TUNED]}",
+            FASTER,
+            figures["faster"][COLD],
+            " times",
+        ),
+        most("backend rocksdb, 4 GB, restart with local copies of S3's files", COPIES_S, copies, " s"),
     ]
 
 
