@@ -101,11 +101,27 @@ def test_a_copy_that_is_damaged_is_read_anew(machine: Machine) -> None:
     assert machine.restored()[0] == 0
 
 
+def require_mark(path: Path, checksum: str) -> None:
+    """Skips a test where the file system has no room for marks."""
+    if not trusted.is_trusted(str(path), checksum):
+        pytest.skip("the file system keeps no attributes of the user")
+
+
+def spoil(path: Path, position: int) -> None:
+    """Flips a bit as a disk does it: nobody has written to the file."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 4]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 @pytest.fixture
 def marked(machine: Machine) -> Machine:
-    """A machine whose copies are verified, on a file system that has room for marks."""
-    if not trusted.is_trusted(str(machine.copy()), machine.list.tables[0].sha256):
-        pytest.skip("the file system keeps no attributes of the user")
+    """A machine whose copies are verified."""
+    require_mark(machine.copy(), machine.list.tables[0].sha256)
     return machine
 
 
@@ -155,15 +171,7 @@ def test_where_nothing_can_be_marked_all_copies_are_verified(marked: Machine, mo
 
 
 def test_a_copy_in_which_rocksdb_meets_damage_is_verified_from_then_on(marked: Machine) -> None:
-    copy = marked.copy()
-    status = copy.stat()
-    # as a disk does it: nobody has written to the file
-    with copy.open("r+b") as file:
-        file.seek(8)
-        byte = file.read(1)[0]
-        file.seek(8)
-        file.write(bytes([byte ^ 4]))
-    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    spoil(marked.copy(), 8)
     with pytest.raises(LaminaError, match="damaged") as damage:
         marked.restored()
     assert damage.value.kind == "file.damaged"
@@ -180,22 +188,17 @@ def test_a_merge_that_meets_damage_takes_the_marks_away(tmp_path: Path) -> None:
     with Database(str(directory)) as database:
         for _ in range(4):
             database.ingest(run())
-    tables = sorted(directory.glob("*.sst"))
-    trusted.trust(str(tables[1]), "a checksum")
-    if not trusted.is_trusted(str(tables[1]), "a checksum"):
-        pytest.skip("the file system keeps no attributes of the user")
-    status = tables[1].stat()
-    with tables[1].open("r+b") as file:
-        file.seek(status.st_size // 3)
-        file.write(bytes(100))
-    os.utime(tables[1], ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert trusted.is_trusted(str(tables[1]), "a checksum")
+    table = sorted(directory.glob("*.sst"))[1]
+    trusted.trust(str(table), "a checksum")
+    require_mark(table, "a checksum")
+    spoil(table, table.stat().st_size // 3)
+    assert trusted.is_trusted(str(table), "a checksum")
     with pytest.raises(LaminaError) as error, Database(str(directory)) as database:
         database.ingest(run())
         try:
             database.settle(lambda: None)
         finally:
-            assert not trusted.is_trusted(str(tables[1]), "a checksum")
+            assert not trusted.is_trusted(str(table), "a checksum")
     assert error.value.kind == "storage.failed"
 
 
