@@ -282,8 +282,12 @@ WORDS = """With the changelog small commits of all stores of an executor become 
 """
 
 _BOTH: dict[str, Any] = {"stores": 64, "rows": 10}
+_SLOW_BATCHES = {SNAPSHOTS: 150, TUNED: 150, OFF: 40, TASK: 40, EXECUTOR: 1000, UNHEDGED: 1000}
+"""Batches on slow files that count. Fewer where tasks wait for a file each, since one of those takes so long. Of fewer
+the longest is less long, which is in their favour."""
+
 _SLOW_QUERY: dict[str, Any] = {
-    "modes": [SNAPSHOTS, TUNED, OFF, TASK, EXECUTOR, UNHEDGED], "master": "local[8]", "partitions": 64,
+    "modes": list(_SLOW_BATCHES), "master": "local[8]", "partitions": 64,
     "driver_memory": "4g", "keys": 64_000, "rows": 1_000, "preload": 1, "closing": 1, "warmup": 10,
 }  # fmt: skip
 
@@ -315,9 +319,9 @@ CHANGELOG = Questions(
                 asks=f"how long a query on 64 partitions waits for its state, on a storage as slow as {what}",
                 goal=f"p99.9 ≥ {changelog_waits.SHORTER:g} times shorter than RocksDB; without hedging p99 ≤ "
                 f"{changelog_waits.TO_STORAGE:g} times the storage's own",
-                full={**_SLOW_QUERY, "scale": scale, "slow": 1000, "slow_of_tasks": 60, "quick": 100},
+                full={**_SLOW_QUERY, "scale": scale, "slow": _SLOW_BATCHES, "quick": 100},
                 quick={"keys": 4_000, "rows": 500, "partitions": 8, "master": "local[2]", "driver_memory": "2g",
-                       "warmup": 5, "slow": 20, "slow_of_tasks": 10, "quick": 10, "scale": min(scale, 0.1)},
+                       "warmup": 5, "slow": dict.fromkeys(_SLOW_BATCHES, 10), "quick": 10, "scale": min(scale, 0.1)},
                 rounds=1, measure=changelog_waits.measure, bars=changelog_waits.bars, table=changelog_waits.table,
                 setup=changelog_waits.setup,
             )

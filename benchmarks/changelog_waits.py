@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks import changelog_modes
 from benchmarks.bars import Bar, Figures, between, least, most, percentile
-from benchmarks.changelog_modes import EXECUTOR, MODES, TITLES, UNHEDGED
+from benchmarks.changelog_modes import EXECUTOR, MODES, TASK, TITLES, UNHEDGED
 from benchmarks.questions import Parameters
 from benchmarks.rounds import progress, run_child, turns
 from benchmarks.slow_storage import PUBLISHED
@@ -22,15 +22,6 @@ PERCENTS = (50.0, 99.0, 99.9)
 SHORTER, TO_STORAGE = 10.0, 1.3
 ALL_RETAINED = "1000000"
 """Batches that are kept, so that no store deletes what another one keeps."""
-
-
-def slow_batches(parameters: Parameters, mode: str) -> int:
-    """Batches on slow files that count.
-
-    Fewer where tasks wait for a file each: hardly any batch of those is without a slow one, and its longest is soon
-    seen. That no longer one is seen of so few is in their favour.
-    """
-    return int(parameters["slow"] if mode in (EXECUTOR, UNHEDGED) else parameters["slow_of_tasks"])
 
 
 def request_of(parameters: Parameters, mode: str, folder: Path, seed: int) -> dict[str, Any]:
@@ -55,7 +46,7 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
     changelog_modes.prepare(modes)
     found: dict[str, dict[str, list[float]]] = {mode: {} for mode in modes}
     for number, mode in turns(modes, rounds):
-        given = {**parameters, "slow": slow_batches(parameters, mode)}
+        given = {**parameters, "slow": parameters["slow"][mode]}
         batches = given["warmup"] + given["slow"] + given["quick"]
         with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
             asked = {**request_of(given, mode, Path(folder), number + 1), "action": "waits", "timed": batches}
@@ -116,11 +107,12 @@ def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
 
 def setup(parameters: Parameters, figures: Figures) -> str:
     """What ran."""
+    slow: dict[str, int] = parameters["slow"]
     return (
         f"Count, max and sum per key, {parameters['partitions']} partitions in `{parameters['master']}`, "
-        f"{figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, {parameters['slow']:,} batches "
-        f"with level executor and {parameters['slow_of_tasks']:,} where tasks wait, whose p99.9 so is the longest. The "
-        "checkpoint lies in a Hadoop file system that is the same for all. A PUT of a file of state takes a time drawn "
+        f"{figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, {slow[EXECUTOR]:,} batches with "
+        f"level executor, {slow[TUNED]:,} of the built-in stores and {slow[TASK]:,} of the others: p99.9 of few batches "
+        "is their longest, and less than that of many. The checkpoint lies in a Hadoop file system that is the same for all. A PUT of a file of state takes a time drawn "
         f"from {PUBLISHED}, times "
         f"{parameters['scale']:g}; Spark's offsets and commit entries take none, and neither do reads. The wait of a "
         "batch is `addBatch` and `commitOffsets`, less their median over "

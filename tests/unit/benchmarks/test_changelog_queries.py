@@ -70,10 +70,14 @@ def test_the_waits_are_held_against_both_built_in_stores_and_the_storage() -> No
     assert "times 1; Spark's offsets" in page and UNHEDGED in question.full["modes"]
 
 
-def test_fewer_batches_are_asked_for_where_tasks_wait() -> None:
-    parameters = {**QUESTIONS["query-waits"].full, "slow": 7, "slow_of_tasks": 3}
-    asked = {mode: changelog_waits.slow_batches(parameters, mode) for mode in parameters["modes"]}
-    assert asked == {SNAPSHOTS: 3, TUNED: 3, OFF: 3, TASK: 3, EXECUTOR: 7, UNHEDGED: 7}
+def test_each_mode_is_told_how_many_slow_batches_it_has() -> None:
+    question = QUESTIONS["query-waits"]
+    for parameters in (question.full, {**question.full, **question.quick}):
+        assert list(parameters["slow"]) == parameters["modes"]
+    slow = {**dict.fromkeys(question.full["modes"], 3), EXECUTOR: 7_000, TUNED: 200}
+    figures = {EXECUTOR: {"updated_rows": spread([992.0])}}
+    text = question.setup({**question.full, "slow": slow}, figures)
+    assert "7,000 batches with level executor, 200 of the built-in stores and 3 of the others" in text
 
 
 def test_merges_in_the_background_are_no_files_of_commits() -> None:
