@@ -107,21 +107,12 @@ def rates(timed: list[dict[str, Any]], rows: int) -> dict[str, float]:
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """Preload, warm up, time, digest."""
-    partitions = request.get("partitions", session.PARTITIONS)
     spark = start(request)
     jvm = session.jvm_pid(spark)
     checkpoint, minutes = request["checkpoint"], request.get("minutes")
     first = request["preload"] + request["warmup"]
     last = first + (ENDLESS if minutes else request["timed"])
-    source = spark.readStream.format(SOURCE).options(**options(request)).load()
-    stateless = request["variant"] == STATELESS
-    query = GatedQuery(
-        spark,
-        keyed(source, request).repartition(partitions, "key") if stateless else aggregate(source, request),
-        mode="append" if stateless else "update",
-        checkpoint=checkpoint,
-        timed=range(first, last),
-    )
+    query = started(request, spark, timed=range(first, last))
     query.process(request["preload"])
     query.process(first)
     gc, written = session.gc_millis(spark), session.directory_bytes(Path(checkpoint, "state"))
@@ -158,7 +149,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     }
     if minutes:
         result["rows_per_s"] = rates(timed, request["rows"])
-    if not stateless:
+    if request["variant"] != STATELESS:
         states = [p["stateOperators"][0] for p in timed]
         result |= {
             "updated_rows": statistics.mean(state["numRowsUpdated"] for state in states),
@@ -179,11 +170,15 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def started(request: dict[str, Any], spark: SparkSession) -> GatedQuery:
-    """The query of a request, whose batches are all digested."""
+def started(request: dict[str, Any], spark: SparkSession, timed: range = range(0)) -> GatedQuery:
+    """The query of a request, whose batches are all digested but for the `timed` ones."""
     source = spark.readStream.format(SOURCE).options(**options(request)).load()
-    rows, checkpoint = aggregate(source, request), request["checkpoint"]
-    return GatedQuery(spark, rows, mode="update", checkpoint=checkpoint, timed=range(0))
+    if request["variant"] == STATELESS:
+        partitions = request.get("partitions", session.PARTITIONS)
+        rows, mode = keyed(source, request).repartition(partitions, "key"), "append"
+    else:
+        rows, mode = aggregate(source, request), "update"
+    return GatedQuery(spark, rows, mode=mode, checkpoint=request["checkpoint"], timed=timed)
 
 
 def build(request: dict[str, Any]) -> dict[str, Any]:
@@ -213,15 +208,16 @@ def restart(request: dict[str, Any]) -> dict[str, Any]:
         times.append(time.perf_counter())
     first, *later = (end - begin for begin, end in pairwise(times))
     progress = query.progress()
-    found = progress[min(progress)]["stateOperators"][0]
+    # a query without a state has none
+    states = progress[min(progress)]["stateOperators"]
     names = ("laminaFetchedBytes", "laminaReusedBytes")
     query.stop()
     spark.stop()
     return {
         "restart_s": first - statistics.median(later),
         "batch_s": statistics.median(later),
-        "metrics": {name: found["customMetrics"].get(name, 0) for name in names},
-        "state_rows": found["numRowsTotal"],
+        "metrics": {name: state["customMetrics"].get(name, 0) for state in states for name in names},
+        "state_rows": sum(state["numRowsTotal"] for state in states),
     }
 
 

@@ -1,4 +1,5 @@
-"""Restarts of a query with a large state on tables of RocksDB, beside the built-in store: from S3, and where it was."""
+"""Restarts of a query with a large state on tables of RocksDB, from S3 and where it was, beside the built-in store and
+a query without a state."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from benchmarks.hadoop_jars import hadoop_aws_jars
 from benchmarks.questions import Parameters
 from benchmarks.restore import evict
 from benchmarks.rounds import progress, run_child
-from benchmarks.statistics import ratios, spread
-from benchmarks.variants import ON_TABLES, TITLES, TUNED
+from benchmarks.statistics import Spread, ratios, spread
+from benchmarks.variants import ON_TABLES, STATELESS, TITLES, TUNED
 from lamina.settings import PREFIX
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 CHILD = "benchmarks.aggregation_child"
 COLD, COPIES = "S3 alone", "S3, with local copies"
 CELLS = {f"{TITLES[ON_TABLES]}, {COLD}": (ON_TABLES, COLD), f"{TITLES[ON_TABLES]}, {COPIES}": (ON_TABLES, COPIES),
-         f"{TITLES[TUNED]}, {COLD}": (TUNED, COLD)}  # fmt: skip
+         f"{TITLES[TUNED]}, {COLD}": (TUNED, COLD), f"{TITLES[STATELESS]}, {COLD}": (STATELESS, COLD)}  # fmt: skip
 FASTER, COPIES_S = 2.0, 2.0
 
 
@@ -32,16 +33,19 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
     # what only reads results does without moto
     from benchmarks.slow_s3 import SlowS3
 
-    variants.prepare([ON_TABLES, TUNED])
+    stores = [ON_TABLES, TUNED, STATELESS]
+    variants.prepare(stores)
     found: dict[str, list[dict[str, Any]]] = {cell: [] for cell in CELLS}
     sizes: dict[str, int] = {}
     with (
         tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name,
         SlowS3(parameters["latency_s"], parameters["bytes_per_s"]) as server,
     ):
-        for store in (ON_TABLES, TUNED):
+        for store in stores:
             folder = Path(name) / store
             request = {**parameters, "variant": store, "action": "build", "checkpoint": str(folder)}
+            if store == STATELESS:
+                request["rest_s"] = 0
             run_child(CHILD, request, 3600)
             sizes[store] = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             progress(f"{store}: {sizes[store] / 1e6:,.0f} MB")
@@ -51,15 +55,22 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
                 found[cell].append(answer)
                 progress(f"round {number + 1}/{rounds} {cell}: {answer['restart_s']:.1f} s, {answer['metrics']}")
     restarts = {cell: [one["restart_s"] for one in answers] for cell, answers in found.items()}
-    ours, copies, theirs = restarts.values()
+    ours, copies, theirs, _ = restarts.values()
     return {
         "restart_s": {cell: spread(times) for cell, times in restarts.items()},
         "batch_ms": {cell: spread([one["batch_s"] * 1000 for one in answers]) for cell, answers in found.items()},
         "carried": {cell: spread([one["carried"] for one in answers]) for cell, answers in found.items()},
         "faster": {COLD: ratios(theirs, ours), COPIES: ratios(theirs, copies)},
+        "beyond_s": beyond(restarts),
         "bytes": sizes,
         "state_rows": statistics.median(one["state_rows"] for one in found[next(iter(CELLS))]),
     }
+
+
+def beyond(restarts: dict[str, list[float]]) -> dict[str, Spread]:
+    """How many seconds longer the restarts of each cell take than those of a query without a state."""
+    without = restarts[list(CELLS)[-1]]
+    return {cell: spread([a - b for a, b in zip(times, without, strict=True)]) for cell, times in restarts.items()}
 
 
 def _restarted(parameters: Parameters, folder: Path, store: str, place: str, server: SlowS3) -> dict[str, Any]:
@@ -88,7 +99,7 @@ def _restarted(parameters: Parameters, folder: Path, store: str, place: str, ser
 
 def bars(_: Parameters, figures: Figures) -> list[Bar]:
     """Beside the built-in store, and where the files are on this machine."""
-    copies = figures["restart_s"][list(CELLS)[1]]
+    copies = list(CELLS)[1]
     return [
         least(
             f"backend rocksdb, 4 GB, restart from S3: faster than {TITLES[TUNED]}",
@@ -96,17 +107,21 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
             figures["faster"][COLD],
             " times",
         ),
-        most("backend rocksdb, 4 GB, restart with local copies of S3's files", COPIES_S, copies, " s"),
+        *(
+            most(f"backend rocksdb, 4 GB, restart with local copies of S3's files{what}", COPIES_S, found[copies], " s")
+            for what, found in (("", figures["restart_s"]), (", beyond a query without a state", figures["beyond_s"]))
+        ),
     ]
 
 
 def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
     """A row for each store and place."""
-    heads = ["", "restart, s", "batch after it, ms", "MB from S3"]
+    heads = ["", "restart, s", "beyond no state, s", "batch after it, ms", "MB from S3"]
     return heads, [
         [
             cell,
             between(figures["restart_s"][cell], 1),
+            between(figures["beyond_s"][cell], 1),
             between(figures["batch_ms"][cell], 0),
             f"{figures['carried'][cell]['median'] / 1e6:,.0f}",
         ]
@@ -123,6 +138,6 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"stores' maintenance after the preload and before the last {parameters['warmup'] // 2}. Checkpoints: {sizes}. "
         f"A restart is the time from the query's start, in a fresh JVM whose session is "
         f"there, to the end of its first batch of {parameters['rows']:,} rows, less the median of those after it; the "
-        f"engine's start is in it. S3 is moto's server behind {parameters['latency_s'] * 1000:.0f} ms and "
-        f"{parameters['bytes_per_s'] / 1e6:.0f} MB/s a connection."
+        f"engine's start is in it. Without a state the same rows go to as many partitions. S3 is moto's server behind "
+        f"{parameters['latency_s'] * 1000:.0f} ms and {parameters['bytes_per_s'] / 1e6:.0f} MB/s a connection."
     )

@@ -65,6 +65,8 @@ def operations(sessions: Sessions, memory: Memory, publications: Publications) -
             accepted = handle.accept(exchange.header, exchange.sections(), share, MOST_HELD_BYTES if waits else 0)
             taken = accepted.held_bytes and publications.take(handle.storage, accepted.held_bytes, share)
             if stream is None or not taken:
+                # who holds a connection until it is durable may keep those from coming that it would wait for
+                accepted.hurry()
                 exchange.answer({"accepted": accepted.attempt, "durable": handle.durable(accepted)})
                 return
         try:

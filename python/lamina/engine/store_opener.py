@@ -273,7 +273,8 @@ class StoreOpener:
             )
         check_times(settings)
         place = logs.places.take(settings.changelog_path, state.uuid or "", self._ids)
-        changelog = Changelog(place, state.uuid or "", settings, self._clock, self._ids)
+        # what is written here is known here: no commit reads it back to see what it stands on
+        changelog = Changelog(place, state.uuid or "", settings, self._clock, self._ids, written=logs.add_written)
         self._ticker.add(changelog.groups)
         return changelog
 

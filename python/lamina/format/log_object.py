@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +55,13 @@ class PartId:
         return cls(match[1], int(match[2]))
 
 
-@dataclass(frozen=True)
+@lru_cache(8192)
+def _store(checkpoint: str, operator: int, partition: int, name: str) -> StoreIdentity:
+    """One object for each store: its parts are in all indexes."""
+    return StoreIdentity(checkpoint, operator, partition, name)
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A commit in a log object.
 
@@ -89,7 +95,7 @@ class Part:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], checkpoint: str) -> Part:
-        store = StoreIdentity.from_json({**value, "checkpoint": checkpoint})
+        store = _store(checkpoint, int(value["operator"]), int(value["partition"]), str(value["name"]))
         number, offset, length = (int(value[name]) for name in ("number", "offset", "length"))
         return cls(number, offset, length, store, str(value["attempt"]), int(value["after"]), int(value["to"]))
 
@@ -147,7 +153,7 @@ class Whole:
 
 
 def chunks(log: str, checkpoint: str, created_ms: int, writer: str, commits: Iterable[Whole]) -> Iterator[Any]:
-    """The bytes of a log object, of commits in the order of their numbers."""
+    """The bytes of a log object, of commits in the order of their numbers; the last two chunks are its index."""
     first = header(LOG)
     yield first
     position, parts = len(first), []

@@ -12,6 +12,7 @@ import posixpath
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from lamina.storage.backend import PIECE_BYTES
 from lamina.storage.remote import FsspecBackend
 from lamina.storage.temporary import random_numbers, temporary_name
 
@@ -35,7 +36,10 @@ class RenamingBackend(FsspecBackend):
             size = self._upload(temporary, chunks)
             if self._rename(temporary, target):
                 return size
-            # The name is its writer's alone, so what is in the way is an earlier try of the same.
+            if self._is_same(temporary, target):
+                # another try of the same publication was first, and others count on it: it is never away
+                return size
+            # The name is its writer's alone, so what is in the way is something older of it.
             self._filesystem.rm_file(target)
             if not self._rename(temporary, target):
                 raise FileExistsError(f"{target} was written by somebody else at the same time")
@@ -48,6 +52,15 @@ class RenamingBackend(FsspecBackend):
         with self._temporary(target) as temporary:
             self._upload(temporary, [data])
             return self._rename(temporary, target) or self._holds(path, data)
+
+    def _is_same(self, one: str, other: str) -> bool:
+        if self._filesystem.size(one) != self._filesystem.size(other):
+            return False
+        with self._filesystem.open(one, "rb") as ours, self._filesystem.open(other, "rb") as theirs:
+            while piece := ours.read(PIECE_BYTES):
+                if piece != theirs.read(PIECE_BYTES):
+                    return False
+        return True
 
     def _upload(self, target: str, chunks: Iterable[Any]) -> int:
         size = 0

@@ -127,12 +127,14 @@ class Accepted:
         publish: makes it durable; to be called once, on any thread.
         when_told: where others make it durable, too: calls what it is given once `publish` waits for nothing any more,
             on whichever thread that comes about, or at once. None where `publish` does it.
+        hurry: has it not wait for others that are still to come.
     """
 
     attempt: str
     held_bytes: int
     publish: Callable[[], Committed]
     when_told: Callable[[Callable[[], None]], None] | None = None
+    hurry: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)

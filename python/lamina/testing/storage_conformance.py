@@ -35,6 +35,29 @@ class StorageConformance:
         assert (after.name, after.size) == (before.name, before.size)
         assert after.modified_ms >= before.modified_ms if stamped else after == before
 
+    def test_an_object_that_is_published_once_more_is_never_away(self) -> None:
+        """Others count on it: a late attempt of an upload whose first one was slow must not take it from them."""
+        self.storage.publish("d/f", b"the same")
+        away: list[int] = []
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.is_set():
+                if not self.storage.exists("d/f"):
+                    away.append(1)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            for _ in range(100):
+                self.storage.publish("d/f", [b"the ", b"same"])
+        finally:
+            ended.set()
+            looking.join()
+        assert not away
+        assert bytes(self.storage.read("d/f")) == b"the same"
+        assert [entry.name for entry in self.storage.list("d")] == ["f"]
+
     def test_chunks_are_joined_in_order(self) -> None:
         assert self.storage.publish("f", iter([b"he", memoryview(b"ll"), b"", b"o"])) == 5
         assert bytes(self.storage.read("f")) == b"hello"

@@ -282,6 +282,18 @@ def test_writers_of_one_name_in_two_containers_do_not_write_into_each_others_tem
     assert os.listdir(tmp_path) == ["f"]
 
 
+def test_what_another_try_has_published_stays_where_it_is(tmp_path: Path) -> None:
+    backend = RenamingBackend(HdfsLike(auto_mkdir=True), str(tmp_path))
+    backend.publish("f", [b"of 1", b"6 bytes."])
+    before = (tmp_path / "f").stat()
+    backend.publish("f", [b"of 16 bytes."])
+    assert (tmp_path / "f").stat().st_ino == before.st_ino
+    # as long, and something else
+    backend.publish("f", [b"of 16 BYTES."])
+    assert (tmp_path / "f").read_bytes() == b"of 16 BYTES."
+    assert os.listdir(tmp_path) == ["f"]
+
+
 @pytest.mark.parametrize("scheme", ["ftp", "sftp", "smb"])
 def test_files_that_are_visible_while_they_are_written_need_a_rename_that_is_known(scheme: str) -> None:
     with fails_with("storage.scheme") as caught:

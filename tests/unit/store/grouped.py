@@ -35,7 +35,8 @@ class Grouped:
         )
         self.logs = LogObjects(query.storage, query.clock, query.ids, tells=True)
         self.publishing: list[Callable[[], None]] = []
-        publish = publisher(self.logs.places.take(path, self.state.uuid or "", query.ids), self.state.uuid, query.clock)
+        place = self.logs.places.take(path, self.state.uuid or "", query.ids)
+        publish = publisher(place, self.state.uuid, query.clock, self.logs.add_written)
         policy = Policy(1.0, 1.0, 1.0, 1 << 20)
         self.groups = Groups(policy, publish, self.publishing.append, query.clock, query.ids)
 

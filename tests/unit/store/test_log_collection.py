@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from lamina.checkpoint import Pin, write_pin
+from lamina.checkpoint import Pin, QueryRun, write_pin
 from lamina.format import paths
 from lamina.format.entries import PUT
 from lamina.store.collection.classes import number_of
 from lamina.store.files.locator import is_part
-from lamina.store.files.log_parts import TOLD_AFTER_S
+from lamina.store.files.log_needs import Needs, to_bytes
+from lamina.store.files.log_parts import TOLD_AFTER_S, LogObjects
 from lamina.testing import Effect, Fault
 from lamina.testing.expect import fails_with
 from tests.unit.store.aging import MIN_AGE_MS
@@ -333,6 +334,31 @@ def test_a_file_of_needs_that_the_storage_did_not_give_is_read_again() -> None:
     query.clock.advance(60_000)
     collected(homes[1], stores[1], versions[1])
     assert told not in said(homes[1])
+
+
+def test_of_files_of_needs_by_processes_that_are_gone_those_stay_that_say_most(grouped: Grouped) -> None:
+    """The stores of each lie on several others since, none of which collects all of them."""
+    stores, versions = grouped.begun(3)
+    for number in range(3):
+        versions = grouped.batch(stores, versions, number)
+    run = QueryRun(1, grouped.query.run)
+    known = {name: store.identity for name, store in zip("abc", stores, strict=True)}
+
+    def told(name: str, **confirmed: int) -> str:
+        path = paths.log_needs_path(name * 32)
+        needs = {known[key]: Needs.of(version, ()) for key, version in confirmed.items()}
+        grouped.query.storage.publish(path, iter([to_bytes(run, needs)]))
+        return path
+
+    older, same, both = told("1", a=1, b=1), told("2", a=2), told("3", b=2, c=1)
+    alone, again = told("4", a=2, c=1), told("5", b=2)
+    logs = LogObjects(grouped.query.storage, grouped.query.clock)
+    logs.tell_needs(run, known["a"], 0, [])
+    logs.parts_of(known["a"])
+    over = {one.path for one in logs.needless(run) if paths.is_log_needs(one.path)}
+    # of those that say the same the last one stays
+    assert over == {older, same, both}
+    assert {alone, again} <= {f"{paths.LOG}/{name}" for name in said(grouped)}
 
 
 def test_versions_that_were_collected_before_a_rewind_stop_no_collection_where_their_parts_are_still_there() -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
+
 from lamina.errors import LaminaError
 from lamina.format import log_object, paths
 from lamina.format.attempt_id import GROUP, AttemptId
@@ -10,6 +16,9 @@ from lamina.format.entries import PUT
 from lamina.format.log_object import PartId
 from lamina.format.manifest import INCREMENT, RUN, CommitManifest
 from lamina.store import Version
+from lamina.store.files import log_parts
+from lamina.store.files.log_parts import Found, LogObjects
+from lamina.store.files.log_places import LogPlace
 from lamina.store.files.shared_looks import HOLDS_S
 from lamina.store.materialization.materializer import spread_over
 from lamina.testing import Effect, Fault
@@ -43,6 +52,119 @@ def test_a_restore_reads_an_index_once_and_its_own_parts(grouped: Grouped) -> No
         list(again.open(partition).load(version, have=None, read_only=True).batches)
     read = [operation for operation, path in calls[before:] if path.startswith(paths.LOG)]
     assert read.count("read_tail") == 1
+
+
+def test_who_has_written_an_object_does_not_read_its_index(grouped: Grouped) -> None:
+    stores, versions = grouped.begun(3)
+    for number in range(3):
+        versions = grouped.batch(stores, versions, number)
+    asked = [operation for operation, path in grouped.query.faults.calls if path.startswith(f"{paths.LOG}/")]
+    # whether what a commit stands on is there is asked all the same
+    assert "size" in asked
+    assert not [operation for operation in asked if operation.startswith("read")]
+
+
+def test_all_who_want_an_index_at_once_wait_for_one_read(grouped: Grouped) -> None:
+    stores, versions = grouped.begun(6)
+    versions = grouped.batch(stores, versions, 0)
+    (log,) = {PartId.of(AttemptId.parse(version.attempt or "")).log for version in versions}
+    logs = LogObjects(grouped.query.storage, grouped.query.clock)
+    begun, goes_on = threading.Event(), threading.Event()
+    read = logs._read_at
+    reads = []
+
+    def slow(place: LogPlace, log: str) -> Found:
+        reads.append(log)
+        begun.set()
+        goes_on.wait(60)
+        if len(reads) == 1:
+            raise LaminaError.from_kind("storage.failed", "slow down")
+        return read(place, log)
+
+    logs._read_at = slow  # type: ignore[method-assign]
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(logs.find, log) for _ in versions]
+        begun.wait(60)
+        goes_on.set()
+        errors = [one.exception(60) for one in asked]
+    # one that failed says little of the next: each of the others has asked for itself, or waited for one who did
+    assert [error.kind for error in errors if isinstance(error, LaminaError)] == ["storage.failed"]
+    assert sum(error is None for error in errors) == len(versions) - 1
+    assert len(reads) <= 1 + len(versions)
+    reads.clear()
+    logs.forget(log)
+    goes_on.clear()
+    begun.clear()
+    reads.append("before")
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(logs.find, log) for _ in versions]
+        begun.wait(60)
+        goes_on.set()
+        assert {one.result(60).index.log for one in asked} == {log}
+    assert reads == ["before", log]
+    assert not logs._reading
+
+
+def test_a_commit_that_is_hurried_waits_for_no_others(grouped: Grouped) -> None:
+    (store,), (first,) = grouped.begun()
+    accepted = grouped.accept(store, first, {b"k": (PUT, b"v")})
+    assert not grouped.publishing
+    accepted.hurry()
+    (publish,) = grouped.publishing
+    publish()
+    assert accepted.publish().file
+    # one that is hurried after it was sealed, too
+    accepted.hurry()
+    assert len(grouped.objects()) == 1
+
+
+def test_indexes_of_many_parts_are_not_all_kept(grouped: Grouped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_parts, "_INDEX_PARTS_KEPT", 7)
+    stores, versions = grouped.begun(3)
+    for number in range(5):
+        versions = grouped.batch(stores, versions, number)
+    logs = LogObjects(grouped.query.storage, grouped.query.clock)
+    for name in grouped.objects():
+        logs.find(name.removesuffix(".log"))
+    assert [len(found.index.parts) for found in logs._indexes.values()] == [3, 3]
+    assert logs._index_parts == 6
+    logs.forget(next(iter(logs._indexes)))
+    assert logs._index_parts == 3
+    monkeypatch.setattr(log_parts, "_INDEX_PARTS_KEPT", 1)
+    logs.find(grouped.objects()[0].removesuffix(".log"))
+    assert len(logs._indexes) == 1
+
+
+def test_who_waits_for_a_look_that_hangs_shows_no_life_either(
+    grouped: Grouped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_parts, "_WAIT_S", 0.01)
+    stores, versions = grouped.begun(2)
+    grouped.batch(stores, versions, 0)
+    logs = LogObjects(grouped.query.storage, grouped.query.clock)
+    hangs, released = threading.Event(), threading.Event()
+    listed = logs.places.list
+
+    def hang() -> Any:
+        hangs.set()
+        released.wait(60)
+        return listed()
+
+    monkeypatch.setattr(logs.places, "list", hang)
+    signs: list[int] = []
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(logs.parts_of, stores[0].identity)
+        hangs.wait(60)
+        second = threads.submit(logs.parts_of, stores[1].identity, progressed=lambda: signs.append(1))
+        # a few hundred waits
+        second_ended = wait([second], 3).done
+        assert not second_ended and len(signs) <= 1
+        # whoever looks goes on: so do they
+        logs._went_on += 1
+        wait([second], 1)
+        assert len(signs) == 2
+        released.set()
+        assert first.result(60) and second.result(60)
 
 
 def test_groups_and_own_files_take_turns_on_one_chain(grouped: Grouped) -> None:

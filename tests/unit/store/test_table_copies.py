@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,11 @@ from lamina.format.paths import is_immutable, is_table
 from lamina.storage import local_copies, trusted
 from lamina.store import Version
 from lamina.store.files import store_files
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.memory.budget import MemoryBudget
+from lamina.store.tables import local
 from lamina.store.tables.database import Database
+from lamina.store.tables.local import LocalTables
 from tests.unit.storage.counted import Counted
 from tests.unit.store.aging import EMPTY, compact
 from tests.unit.store.test_tables import listed, on_tables
@@ -282,3 +288,52 @@ def test_a_table_for_which_there_is_no_room_is_read_each_time(directory: Path) -
     assert not machine.copy().exists()
     assert [machine.restored()[0] for _ in range(2)] == [machine.size] * 2
     assert machine.counted.cache.stats()["no_room"] > 0
+
+
+@pytest.mark.parametrize(("free", "expected"), [(0, 4), (3, 7), (100, 16)])
+def test_as_many_tables_are_fetched_at_once_as_there_is_memory_for(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, free: int, expected: int
+) -> None:
+    lock, changed = threading.Lock(), threading.Event()
+    running = most = 0
+
+    def fetch(*_: Any) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == expected:
+                changed.set()
+        # all that may be are under way before one ends
+        changed.wait(60)
+        with lock:
+            running -= 1
+        return 1
+
+    asked: list[int] = []
+
+    def more(size: int) -> bool:
+        asked.append(size)
+        return len(asked) <= free
+
+    store = machine.tables.open()
+    manifest = store.manifest(machine.version)
+    assert manifest is not None
+    table = next(one for one in manifest.references if is_table(one.path or ""))
+    tables = LocalTables(StoreFiles(machine.counted.storage, store.identity))
+    monkeypatch.setattr(LocalTables, "_fetch", fetch)
+    references = [replace(table, path=f"{number}.sst") for number in range(40)]
+    tables.fetch(references, more=more)
+    assert (most, tables.fetched) == (expected, 40)
+    assert set(asked) <= {store_files.FILE_PIECE_BYTES}
+
+
+def test_a_restore_takes_free_memory_for_more_tables_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_FETCHED_AT_ONCE", 0)
+    machine.drop()
+    budget = MemoryBudget(64 << 20)
+    load = machine.tables.open().load(machine.version, have=None, read_only=True, share=budget.share(), in_place=True)
+    assert load.in_place is not None
+    assert budget.stats()["peak_bytes"] >= local.FETCH_BYTES + len(machine.list.tables) * store_files.FILE_PIECE_BYTES
+    list(load.batches)
+    assert budget.stats()["held_bytes"] == 0

@@ -8,17 +8,18 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lamina.errors import LaminaError
 from lamina.format import container
 from lamina.format.container import BASES, Footer, verify
-from lamina.format.entries import DELETE, PUT
+from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.format.manifest import FILE
 from lamina.format.paths import SegmentName, TableListName, TableName, parse_name
 from lamina.format.table_list import TableListManifest
@@ -578,6 +579,43 @@ def test_a_list_that_waits_stays_young_by_stamps(tables: Query) -> None:
         assert [one for one, made in store.stamp_segments() if made is not None] == [name]
     versions += tables.run_batches(store, versions[-1], 1)
     assert base_of(store, versions[-1])[0] == name
+
+
+def test_long_lists_below_a_run_are_looked_up_a_few_at_a_time(tmp_path: Path) -> None:
+    brought: list[int] = []
+
+    class Looks:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def get(self, keys: list[bytes]) -> list[bytes | None]:
+            found: list[bytes | None] = self._inner.get(keys)
+            brought.append(sum(len(value) for value in found if value is not None))
+            return found
+
+    # small ones, those that are not there, and some of 300 KB
+    below = {b"%04d" % number: b"x" * (300_000 if number >= 100 else 10) for number in range(260) if number % 7}
+
+    def run(op: int, rows: Mapping[bytes, bytes]) -> Iterator[pa.RecordBatch]:
+        columns = [pa.array([0] * len(rows), pa.uint16()), pa.array([op] * len(rows), pa.uint8())]
+        columns += [pa.array(sorted(rows), pa.binary()), pa.array([rows[key] for key in sorted(rows)], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    with Database(str(tmp_path / "database")) as opened:
+        opened.ingest(run(PUT, below))
+        inner = opened._db
+        opened._db = Looks(inner)
+        appended = {b"%04d" % number: b"end" for number in range(260)}
+        opened.ingest(run(APPEND, appended))
+        opened._db = inner
+        found = {key: value for batch in opened.entries() for key, _, value in triples([batch])}
+    assert found == {key: below.get(key, b"") + b"end" for key in appended}
+    assert sum(brought) == sum(map(len, below.values()))
+    assert len(brought) < 200 and max(brought) <= database._MOST_AT_ONCE * 300_000
+    assert max(brought[8:]) < 2 << 20
 
 
 def test_rows_that_were_deleted_are_gone_from_a_list(tables: Query) -> None:

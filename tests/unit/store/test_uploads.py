@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
+from lamina.storage.renaming import RenamingBackend
 from lamina.store.changelog.uploads import Retries, Uploads
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
+from tests.conformance.test_storages import HdfsLike
 
 
 @pytest.fixture
@@ -101,6 +105,36 @@ def test_a_slow_upload_has_further_attempts_beside_it_and_the_first_that_ends_co
     uploads.upload("an object", 7, storage)
     assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["hedges_won"]) == (3, 2, 0)
     slow.set()
+
+
+def test_an_attempt_that_ends_after_another_one_has_won_takes_nothing_away(
+    made: Callable[..., Uploads], tmp_path: Path
+) -> None:
+    """On a storage whose rename replaces nothing: what is durable is counted on."""
+    removed: list[str] = []
+
+    class Watched(HdfsLike):
+        def rm_file(self, path: str) -> None:
+            removed.append(os.path.basename(path))
+            super().rm_file(path)
+
+    backend = RenamingBackend(Watched(auto_mkdir=True), str(tmp_path))
+    slow, ended = threading.Event(), threading.Event()
+
+    def first() -> None:
+        slow.wait(60)
+        backend.publish("f", [b"an object"])
+        ended.set()
+
+    uploads = warmed(made())
+    uploads.upload("an object", 9, Storage(first, lambda: backend.publish("f", [b"an object"]) and None))
+    assert (uploads.stats()["hedges_won"], (tmp_path / "f").read_bytes()) == (1, b"an object")
+    winner = (tmp_path / "f").stat().st_ino
+    slow.set()
+    assert ended.wait(60)
+    assert (tmp_path / "f").stat().st_ino == winner
+    assert "f" not in removed
+    assert os.listdir(tmp_path) == ["f"]
 
 
 def test_there_is_no_second_attempt_before_it_is_known_what_is_slow_or_where_it_is_off(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lamina._version import __version__
@@ -70,6 +70,7 @@ class Changelog:
         place: where its log objects are written.
         checkpoint: its uuid.
         uploads: by default some as the settings say.
+        written: is told the id, place, last bytes and size of each object that is durable, before its commits are.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class Changelog:
         clock: Clock,
         ids: Ids,
         uploads: Uploads | None = None,
+        written: Callable[[str, LogPlace, bytes, int], None] = lambda *_: None,
     ) -> None:
         self._place = place
         self._storage = place.storage
         self._checkpoint = checkpoint
+        self._written = written
         self._clock = clock
         self._uploads = uploads or Uploads(retries_of(settings), settings.changelog_uploads_in_flight, clock)
         self._longest_s = longest_s(settings)
@@ -116,6 +119,7 @@ class Changelog:
             # a storage may fail after it did what it was asked for: nobody else writes that name
             if error.kind != "storage.failed" or not self._uploads.ask(lambda: self._is_there(path, size)):
                 raise
+        self._written(group.log, self._place, b"".join(chunks[-2:]), size)
 
     def _until(self, ends: float, chunks: Sequence[Any]) -> Iterator[Any]:
         """`chunks`, which do not end after that time: an attempt that hung until then does not publish any more."""

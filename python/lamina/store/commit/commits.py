@@ -170,14 +170,19 @@ class Commits:
             raise
         if places:
             waiting = Waiting(places[0], held, written[0], share.close, request.patient)
-            if request.alone and groups is not None:
-                groups.seal(places[0].id.log)
+
+            def hurry() -> None:
+                if groups is not None:
+                    groups.seal(places[0].id.log)
+
+            if request.alone:
+                hurry()
 
             def when_durable() -> Committed:
                 waiting.result()
                 return remembered()
 
-            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable, waiting.when_told)
+            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable, waiting.when_told, hurry)
         groups = None
         if whole:
             return Accepted(request.attempt, memory.gathered_bytes, publish)

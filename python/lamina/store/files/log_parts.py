@@ -9,9 +9,11 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
+
+import pyarrow as pa
 
 from lamina.checkpoint import QueryRun
 from lamina.components import Clock, Ids, RandomIds, SystemClock
@@ -32,6 +34,10 @@ _TAIL_BYTES = 64 << 10
 """What is read first of an object to see its index; that of 300 stores fits."""
 
 _INDEXES_KEPT = 256
+_INDEX_PARTS_KEPT = 131_072
+"""In all of them, about 30 MB. A version of a store is in some 64 objects at most, and all stores are restored at once:
+so the indexes of so many are kept for 2,000 stores. One is always kept."""
+
 _READ_AT_ONCE = 8
 
 _Asked = TypeVar("_Asked")
@@ -108,8 +114,12 @@ class LogObjects:
         self._ids = ids or RandomIds()
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, Found] = OrderedDict()
+        self._index_parts = 0
+        self._reading: dict[str, Future[Found]] = {}
         self._looks = SharedLooks(self._is_there, self._clock)
         self._looking = threading.Lock()
+        self._went_on = 0
+        """Signs of life so far of those who look."""
         self._looked: float | None = None
         self._objects: dict[str, Kept] = {}
         self._parts: dict[StoreIdentity, list[tuple[Kept, Part]]] = {}
@@ -141,10 +151,40 @@ class LogObjects:
             if known is not None:
                 self._indexes.move_to_end(log)
                 return known
+            reading, mine = self._reading.get(log), False
+            if reading is None:
+                reading, mine = Future(), True
+                self._reading[log] = reading
+        if not mine:
+            try:
+                return reading.result()
+            except Exception:
+                # one that failed says little of the next
+                return self._read(log)
+        try:
+            reading.set_result(self._read(log))
+        except BaseException as error:
+            reading.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._reading[log]
+        return reading.result()
+
+    def _read(self, log: str) -> Found:
+        with self._lock:
             place = self._place_of(log)
         if place is not None:
             return self._remembered(log, place.asked(lambda: self._read_at(place, log)))
         return self._remembered(log, self.places.find(lambda place: self._read_at(place, log))[0])
+
+    def add_written(self, log: str, place: LogPlace, end: bytes, size: int) -> None:
+        """Hears of an object that this process has written.
+
+        Args:
+            end: the last of its `size` bytes, with its index.
+        """
+        self._remembered(log, self._parsed(place, log, pa.py_buffer(end), size))
 
     def exists(self, log: str) -> bool:
         """Whether an object is there, or was within the last second: the storage is asked for it, whatever is known of
@@ -192,9 +232,13 @@ class LogObjects:
 
     def _remembered(self, log: str, found: Found) -> Found:
         with self._lock:
+            before = self._indexes.pop(log, None)
             self._indexes[log] = found
-            while len(self._indexes) > _INDEXES_KEPT:
-                self._indexes.popitem(last=False)
+            self._index_parts += len(found.index.parts) - (0 if before is None else len(before.index.parts))
+            while len(self._indexes) > _INDEXES_KEPT or (
+                len(self._indexes) > 1 and self._index_parts > _INDEX_PARTS_KEPT
+            ):
+                self._index_parts -= len(self._indexes.popitem(last=False)[1].index.parts)
         return found
 
     def parts_of(
@@ -260,13 +304,25 @@ class LogObjects:
             return self._cut_off
 
     def _is_over(self, path: str, said: Said) -> bool:
-        """Whether a file says nothing that counts: its run is over, or this process knows newer of all its stores."""
+        """Whether a file says nothing that counts: its run is over, or this process knows newer of all its stores, or
+        other files say so."""
         if self._run is None or path == self._told:
             return False
         run, needs = said
         if run.id != self._run.id:
             return run < self._run
-        return all(store in self._own and self._own[store].confirmed >= one.confirmed for store, one in needs.items())
+        others = [
+            (other, told[1]) for other, told in self._read_from.items() if told is not None and told[0].id == run.id
+        ]
+
+        def is_known(store: StoreIdentity, confirmed: int) -> bool:
+            own = self._own.get(store)
+            if own is not None and own.confirmed >= confirmed:
+                return True
+            # of files that say as much of a store the last one stays
+            return any((told[store].confirmed, other) > (confirmed, path) for other, told in others if store in told)
+
+        return all(is_known(store, one.confirmed) for store, one in needs.items())
 
     @property
     def is_stale(self) -> bool:
@@ -315,10 +371,14 @@ class LogObjects:
 
     def _look(self, wanted: str | None, progressed: Callable[[], None]) -> None:
         """Lists the objects, and reads the indexes of new ones; at once where one is not known that is wanted."""
+        seen = -1
         while not self._looking.acquire(timeout=_WAIT_S):
-            # somebody else looks
-            progressed()
+            # somebody else looks, and may hang in it: then all who wait do
+            if seen != self._went_on:
+                seen = self._went_on
+                progressed()
         try:
+            self._went_on += 1
             now = self._clock.monotonic()
             recent = self._looked is not None and now - self._looked < _LOOK_S
             if recent and (wanted is None or wanted in self._objects):
@@ -350,6 +410,7 @@ class LogObjects:
                     for (_, place, entry), index in zip(some, indexes, strict=True):
                         if index is not None:
                             self._keep(Kept(index, place, entry.size, entry.modified_ms))
+                self._went_on += 1
                 progressed()
             unheard = sorted(files - self._read_from.keys() - {self._told})
             heard = zip(unheard, self._each(lambda path: log_needs.read(self.storage, path), unheard), strict=True)
@@ -456,22 +517,25 @@ class LogObjects:
     def forget(self, log: str) -> bool:
         """Drops what is known of an object, whose contents turned out wrong; whether there was a local copy."""
         with self._lock:
-            self._indexes.pop(log, None)
+            known = self._indexes.pop(log, None)
+            self._index_parts -= 0 if known is None else len(known.index.parts)
         self._looks.forget(log)
         places = (self.places.own, *self.places.elsewhere())
         dropped = [place.storage.forget(place.path(log)) for place in places]
         return any(dropped)
 
     def _read_at(self, place: LogPlace, log: str) -> Found:
-        path = place.path(log)
+        return self._parsed(place, log, *place.storage.read_tail(place.path(log), _TAIL_BYTES))
+
+    @staticmethod
+    def _parsed(place: LogPlace, log: str, tail: pa.Buffer, size: int) -> Found:
         where = place.location(log)
-        tail, size = place.storage.read_tail(path, _TAIL_BYTES)
         end = Footer.parse(tail, size, where)
         start = end.manifest_offset - (size - tail.size)
         stored = (
             tail.slice(start, end.stored_length)
             if start >= 0
-            else place.storage.read_range(path, end.manifest_offset, end.stored_length)
+            else place.storage.read_range(place.path(log), end.manifest_offset, end.stored_length)
         )
         index = log_object.index_of(end.manifest(stored, where), end, log, where)
         if tail.size == size:

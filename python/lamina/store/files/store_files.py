@@ -46,7 +46,7 @@ _TAIL_BYTES = 64 << 10
 _WHOLE_BYTES = 256 << 10
 """A file that holds at most this much beside the wanted section is read whole, in one request."""
 
-_PIECE_BYTES = 4 << 20
+FILE_PIECE_BYTES = 4 << 20
 """What is in memory at once of a file of which every byte is verified."""
 
 _IN_MEMORY_BYTES = 16 << 20
@@ -280,7 +280,7 @@ class StoreFiles:
         """
         storage, path = self._place(reference)
         digest, size = hashlib.sha256(), 0
-        for offset, length in ranges(0, reference.length, _PIECE_BYTES):
+        for offset, length in ranges(0, reference.length, FILE_PIECE_BYTES):
             # and one more at the end, so that a longer file shows
             last = offset + length == reference.length
             piece = storage.read_range(path, offset, length + last)
@@ -305,7 +305,7 @@ class StoreFiles:
         digest, size = hashlib.sha256(), 0
         try:
             with open(target, "rb", buffering=0) as file:
-                while piece := file.read(_PIECE_BYTES):
+                while piece := file.read(FILE_PIECE_BYTES):
                     digest.update(piece)
                     size += len(piece)
         except OSError as error:
@@ -512,7 +512,7 @@ def _foreign(where: str, held: str, store: StoreIdentity, expected: StoreIdentit
 
 def _in_place(storage: Files, path: str, section: Section) -> Iterator[pa.Buffer]:
     """A section in small pieces."""
-    for offset, length in ranges(section.offset, section.length, _PIECE_BYTES):
+    for offset, length in ranges(section.offset, section.length, FILE_PIECE_BYTES):
         yield storage.read_range(path, offset, length)
 
 

@@ -87,7 +87,7 @@ class Loader:
         if not base or not is_table_list(base[0]) or base[0].union is not None:
             return None
         taken = share or unbounded()
-        reader = TableReader(self._files, base, lambda: taken.take(0))
+        reader = TableReader(self._files, base, lambda: taken.take(0), taken.try_take)
         try:
             taken.take(FETCH_BYTES)
             found = reader.in_place()

@@ -33,6 +33,9 @@ OPEN_BYTES = 16 << 20
 
 DEFAULT = TableOptions()
 
+_MOST_AT_ONCE = 64
+"""Values that are looked up at once."""
+
 _LOOK_S = 0.005
 _IDLE_LOOKS = 400
 """Two seconds: a merge that is pending begins within milliseconds."""
@@ -124,12 +127,22 @@ class Database:
         families, ops, keys, values = (column.to_pylist() for column in batch.columns)
         full = [FAMILY.pack(family) + key for family, key in zip(families, keys, strict=True)]
         appended = [key for key, op in zip(full, ops, strict=True) if op == APPEND]
-        below = iter(self._db.get(appended) if appended else ())
+        below = self._below(appended)
         for key, op, value in zip(full, ops, values, strict=True):
             if op == APPEND:
                 yield key, (next(below) or b"") + value
             else:
                 yield key, None if op == DELETE else value
+
+    def _below(self, keys: list[bytes]) -> Iterator[bytes | None]:
+        """The values of keys, of which a list may have any size: so many at once that they are not large together."""
+        first, count = 0, 1
+        while first < len(keys):
+            values = self._db.get(keys[first : first + count])
+            yield from values
+            first += count
+            small = sum(len(value) for value in values if value is not None) < BATCH_BYTES
+            count = min(2 * count, _MOST_AT_ONCE) if small else max(1, count // 4)
 
     def settle(self, worked: Callable[[], None]) -> None:
         """Returns when RocksDB merges no tables any more; `worked` is called again and again until then.

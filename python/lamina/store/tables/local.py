@@ -17,13 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from lamina.errors import LaminaError
 from lamina.format.manifest import Reference
 from lamina.format.table_list import Table, TableListManifest
-from lamina.store.files.store_files import StoreFiles
+from lamina.store.files.store_files import FILE_PIECE_BYTES, StoreFiles
 from lamina.store.tables.local_disk import require_room
 
 _FETCHED_AT_ONCE = 4
+_MOST_AT_ONCE = 16
+"""Tables that are fetched at once, and where there is memory for more. The pieces of a table are one request after
+another, so what a storage far away gives is a matter of how many tables are under way."""
 
-FETCH_BYTES = 16 << 20
-"""What fetching has in memory at most: a piece of each table that is fetched at once."""
+FETCH_BYTES = _FETCHED_AT_ONCE * FILE_PIECE_BYTES
+"""What fetching has in memory: a piece of each table that is fetched at once."""
 
 
 class LocalTables:
@@ -37,16 +40,25 @@ class LocalTables:
             self._directory = tempfile.mkdtemp(prefix="lamina-tables-")
         self.remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
-    def fetch(self, references: Sequence[Reference], waits_for: Callable[[Reference], None] = lambda _: None) -> None:
+    def fetch(
+        self,
+        references: Sequence[Reference],
+        waits_for: Callable[[Reference], None] = lambda _: None,
+        more: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         """Gets the tables that are not here yet, verified.
 
         Args:
             waits_for: called with each that is waited for, in their order; the last one is that of an error.
+            more: whether so many bytes beyond `FETCH_BYTES` may be had in memory.
         Raises:
             LaminaError: `file.*` naming the file, `storage.*`.
         """
         absent = [reference for reference in references if not os.path.exists(self._path(reference.path or ""))]
-        threads = ThreadPoolExecutor(_FETCHED_AT_ONCE, thread_name_prefix="lamina-tables")
+        at_once = _FETCHED_AT_ONCE
+        while at_once < min(len(absent), _MOST_AT_ONCE) and more(FILE_PIECE_BYTES):
+            at_once += 1
+        threads = ThreadPoolExecutor(at_once, thread_name_prefix="lamina-tables")
         try:
             for reference, fetched in [(one, threads.submit(self._fetch, one)) for one in absent]:
                 waits_for(reference)

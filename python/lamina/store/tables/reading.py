@@ -61,12 +61,20 @@ class TableReader:
 
     Args:
         check: called between tables that are fetched; what it raises ends the work.
+        more: see `LocalTables.fetch`.
     """
 
-    def __init__(self, files: StoreFiles, base: Sequence[Reference], check: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        files: StoreFiles,
+        base: Sequence[Reference],
+        check: Callable[[], None] = lambda: None,
+        more: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self._files = files
         self._base = base
         self._check = check
+        self._more = more
         self.failed = base[0]
 
     def entries(self, families: Sequence[ColumnFamily]) -> Iterator[pa.RecordBatch]:
@@ -91,7 +99,7 @@ class TableReader:
         manifest = table_list(self._files, self._base)
         local = LocalTables(self._files)
         try:
-            local.fetch(self._base[1:], self._waits_for)
+            local.fetch(self._base[1:], self._waits_for, self._more)
             self.failed = self._base[0]
             yield manifest, local
         finally:

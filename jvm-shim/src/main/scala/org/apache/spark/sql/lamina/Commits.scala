@@ -139,6 +139,7 @@ final class Commits(
       "rewrite" -> ((sink: EntrySink) => live.table.rewrite(part, parts, sink))
     }
     val sections = Seq(increment) ++ (if (whole) Some(snapshot) else rewrite)
+    if (sections.size > 1) live.synchronized(live.table.settleScan())
     val opened = begun.fold(engine.handle(readOnly = false))(_.handle)
     val header = () =>
       describe(store, draft, begun, base, whole, summary) ~

@@ -383,6 +383,9 @@ final class LiveTable(
   /** Whether a look for a row has become long, since changes of many versions lie on the disk that are not in tables. */
   def isDeep: Boolean = table.spillsBelow >= LiveTable.MostSpills
 
+  /** Whether it has too many databases on the disk for another one, and the batch is to fail where no tables can be made. */
+  def isTooDeep: Boolean = table.spillsBelow >= LiveTable.TooManySpills
+
   /**
    * Has a table that stands on another state forget some rows that are the same there, and gives some memory back that is free
    * then; whether there may be more. Not in a transaction; also while it moves, by whoever moves it.
@@ -665,6 +668,9 @@ object LiveTable {
 
   /** Sets of changes on top of each other on the disk before a batch waits for them to be in tables. */
   private val MostSpills = 4
+
+  /** So many are descriptors and memory for nothing, and make each look long. */
+  private val TooManySpills = 32
 
   /** Fewer bytes of rows are not put on the disk by themselves. */
   private val WorthADatabase = 256L << 10

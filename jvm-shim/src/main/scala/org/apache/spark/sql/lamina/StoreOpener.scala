@@ -491,7 +491,11 @@ final class StoreOpener(
       if (waits && written && base.isDefined) {
         val (started, used) = (System.nanoTime(), pool.usedBytes)
         try engine.materialize(version, base)
-        catch { case error: LaminaError => logWarning(s"$id goes on without room for more rows: ${error.getMessage}") }
+        catch {
+          case error: LaminaError =>
+            if (table.synchronized(table.isTooDeep)) throw error
+            logWarning(s"$id goes on without room for more rows: ${error.getMessage}")
+        }
         table.synchronized(engine.takeOffered().foreach(standOn(table, _)))
         forget()
         // what others hold is not theirs to give back: no wait for a while

@@ -2,8 +2,9 @@ package org.apache.spark.sql.lamina
 
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.SparkConf
+import org.apache.spark.{SparkConf, SparkException}
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.PagePool
 import org.apache.spark.sql.lamina.wire.ProcessSettings
 
@@ -41,11 +42,32 @@ class LayeredMemorySuite extends ProviderFixture {
     }
   }
 
-  private def small(pool: PagePool, every: Int = 900, id: StateStoreId = newId()): SmallProvider = init(
-    new SmallProvider(pool),
-    id,
-    settings = Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString)
-  )
+  /** For its store no tables can be made. */
+  private final class TablelessProvider(pool: PagePool) extends StreamingProvider {
+    override private[lamina] def newPool(settings: StoreSettings, conf: SparkConf): PagePool = pool
+
+    override private[lamina] def newEngine(
+        id: StateStoreId,
+        storeConf: StateStoreConf,
+        hadoopConf: Configuration,
+        process: ProcessSettings,
+        settings: Map[String, String]
+    ): EngineStore = new EngineStore(id, storeConf, hadoopConf, process, settings) {
+      override def materialize(version: Long, attempt: Option[String]): Unit =
+        throw new LaminaError(LaminaError.StorageFailed, "the disk is full")
+
+      override def takeOffered(): Option[InPlace] = {
+        super.takeOffered().foreach(_.remove())
+        None
+      }
+    }
+  }
+
+  private def onTables(every: Int): Map[String, String] =
+    Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString)
+
+  private def small(pool: PagePool, every: Int = 900, id: StateStoreId = newId()): SmallProvider =
+    init(new SmallProvider(pool), id, settings = onTables(every))
 
   private def metric(store: StateStore, name: String): Long =
     store.metrics.customMetrics.collectFirst { case (metric, value) if metric.name == name => value }.get
@@ -103,6 +125,31 @@ class LayeredMemorySuite extends ProviderFixture {
       // more than there is room for: a row has a header, a key and a value of 16 bytes each
       assert(rows.size * 56L > MaxBytes)
       assert(waits + spills > 0 && waits + spills < Batches)
+    } finally provider.close()
+  }
+
+  test("where no tables can be made a batch fails by the cause before its changes are in too many places") {
+    val pool = newPool()
+    val provider = init(new TablelessProvider(pool), newId(), settings = onTables(900))
+    try {
+      var base = Option.empty[String]
+      var batches = 0
+      val error = intercept[SparkException] {
+        while (batches < 400) {
+          val store = provider.getStore(batches, base)
+          (0 until 16000).foreach(row => put(store, (batches * 8000 + row).toLong -> batches))
+          store.commit()
+          base = attempt(store)
+          batches += 1
+          assert(pool.reservedBytes <= MaxBytes)
+        }
+      }
+      error.getCause match {
+        case cause: LaminaError =>
+          assert(cause.kind == LaminaError.StorageFailed && cause.getMessage.contains("the disk is full"))
+        case other => fail(other)
+      }
+      assert(batches > 4 && batches < 400)
     } finally provider.close()
   }
 

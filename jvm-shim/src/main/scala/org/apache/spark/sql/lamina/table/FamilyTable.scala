@@ -295,6 +295,12 @@ final class FamilyTable private[table] (
 
   private def isAbsent(word: Long): Boolean = isRemoved(word) || layered && Rows.isTombstone(rowOf(word))
 
+  /** Finds what a scan goes by, where it is not kept: may take memory, and give up that of others for it, as a change may. */
+  private[table] def findKeys(): Unit = if (layered) {
+    labelled.all
+    ()
+  }
+
   /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
   def scan(startsAtBase: Boolean): RowCursor = scan(startsAtBase, if (layered) layer.scanned else null)
 

@@ -16,7 +16,10 @@ private[table] final class LabelledKeys(pool: PagePool, index: HashIndex, layer:
 
   def bytes: Long = if (keys == null) 0L else keys.bytes
 
-  /** The keys, for a scan; others than before where they were dropped meanwhile. One that is sent may ask beside one of a reader. */
+  /**
+   * The keys, for a scan; others than before where they were dropped meanwhile. One that is sent may ask beside one of a reader, and
+   * finds them there (`StoreTable.settleScan`).
+   */
   def all: OrderedKeys = synchronized {
     unscanned = 0
     var step = Layer.Relieve

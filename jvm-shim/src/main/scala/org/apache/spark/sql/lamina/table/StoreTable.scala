@@ -138,6 +138,16 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
     isSent = true
   }
 
+  /**
+   * Before all rows are sent beside the change set, and before anything is: finds what their scan goes by. Without the lock, while
+   * others read, no memory could be had for it by forgetting rows.
+   */
+  def settleScan(): Unit = if (layered && isSent) {
+    isSent = false
+    try forgetting.foreach(_.findKeys())
+    finally settleSpill()
+  }
+
   /** It was sent in vain: the transaction goes on. */
   def unsettle(): Unit = isSent = false
 

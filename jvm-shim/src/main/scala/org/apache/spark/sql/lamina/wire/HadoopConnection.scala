@@ -6,8 +6,10 @@ import java.nio.channels.{Channels, SocketChannel}
 import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
 import java.security.{MessageDigest, PrivilegedExceptionAction}
 
+import scala.util.Using
 import scala.util.control.NonFatal
 
+import org.apache.commons.io.IOUtils
 import org.json4s.{JArray, JObject, JValue}
 import org.json4s.JsonAST.{JBool, JInt, JString}
 
@@ -94,8 +96,8 @@ private[wire] final class HadoopConnection(
   private def publish(header: JValue, body: Body): Unit = {
     val target = path(header)
     whole(header, target, body) { temporary =>
-      rename(temporary, target) || {
-        // the name is its writer's alone: what is in the way is an earlier try of the same
+      rename(temporary, target) || isSame(temporary, target) && dropped(temporary) || {
+        // the name is its writer's alone: what is in the way is something older of it
         system.delete(target, false)
         rename(temporary, target) ||
         (throw new FileAlreadyExistsException(s"$target was written by somebody else at the same time"))
@@ -104,10 +106,28 @@ private[wire] final class HadoopConnection(
     send("ok" -> JBool(true), "size" -> JInt(body.size))
   }
 
+  /**
+   * Whether a file is there with the same contents, which another try of the same publication wrote. Others count on it, so it is never
+   * away, not even for a moment.
+   */
+  private def isSame(temporary: Path, target: Path): Boolean =
+    try
+      system.getFileStatus(temporary).getLen == system.getFileStatus(target).getLen &&
+        Using.Manager { use =>
+          IOUtils.contentEquals(use(system.open(temporary)), use(system.open(target)))
+        }.get
+    catch { case _: FileNotFoundException => false }
+
   private def publishIfAbsent(header: JValue, body: Body): Unit = {
     val target = path(header)
     val written = whole(header, target, body)(temporary => rename(temporary, target))
     send("ok" -> JBool(true), "written" -> JBool(written))
+  }
+
+  private def dropped(temporary: Path): Boolean = {
+    try system.delete(temporary, false)
+    catch { case NonFatal(_) => () } // it is found by its name, and removed later
+    true
   }
 
   /** Writes the body under the temporary name and lets `name` give it its own; whether it did. */
@@ -122,8 +142,8 @@ private[wire] final class HadoopConnection(
       named = body.complete && name(temporary)
       named
     } finally if (!named) {
-        try { system.delete(temporary, false); () }
-        catch { case NonFatal(_) => () }
+        dropped(temporary)
+        ()
       }
   }
 

@@ -217,6 +217,27 @@ class MemoryCapSuite extends AnyFunSuite {
     Seq(table, others).foreach(_.close())
   }
 
+  test("what is sent as a whole gives up no rows while others read them: what its scan goes by is found before") {
+    val shared = pool(8L << 20)
+    val table = layered(shared, below(40, 100000))
+    (0 until 40).foreach(row => assert(read(table, row)))
+    for (row <- 100 until 600) put(table, row, valueBytes = 100)
+    val others = newTable(shared)
+    fillUp(others)
+    table.settleSpill()
+    table.settleScan()
+    val before = table.memory
+    var changed = 0
+    table.changeSet((_, _, _, _, _, _, _, _) => changed += 1)
+    assert(changed == 500)
+    assert(table.snapshot((_, _, _, _, _, _, _, _) => ()) == 540)
+    assert(table.memory == before)
+    table.commit()
+    Seq(table, others).foreach(_.close())
+    shared.trim()
+    assert(shared.reservedBytes == 0)
+  }
+
   test("a disk that gets full while changes are put there for the first time leaves nothing of them there") {
     var left = 50
     def isFull(): Boolean = { left -= 1; left < 0 }
