@@ -21,6 +21,7 @@ from benchmarks.changes import later
 from benchmarks.scala import ROOT, java, pyspark_jars
 
 MARK = "RESULT "
+_SHOWN = 60
 RESULTS = ROOT / "benchmarks" / "results"
 # what Spark itself opens for off-heap memory on JDK 17 and 21
 OPENS = ("java.base/java.nio", "java.base/sun.nio.ch", "java.base/jdk.internal.ref", "java.base/java.lang")
@@ -60,7 +61,10 @@ def run_child(
         lines = output.read().splitlines()
     if (found := _result(lines)) is not None:
         return {**found, "load": load}
-    raise SystemExit("\n".join([*lines[-60:], f"{module} ended with {code} and no result for {json.dumps(request)}"]))
+    # the cause of what Spark says at the end is far above
+    causes = dict.fromkeys(line for line in lines[:-_SHOWN] if "Caused by" in line or "LaminaError" in line)
+    shown = [*list(causes)[-_SHOWN:], *lines[-_SHOWN:]]
+    raise SystemExit("\n".join([*shown, f"{module} ended with {code} and no result for {json.dumps(request)}"]))
 
 
 def run_main(main: str, arguments: Sequence[object], jars: Sequence[Path], *, heap: str) -> dict[str, Any]:

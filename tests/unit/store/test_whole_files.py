@@ -110,7 +110,7 @@ def flipped(data: bytes) -> list[bytes]:
 def test_damage_of_a_table_is_found_and_named(
     on_tables: OnTables, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_files, "_PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(store_files, "FILE_PIECE_BYTES", piece_bytes)
     storage, path = on_tables.query.storage, f"0/0/{TABLES[1]}"
     whole = bytes(storage.read(path))
     other = bytes(storage.read(f"0/0/{TABLES[0]}"))
