@@ -32,6 +32,14 @@ CHANGES: tuple[Change, ...] = (
         "how local copies of tables of RocksDB are verified, RocksDB's cache of blocks, and how often tables are made, "
         "all with `backend` `rocksdb` alone; and that the eviction of local copies goes by the time of access",
     ),
+    Change(
+        "f71ec330c15a240a",
+        "0a357a7bba39a8b1",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "what a late attempt of an upload does on a storage that renames, how tables are fetched from a remote one, "
+        "how lists below a run are looked up, what happens when memory is refused or a storage hangs; and that who has "
+        "written a log object does not read its index back, beside each batch",
+    ),
 )
 
 
