@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from lamina.errors import SettingsError
-from lamina.format.entries import PUT, SCHEMA
+from lamina.format.entries import PUT
 from lamina.settings import MERGE_METRICS, PREFIX, Settings
 from lamina.store.tables import database
 from lamina.store.tables import options as table_options
 from lamina.store.tables.database import Database
 from lamina.store.tables.options import PREDEFINED, TableOptions, check
+from tests.unit.store.writing import entries
 
 FUNCTIONS = """
 import rocksdict
@@ -69,14 +69,6 @@ def tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield name
     check.cache_clear()
     table_options._imported.cache_clear()
-
-
-def batch_of(rows: dict[bytes, bytes]) -> pa.RecordBatch:
-    """Puts, as a run."""
-    count = len(rows)
-    columns = [pa.repeat(pa.scalar(0, pa.uint16()), count), pa.repeat(pa.scalar(PUT, pa.uint8()), count)]
-    columns += [pa.array(sorted(rows), pa.binary()), pa.array([rows[key] for key in sorted(rows)], pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def test_a_merge_that_is_pending_for_ever_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +184,7 @@ def test_merges_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
     with Database(str(tmp_path / "counted"), counted) as opened:
         # a merge that is due begins when RocksDB has a thread for it: on a busy machine a few tables later
         for tables in range(1, 41):
-            opened.ingest(iter([batch_of({b"%06d" % number: b"x" * 100 for number in range(20_000)})]))
+            opened.ingest(iter([entries((0, PUT, b"%06d" % number, b"x" * 100) for number in range(20_000))]))
             opened.settle(lambda: None)
             if len(opened.live()) < tables:
                 break

@@ -19,7 +19,7 @@ import pytest
 from lamina.errors import LaminaError
 from lamina.format import container
 from lamina.format.container import BASES, Footer, verify
-from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
+from lamina.format.entries import APPEND, DELETE, PUT
 from lamina.format.manifest import FILE
 from lamina.format.paths import SegmentName, TableListName, TableName, parse_name
 from lamina.format.table_list import TableListManifest
@@ -38,7 +38,7 @@ from lamina.testing import Effect, Fault, Moment
 from lamina.testing.expect import fails_with
 from tests.sealed import sealed
 from tests.unit.store.aging import EMPTY, MIN_AGE_MS, compact, deleted, file, wait
-from tests.unit.store.writing import Query, names, rows_of, triples
+from tests.unit.store.writing import Query, entries, names, rows_of, triples
 
 BACKEND: dict[str, Any] = {"backend": "rocksdb", "rocksdb__materializeEvery": 2}
 
@@ -600,9 +600,7 @@ def test_long_lists_below_a_run_are_looked_up_a_few_at_a_time(tmp_path: Path) ->
     below = {b"%04d" % number: b"x" * (300_000 if number >= 100 else 10) for number in range(260) if number % 7}
 
     def run(op: int, rows: Mapping[bytes, bytes]) -> Iterator[pa.RecordBatch]:
-        columns = [pa.array([0] * len(rows), pa.uint16()), pa.array([op] * len(rows), pa.uint8())]
-        columns += [pa.array(sorted(rows), pa.binary()), pa.array([rows[key] for key in sorted(rows)], pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        yield entries((0, op, key, rows[key]) for key in sorted(rows))
 
     with Database(str(tmp_path / "database")) as opened:
         opened.ingest(run(PUT, below))

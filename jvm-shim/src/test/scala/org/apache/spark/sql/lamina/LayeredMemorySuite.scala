@@ -26,7 +26,8 @@ class LayeredMemorySuite extends ProviderFixture {
     pool
   }
 
-  private final class SmallProvider(pool: PagePool) extends StreamingProvider {
+  /** @param tables whether any can be made */
+  private final class SmallProvider(pool: PagePool, tables: Boolean) extends StreamingProvider {
     override private[lamina] def newPool(settings: StoreSettings, conf: SparkConf): PagePool = pool
 
     var engine: EngineStore = _
@@ -37,37 +38,32 @@ class LayeredMemorySuite extends ProviderFixture {
         process: ProcessSettings,
         settings: Map[String, String]
     ): EngineStore = {
-      engine = super.newEngine(id, storeConf, hadoopConf, process, settings)
+      engine =
+        if (tables) super.newEngine(id, storeConf, hadoopConf, process, settings)
+        else
+          new EngineStore(id, storeConf, hadoopConf, process, settings) {
+            override def materialize(version: Long, attempt: Option[String]): Unit =
+              throw new LaminaError(LaminaError.StorageFailed, "the disk is full")
+
+            override def takeOffered(): Option[InPlace] = {
+              super.takeOffered().foreach(_.remove())
+              None
+            }
+          }
       engine
     }
   }
 
-  /** For its store no tables can be made. */
-  private final class TablelessProvider(pool: PagePool) extends StreamingProvider {
-    override private[lamina] def newPool(settings: StoreSettings, conf: SparkConf): PagePool = pool
-
-    override private[lamina] def newEngine(
-        id: StateStoreId,
-        storeConf: StateStoreConf,
-        hadoopConf: Configuration,
-        process: ProcessSettings,
-        settings: Map[String, String]
-    ): EngineStore = new EngineStore(id, storeConf, hadoopConf, process, settings) {
-      override def materialize(version: Long, attempt: Option[String]): Unit =
-        throw new LaminaError(LaminaError.StorageFailed, "the disk is full")
-
-      override def takeOffered(): Option[InPlace] = {
-        super.takeOffered().foreach(_.remove())
-        None
-      }
-    }
-  }
-
-  private def onTables(every: Int): Map[String, String] =
-    Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString)
-
-  private def small(pool: PagePool, every: Int = 900, id: StateStoreId = newId()): SmallProvider =
-    init(new SmallProvider(pool), id, settings = onTables(every))
+  private def small(
+      pool: PagePool,
+      every: Int = 900,
+      id: StateStoreId = newId(),
+      tables: Boolean = true
+  ): SmallProvider = init(
+    new SmallProvider(pool, tables),
+    id,
+    settings = Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString)
+  )
 
   private def metric(store: StateStore, name: String): Long =
     store.metrics.customMetrics.collectFirst { case (metric, value) if metric.name == name => value }.get
@@ -130,7 +126,7 @@ class LayeredMemorySuite extends ProviderFixture {
 
   test("where no tables can be made a batch fails by the cause before its changes are in too many places") {
     val pool = newPool()
-    val provider = init(new TablelessProvider(pool), newId(), settings = onTables(900))
+    val provider = small(pool, tables = false)
     try {
       var base = Option.empty[String]
       var batches = 0
