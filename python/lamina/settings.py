@@ -236,6 +236,9 @@ READ_METRICS = (
 )
 """Of what the JVM reads from tables, by their names after `lamina`."""
 
+LEVEL_METRICS = tuple(f"numFilesAtLevel{level}" for level in range(7))
+"""Of the tables that the JVM has open."""
+
 MERGE_METRICS = ("totalBytesReadByCompaction", "totalBytesWrittenByCompaction", "totalCompactionLatencyMs")
 """Of what RocksDB merges in the maintenance process."""
 
@@ -289,7 +292,7 @@ class Settings:
     )
     rocksdb_metrics: tuple[str, ...] = _key(
         "rocksdb.metrics",
-        _some_of(*READ_METRICS, *MERGE_METRICS),
+        _some_of(*READ_METRICS, *LEVEL_METRICS, *MERGE_METRICS),
         (),
         "Metrics of RocksDB that the query's progress shows, each as `lamina…` where Spark's provider says `rocksdb…`; "
         "the others are 0.",

@@ -68,7 +68,9 @@ def test_a_join_on_tables_gives_what_it_gives_on_a_built_in_provider(streams: St
     for number in range(3):
         for batch in range(3 * number, 3 * number + 3):
             feed_pairs(streams, batch)
-        metrics = {PREFIX + "rocksdb.metrics": "getCount, readBlockCacheHitCount, totalCompactionLatencyMs"}
+        levels = ", ".join(f"numFilesAtLevel{level}" for level in range(7))
+        named = f"getCount, readBlockCacheHitCount, totalCompactionLatencyMs, {levels}"
+        metrics = {PREFIX + "rocksdb.metrics": named if number else "none"}
         run = streams.run(pairs, LAMINA, conf={**TABLES, **metrics})
         found += run.all_rows
         wanted += streams.run(pairs, HDFS).all_rows
@@ -77,6 +79,13 @@ def test_a_join_on_tables_gives_what_it_gives_on_a_built_in_provider(streams: St
             assert run.metric("laminaGetCount") > 0
             assert run.metric("laminaReadBlockCacheHitCount") > 0
             assert run.metric("laminaTotalBytesRead") == 0, "nobody asked for it"
+            for batch in run.progress:
+                for operator in batch["stateOperators"]:
+                    of = operator["customMetrics"]
+                    assert sum(of[f"laminaNumFilesAtLevel{level}"] for level in range(7)) == of["laminaSstFiles"]
+        else:
+            assert run.metric("laminaSstFiles") > 0 and run.metric("laminaGetCount") == 0
+            assert all(run.metric(f"laminaNumFilesAtLevel{level}") == 0 for level in range(7))
         unload_all(streams.spark)
     assert found == wanted
     assert len(found) > 100

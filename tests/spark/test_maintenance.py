@@ -57,6 +57,11 @@ def test_a_querys_progress_counts_segments_and_the_files_that_were_deleted(strea
     # of each store the file of version 1 at least
     assert run.metric("laminaCollectedFiles") >= 2
     assert run.metric("laminaCollectedBytes") > run.metric("laminaCollectedFiles") * 100
+    last = run.progress[-1]["stateOperators"][0]["customMetrics"]
+    stored, newest = last["laminaStoredBytes"], last["laminaNewestBytes"]
+    # what was deleted is not there, and each of the two stores has a file of more than a hundred bytes
+    written = run.metric("laminaWrittenBytes")
+    assert 200 < newest <= stored <= 2 * written
 
 
 def files_of(store: Path, version: int) -> list[Path]:

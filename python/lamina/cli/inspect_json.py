@@ -32,6 +32,15 @@ def to_json(found: CheckpointSurvey) -> dict[str, Any]:
             "needs": found.log.needs,
             "oldest_ms": found.log.oldest_ms,
             "places": [{"url": url, "objects": objects, "bytes": size} for url, objects, size in found.log.places],
+            "writers": [
+                {
+                    "process": one.process,
+                    "published_ms": one.published_ms,
+                    "commits": one.commits,
+                    **{kind: dict(counts) for kind, counts in one.figures.items()},
+                }
+                for one in found.log.writers
+            ],
         },
         "problems": found.problems,
     }
@@ -78,6 +87,8 @@ def _store(store: StoreSurvey) -> dict[str, Any]:
         "name": store.identity.name,
         "version": store.version,
         "attempt": store.attempt,
+        "stored_bytes": store.size,
+        "newest_bytes": store.newest_size if store.details else None,
         "rows": store.details.rows if store.details else None,
         "state_bytes": store.details.state_bytes if store.details else None,
         "unmerged": {"increments": found.increments, "bytes": found.bytes, "in_log": found.in_log}

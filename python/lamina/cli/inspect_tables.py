@@ -21,7 +21,7 @@ from lamina.store.admin.store_survey import (
     VersionDetails,
     VersionSurvey,
 )
-from lamina.store.admin.survey import CheckpointSurvey
+from lamina.store.admin.survey import CheckpointSurvey, LogWriter
 
 _STATUS_STYLES = {COMMITTED: "green", UNCOMMITTED: "yellow", SUPERSEDED: "dim"}
 _UNCOMMITTED, _SUPERSEDED = ">[yellow]uncom-\nmitted", ">[dim]super-\nseded"
@@ -81,11 +81,49 @@ def _summary(found: CheckpointSurvey) -> RenderableType:
         rows.append(("log", f"{number_text(found.log.objects)} objects, {size}, the oldest of {oldest}"))
     for url, objects, place_size in found.log.places:
         rows.append(("", f"{number_text(objects)} of them, {size_text(place_size)}, in {url}"))
-    if any(store.details for store in found.stores):
+    rows += [row for writer in found.log.writers for row in _process(writer)]
+    known = [store for store in found.stores if store.details]
+    if known:
+        stored, newest = (sum(sizes) for sizes in zip(*((one.size, one.newest_size) for one in known), strict=True))
+        times = f", {stored / newest:.2f} times what the newest versions need" if newest else ""
+        rows.append(("space", f"{size_text(stored)}{times}"))
         rows.append(("not merged", _unmerged(found.stores)))
     for name, value in rows:
         table.add_row(name, value)
     return Padding(table, (1, 0, 1, 1))
+
+
+def _process(writer: LogWriter) -> Iterator[tuple[str, str]]:
+    """What the newest object of a process says, in lines."""
+    kinds = writer.figures
+    uploads, merges, loads = (kinds.get(kind, {}) for kind in ("uploads", "merges", "loads"))
+    text = f"{count_text('commit', writer.commits)} in its object of {time_text(writer.published_ms)}"
+    if before := uploads.get("uploads", 0):
+        again = max(0, uploads.get("attempts", 0) - before - uploads.get("hedges", 0))
+        text += (
+            f"; {count_text('upload', before)} before it, half of late in {uploads.get('p50_ms', 0)} ms, 99 % in "
+            f"{uploads.get('p99_ms', 0)} ms"
+        )
+        others = [
+            (again, "tried again"),
+            (uploads.get("failed", 0), "failed"),
+            (uploads.get("hedges", 0), f"hedged, {number_text(uploads.get('hedges_won', 0))} of them won"),
+            (uploads.get("queued", 0), "waiting"),
+        ]
+        text += "".join(f"; {number_text(count)} {what}" for count, what in others if count)
+    yield "process", text
+    done = []
+    if merges.get("merges") or merges.get("failed"):
+        failed = f", {number_text(merges['failed'])} failed" if merges.get("failed") else ""
+        done.append(
+            f"{count_text('merge', merges.get('merges', 0))} in {merges.get('merge_ms', 0) / 1000:.1f} s{failed}"
+        )
+    if loads.get("loads"):
+        replayed = size_text(loads.get("replayed_bytes", 0))
+        seconds = loads.get("load_ms", 0) / 1000
+        done.append(f"{count_text('load', loads['loads'])} in {seconds:.1f} s, {replayed} replayed")
+    if done:
+        yield "", "; ".join(done)
 
 
 def _unmerged(stores: Sequence[StoreSurvey]) -> str:

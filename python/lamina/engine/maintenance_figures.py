@@ -13,6 +13,8 @@ _MOST_UNREPORTED = 10_000
 
 FIGURES = ("segments", "merge_ms", "failed_merges", "deleted_files", "deleted_bytes", *MERGE_METRICS)
 
+SPACE = ("stored_bytes", "newest_bytes")
+
 
 class MaintenanceFigures:
     """Adds up the reports of jobs. Not thread-safe."""
@@ -22,6 +24,7 @@ class MaintenanceFigures:
         self._failed = 0
         self._segments = 0
         self._failed_merges = 0
+        self._merge_ms = 0
         self._collected: Counter[str] = Counter()
         self._last_error: dict[str, str] | None = None
         self._stopped: str | None = None
@@ -35,6 +38,7 @@ class MaintenanceFigures:
         self._failed += not report["ok"]
         self._segments += report.get("segment") is not None
         self._failed_merges += report.get("merge_failed", False)
+        self._merge_ms += report.get("merge_ms", 0)
         self._collected.update(collected)
         self._last_error = report.get("error", self._last_error)
         self._stopped = report.get("stopped", self._stopped)
@@ -46,6 +50,9 @@ class MaintenanceFigures:
         unreported["deleted_files"] += collected.get("delete_files", 0)
         unreported["deleted_bytes"] += collected.get("delete_bytes", 0)
         unreported.update(report.get("merged", {}))
+        for name, size in report.get("space", {}).items():
+            # of the last collection, and no sum
+            unreported[name] = size
         self._unreported.move_to_end(store)
         while len(self._unreported) > _MOST_UNREPORTED:
             self._unreported.popitem(last=False)
@@ -56,9 +63,14 @@ class MaintenanceFigures:
 
     def pop(self, store: Hashable) -> dict[str, int]:
         """What became of the store's files since the last call: segments written and the time of merges,
-        merges that failed, files and bytes deleted, merges of tables."""
+        merges that failed, files and bytes deleted, merges of tables. And what the last collection since then left,
+        if there was one."""
         found = self._unreported.pop(store, Counter())
-        return {name: found[name] for name in FIGURES}
+        return {name: found[name] for name in FIGURES} | {name: found[name] for name in SPACE if name in found}
+
+    def merges(self) -> dict[str, int]:
+        """How many were made and failed so far, and how long all together took."""
+        return {"merges": self._segments, "failed": self._failed_merges, "merge_ms": self._merge_ms}
 
     def stats(self) -> dict[str, Any]:
         """Jobs done and failed, the time of all together, and what became of files.

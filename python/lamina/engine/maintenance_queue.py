@@ -140,6 +140,11 @@ class MaintenanceQueue:
         with self._changed:
             return self._figures.pop(store)
 
+    def merges(self) -> dict[str, int]:
+        """Merges so far: made, failed, and how long all together took."""
+        with self._changed:
+            return self._figures.merges()
+
     def stats(self) -> dict[str, Any]:
         """The process, its starts, jobs that wait, are in work and hang, and the figures of those that ended."""
         with self._changed:

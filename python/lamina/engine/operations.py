@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,8 +42,10 @@ class Memory:
         return share
 
 
-def operations(sessions: Sessions, memory: Memory, publications: Publications) -> Mapping[str, Operation]:
-    """The operations by name."""
+def operations(
+    sessions: Sessions, memory: Memory, publications: Publications, clock: Callable[[], float]
+) -> Mapping[str, Operation]:
+    """The operations by name; `clock` tells seconds."""
     outcomes_of_jvm = Outcomes()
 
     @contextmanager
@@ -104,8 +106,10 @@ def operations(sessions: Sessions, memory: Memory, publications: Publications) -
         with opened(exchange) as handle:
             base = None if have is None else version_of(have)
             share, in_place = memory.share(exchange), exchange.header.get("in_place") is True
+            began = clock()
             load = handle.store.load(version, have=base, read_only=read_only, share=share, in_place=in_place)
             _send(exchange, load)
+            sessions.note_load(load.replayed_bytes, clock() - began)
 
     def replay(exchange: Exchange) -> None:
         snapshot = version_of(exchange.header, "snapshot_version", "snapshot_attempt")

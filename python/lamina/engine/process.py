@@ -72,7 +72,7 @@ class EngineProcess:
             self._data = DataServer(
                 self._directories.socket_path,
                 token,
-                operations(self._sessions, self._memory, self._publications),
+                operations(self._sessions, self._memory, self._publications, clock.monotonic),
                 self._requests,
                 settings.engine_connections,
             )

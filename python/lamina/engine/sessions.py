@@ -341,8 +341,9 @@ class Sessions:
         most_late = max(1, fixed.engine_connections // 2)
         self._clock = clock
         self._calls = StorageCalls(clock.monotonic, most_late, fixed.engine_request_timeout_ms / 1000)
-        self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm, Ticker())
+        self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm, Ticker(), self._summary)
         self._maintenance = maintenance
+        self._loads = dict.fromkeys(("loads", "replayed_bytes", "load_ms"), 0)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._open: dict[int, StoreHandle] = {}
@@ -389,6 +390,18 @@ class Sessions:
         if found is not None:
             found.close()
             self._stores.close(found.opened)
+
+    def note_load(self, replayed_bytes: int, seconds: float) -> None:
+        """Counts a load that has ended well."""
+        with self._lock:
+            for name, count in zip(self._loads, (1, replayed_bytes, round(1000 * seconds)), strict=True):
+                self._loads[name] += count
+
+    def _summary(self) -> dict[str, Any]:
+        """What log objects say of this process besides their uploads."""
+        with self._lock:
+            loads = dict(self._loads)
+        return {"loads": loads, "merges": self._maintenance.merges()}
 
     def stats(self) -> dict[str, Any]:
         """How many handles are open, calls past their deadlines by storage, and figures of changelogs and of the local

@@ -168,6 +168,7 @@ class StoreOpener:
 
     Args:
         ticker: seals groups of commits in time; without one, each commit is a file of its own.
+        figures: gives what log objects say of this process besides their uploads.
     """
 
     def __init__(
@@ -177,8 +178,10 @@ class StoreOpener:
         ids: Ids,
         jvm: Jvm | None = None,
         ticker: Ticker | None = None,
+        figures: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._ticker = ticker
+        self._figures = figures
         self._settings_of = settings_of
         self._jvm = jvm
         self._clock = clock
@@ -274,7 +277,15 @@ class StoreOpener:
         check_times(settings)
         place = logs.places.take(settings.changelog_path, state.uuid or "", self._ids)
         # what is written here is known here: no commit reads it back to see what it stands on
-        changelog = Changelog(place, state.uuid or "", settings, self._clock, self._ids, written=logs.add_written)
+        changelog = Changelog(
+            place,
+            state.uuid or "",
+            settings,
+            self._clock,
+            self._ids,
+            written=logs.add_written,
+            figures=self._figures,
+        )
         self._ticker.add(changelog.groups)
         return changelog
 

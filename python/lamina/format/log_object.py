@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -102,7 +103,12 @@ class Part:
 
 @dataclass(frozen=True)
 class LogIndex:
-    """What a log object holds; its parts in their order."""
+    """What a log object holds; its parts in their order.
+
+    Args:
+        process: what the process that wrote it had done before, for people (docs/spec/files.md); empty where it did
+            not say.
+    """
 
     log: str
     checkpoint: str
@@ -110,6 +116,7 @@ class LogIndex:
     created_ms: int
     writer: str
     parts: tuple[Part, ...]
+    process: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def by_number(self) -> Mapping[int, Part]:
@@ -124,6 +131,7 @@ class LogIndex:
             "created_ms": self.created_ms,
             "writer": self.writer,
             "parts": [part.to_json() for part in self.parts],
+            **({"process": dict(self.process)} if self.process else {}),
         }
 
     @classmethod
@@ -137,6 +145,7 @@ class LogIndex:
             int(value["created_ms"]),
             str(value["writer"]),
             parts,
+            dict(value.get("process", {})),
         )
 
 
@@ -152,7 +161,14 @@ class Whole:
     to: int
 
 
-def chunks(log: str, checkpoint: str, created_ms: int, writer: str, commits: Iterable[Whole]) -> Iterator[Any]:
+def chunks(
+    log: str,
+    checkpoint: str,
+    created_ms: int,
+    writer: str,
+    commits: Iterable[Whole],
+    process: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Any]:
     """The bytes of a log object, of commits in the order of their numbers; the last two chunks are its index."""
     first = header(LOG)
     yield first
@@ -167,7 +183,7 @@ def chunks(log: str, checkpoint: str, created_ms: int, writer: str, commits: Ite
         if padding := -position % 8:
             position += padding
             yield bytes(padding)
-    index = LogIndex(log, checkpoint, zlib.crc32(first), created_ms, writer, tuple(parts))
+    index = LogIndex(log, checkpoint, zlib.crc32(first), created_ms, writer, tuple(parts), process)
     text = manifest.to_bytes(index.to_json())
     stored = pa.Codec("zstd", compression_level=1).compress(text, asbytes=True)
     yield stored

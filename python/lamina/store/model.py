@@ -248,15 +248,24 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a collection did, or would do, with each file; `stopped` says why it looked at none."""
+    """What a collection did, or would do, with each file; `stopped` says why it looked at none.
+
+    `newest_bytes` are of the files that the confirmed version needs.
+    """
 
     verdicts: tuple[Verdict, ...]
     dry_run: bool
     stopped: str | None = None
+    newest_bytes: int = 0
 
     @property
     def deleted(self) -> tuple[Verdict, ...]:
         return tuple(verdict for verdict in self.verdicts if verdict.action == DELETE)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the store's files, and its commits in log objects, that stay."""
+        return sum(verdict.size for verdict in self.verdicts if verdict.action != DELETE)
 
     def metrics(self) -> dict[str, int]:
         """Files and bytes by action and by class, such as `delete_segment_files`."""

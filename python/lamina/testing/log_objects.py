@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from lamina._version import __version__
 from lamina.components import Clock
@@ -16,13 +17,14 @@ def publisher(
     checkpoint: str | None,
     clock: Clock,
     written: Callable[[str, LogPlace, bytes, int], None] = lambda *_: None,
+    process: Callable[[], Mapping[str, Any]] = dict,
 ) -> Callable[[Sealed], None]:
-    """What `Groups` publishes with, for the checkpoint of that uuid, into a place; `written` as of `Changelog`."""
+    """What `Groups` publishes with, for the checkpoint of that uuid, into a place; `written` as of `Changelog`, and
+    `process` gives what each object says of its process."""
 
     def publish(group: Sealed) -> None:
-        chunks = [
-            *log_object.chunks(group.log, checkpoint or "", clock.now_ms(), f"lamina {__version__}", group.commits)
-        ]
+        writer, now = f"lamina {__version__}", clock.now_ms()
+        chunks = [*log_object.chunks(group.log, checkpoint or "", now, writer, group.commits, process())]
         place.storage.publish(place.path(group.log), chunks)
         written(group.log, place, b"".join(chunks[-2:]), sum(map(len, chunks)))
 

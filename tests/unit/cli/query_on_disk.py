@@ -55,6 +55,8 @@ class QueryOnDisk:
         self.min_versions = min_versions
         self.grouped = grouped
         self.attempts: list[list[str]] = []
+        self.process: dict[str, Any] = {}
+        """What log objects say of the process that writes them."""
         self._stores: list[VersionedStore] = []
         (directory / "offsets").mkdir(parents=True)
         (directory / "commits").mkdir()
@@ -70,7 +72,7 @@ class QueryOnDisk:
         state = CheckpointState.open(storage, run_id=run_id, read_only=False, clock=clock, ids=ids)
 
         self.place = LogPlaces(storage).take(parsed.changelog_path, state.uuid or "", ids)
-        publish = publisher(self.place, state.uuid, clock)
+        publish = publisher(self.place, state.uuid, clock, process=lambda: self.process)
         self._groups = Groups(Policy(60.0, 60.0, 60.0, 1 << 20), publish, lambda call: call(), clock, ids)
         self._stores = [
             make_store(

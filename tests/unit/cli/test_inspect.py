@@ -85,6 +85,19 @@ def test_what_was_merged_is_not_to_be_replayed(lamina: Lamina, tmp_path: Path) -
     assert re.search(r"not merged +no commit *\n", lamina("inspect", whole.directory).out)
 
 
+def test_what_is_stored_is_measured_by_what_the_newest_version_needs(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", compaction__mode="full", compaction__fullInterval=1)
+    query.run(3)
+    stores = inspected(lamina, query)["stores"]
+    for store in stores:
+        *old, newest = (version["bytes"] for version in store["versions"])
+        assert (store["stored_bytes"], store["newest_bytes"]) == (sum(old) + newest, newest)
+    stored, newest = (sum(store[name] for store in stores) for name in ("stored_bytes", "newest_bytes"))
+    assert re.search(
+        rf"space +[0-9.]+ KiB, {stored / newest:.2f} times what the newest", lamina("inspect", query.directory).out
+    )
+
+
 def test_a_query_before_its_first_commit_has_only_uncommitted_versions(lamina: Lamina, query: QueryOnDisk) -> None:
     query.plan()
     query.execute()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -86,7 +87,7 @@ def test_a_checkpoint_without_log_objects_has_none(lamina: Lamina, tmp_path: Pat
     assert checked(lamina, plain)["log"] == EMPTY_LOG
     assert "log:" not in lamina("fsck", plain.directory).out
     found = json.loads(lamina("inspect", plain.directory, "--json").out)
-    assert found["log"] == {"objects": 0, "bytes": 0, "needs": 0, "oldest_ms": None, "places": []}
+    assert found["log"] == {"objects": 0, "bytes": 0, "needs": 0, "oldest_ms": None, "places": [], "writers": []}
 
 
 def test_a_damaged_part_is_named_and_damages_its_store_alone(lamina: Lamina, query: QueryOnDisk) -> None:
@@ -349,6 +350,7 @@ def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> 
         "needs": 1,
         "oldest_ms": min(int(path.stat().st_mtime * 1000) for path in objects(query)),
         "places": [],
+        "writers": [],
     }
     for partition, store in enumerate(found["stores"]):
         assert [file["kind"] for file in store["files"]] == ["commit", "part", "part", "part"]
@@ -362,6 +364,33 @@ def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> 
     assert "3 objects" in out
     assert re.search(r"not merged +8 commits, [0-9.]+ KiB to replay at a restart; 6 of them in the log; 4 of", out)
     assert f"{of_version(query, 3).stem[:8]}…-0." in out
+
+
+def test_inspect_shows_what_the_newest_object_of_each_process_says_of_it(lamina: Lamina, query: QueryOnDisk) -> None:
+    uploads = {"uploads": 40, "attempts": 45, "failed": 1, "hedges": 2, "hedges_won": 1, "queued": 0, "p50_ms": 80}
+    uploads["p99_ms"] = 700
+    merges, loads = {"merges": 3, "failed": 1, "merge_ms": 1500}, {"loads": 2, "replayed_bytes": 2048, "load_ms": 250}
+    older = {"id": "a" * 32, "uploads": {"uploads": 39}, "merges": {}, "loads": {}}
+    newer = {"id": "a" * 32, "uploads": uploads, "merges": merges, "loads": loads}
+    other = {"id": "b" * 32, "uploads": {"uploads": 0}, "told by a later release": [1], "merges": {"merges": "many"}}
+    for number, query.process in enumerate((older, newer, other)):
+        query.run(1)
+        os.utime(of_version(query, query.version), (2_000_000_000 + number,) * 2)
+    found = json.loads(lamina("inspect", query.directory, "--json").out)["log"]["writers"]
+    at = {"published_ms": 2_000_000_002_000, "commits": 2}
+    assert found == [
+        {"process": "b" * 32, **at, "uploads": {"uploads": 0}, "merges": {}},
+        {"process": "a" * 32, **at, "published_ms": 2_000_000_001_000, "uploads": uploads, "merges": merges}
+        | {"loads": loads},
+    ]
+    out = " ".join(lamina("inspect", query.directory).out.split())
+    assert "40 uploads before it, half of late in 80 ms, 99 % in 700 ms; 3 tried again; 1 failed; 2 hedged, 1 of" in out
+    assert "3 merges in 1.5 s, 1 failed; 2 loads in 0.2 s, 2.0 KiB replayed" in out
+    damage = of_version(query, query.version)
+    damage.write_bytes(damage.read_bytes()[:-1])
+    found = json.loads(lamina("inspect", query.directory, "--json").out)
+    assert [writer["process"] for writer in found["log"]["writers"]] == ["a" * 32]
+    assert found["problems"]
 
 
 @pytest.mark.parametrize("what", [name for name in DAMAGE if name != "missing"])

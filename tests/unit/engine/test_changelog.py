@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.format import paths
+from lamina.format import log_object, paths
 from lamina.format.attempt_id import FILE, GROUP, AttemptId
 from lamina.format.log_object import PartId
 from tests.unit.engine.conftest import Starter
@@ -108,6 +108,25 @@ def test_all_stores_wait_for_one_object_and_are_restored_from_it(start_engine: S
     for number, attempt in enumerate(query.attempts):
         store = Store(other, f"file:{query.directory}", read_only=True, partition=number)
         assert rows(store, data, 3, attempt) == [b"key 0", b"key 1", b"key 2"]
+
+
+def test_an_object_says_what_its_process_has_done(start_engine: Starter, tmp_path: Path) -> None:
+    query = Query(start_engine(), tmp_path, 2, {**LOGGED, "changelog.persistDelayMs": "5000"}).begun()
+    said, loads = [], 0
+    for version in range(2, 5):
+        known = set(query.objects())
+        query.heard(query.sent())
+        (log,) = set(query.objects()) - known
+        path = query.directory / paths.LOG / f"{log}.log"
+        said.append((log, log_object.verify(path.read_bytes(), log, log).process))
+        assert said[-1][1]["loads"]["loads"] == loads
+        for store, attempt in zip(query.stores, query.attempts, strict=True):
+            assert len(rows(store, query.data, version, attempt)) == version
+            loads += 1
+    assert {process["id"] for _, process in said} == {said[0][0]}
+    assert [process["uploads"]["uploads"] for _, process in said] == [0, 1, 2]
+    assert said[-1][1]["loads"]["replayed_bytes"] > said[1][1]["loads"]["replayed_bytes"] > 0
+    assert set(said[-1][1]) == {"id", "uploads", "loads", "merges"}
 
 
 def test_what_became_of_objects_is_said_to_stores_that_are_heard(start_engine: Starter, tmp_path: Path) -> None:

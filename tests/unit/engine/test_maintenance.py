@@ -256,6 +256,28 @@ def test_how_long_a_merge_took_is_reported_whatever_became_of_it(
     assert [figures.pop("store")["merge_ms"] for _ in range(2)] == [250, 0]
 
 
+def test_what_a_collection_leaves_is_reported_until_it_was_told_and_never_added_up(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    version = idle(query, 0)
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer, figures = Maintainer(clock, SequenceIds()), MaintenanceFigures()
+    old, new = sorted(tmp_path.glob("0/0/*.lam"), key=lambda path: int(path.name.partition("_")[0]))
+    sizes = [path.stat().st_size for path in (old, new)]
+    for _ in range(2):
+        maintainer._kept.clear()
+        figures.add("store", maintainer.work(job(tmp_path, 0, version)), 0.0)
+    told = figures.pop("store")
+    assert (told["stored_bytes"], told["newest_bytes"]) == (sum(sizes), sizes[1])
+    assert "stored_bytes" not in figures.pop("store")
+    clock.advance(MIN_AGE_MS)
+    figures.add("store", maintainer.work(job(tmp_path, 0, version)), 0.0)
+    told = figures.pop("store")
+    assert (told["deleted_bytes"], told["stored_bytes"], told["newest_bytes"]) == (sizes[0], sizes[1], sizes[1])
+    # a job that does not look at files leaves what was told
+    figures.add("store", maintainer.work(job(tmp_path, 0, version, collect=False)), 0.0)
+    assert "stored_bytes" not in figures.pop("store")
+
+
 def test_a_segment_is_reported_although_the_collection_after_it_failed(tmp_path: Path) -> None:
     """The process believes in it, and merges nothing before a commit refers to it or the chain is at its limit."""
     query = Query(Storage(str(tmp_path)))

@@ -154,7 +154,7 @@ def test_a_second_attempt_that_fails_leaves_the_first_one_its_time(made: Callabl
 
 
 def test_no_more_are_in_flight_than_there_may_be(made: Callable[..., Uploads]) -> None:
-    uploads, lock = made(in_flight=3), threading.Lock()
+    uploads, lock = made(hedges=False, in_flight=3), threading.Lock()
     now = most = 0
 
     def counted() -> None:
@@ -265,7 +265,10 @@ def test_uploads_that_wait_for_their_turn_are_counted_and_so_is_how_long_they_wa
     hold.set()
     assert over.wait(60)
     assert uploads.stats()["queued"] == 0
-    assert uploads.pop_figures()["queued_ms"] == 1500
+    figures = uploads.pop_figures()
+    assert figures["queued_ms"] == 1500
+    # two behind the first of those that waited, and one behind the next
+    assert figures["queue_depth"] == 2 + 1
     uploads.close()
 
 

@@ -109,6 +109,11 @@ class StoreSurvey:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
+    @property
+    def newest_size(self) -> int:
+        """Of the files that the committed version needs."""
+        return sum(file.size for file in self.files if file.used)
+
 
 def survey_store(
     state: Storage, identity: StoreIdentity, named: Mapping[int, str | None], *, details: bool

@@ -6,7 +6,7 @@ Whatever is wrong with one file becomes a problem of its store, and the survey g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.checkpoint import (
@@ -22,14 +22,61 @@ from lamina.checkpoint import (
     stores_in_log,
     survey_operators,
 )
+from lamina.errors import LaminaError
 from lamina.format import paths
+from lamina.format.log_object import LogIndex
 from lamina.storage import Storage
 from lamina.store.admin.side_by_side import Progress, side_by_side
 from lamina.store.admin.store_survey import StoreSurvey, survey_store
+from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.log_places import LogPlaces
 
 PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+
+
+_LOOKED_AT = 16
+"""So many of the newest log objects are asked for what their writers say: as many processes are seen at most."""
+
+
+@dataclass(frozen=True)
+class LogWriter:
+    """What a process said of itself in an object.
+
+    Args:
+        process: the id of the first object that it wrote.
+        published_ms: when the object was published.
+        commits: in the object.
+        figures: what the process had done before, by kind and name (docs/spec/files.md): counts, bytes, milliseconds.
+    """
+
+    process: str
+    published_ms: int
+    commits: int
+    figures: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def of(cls, index: LogIndex, published_ms: int) -> LogWriter | None:
+        """None where it does not say."""
+        figures = {
+            kind: {str(name): count for name, count in counts.items() if isinstance(count, int)}
+            for kind, counts in index.process.items()
+            if isinstance(counts, dict)
+        }
+        return cls(str(index.process.get("id")), published_ms, len(index.parts), figures) if figures else None
+
+
+def _writers(logs: LogObjects, objects: Iterable[tuple[str | None, int]]) -> Sequence[LogWriter]:
+    """Those of the newest of these objects, by id and time; what is wrong with one is a problem of its stores."""
+    found: dict[str, LogWriter] = {}
+    for log, published_ms in sorted(objects, key=lambda one: one[1], reverse=True)[:_LOOKED_AT]:
+        try:
+            writer = LogWriter.of(logs.find(log or "").index, published_ms)
+        except LaminaError:
+            continue
+        if writer is not None:
+            found.setdefault(writer.process, writer)
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -42,6 +89,7 @@ class LogSurvey:
         oldest_ms: when the oldest object was published; None where there is none.
         places: where objects lie besides the checkpoint: URL, number and bytes.
         unreached: places that could not be listed, one sentence each.
+        writers: what the newest objects say, of each process that wrote one the newest.
     """
 
     objects: int
@@ -50,6 +98,7 @@ class LogSurvey:
     oldest_ms: int | None
     places: Sequence[tuple[str, int, int]] = ()
     unreached: Sequence[str] = ()
+    writers: Sequence[LogWriter] = ()
 
     @classmethod
     def of(cls, state: Storage) -> LogSurvey:
@@ -67,6 +116,7 @@ class LogSurvey:
             oldest,
             [(place.storage.url, len(sizes), sum(sizes)) for place, sizes in found.items()],
             [one.error.message for one in unreached],
+            _writers(LogObjects.of(state), [(place.log_of(entry.name), entry.modified_ms) for place, entry in objects]),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lamina._version import __version__
@@ -71,6 +71,7 @@ class Changelog:
         checkpoint: its uuid.
         uploads: by default some as the settings say.
         written: is told the id, place, last bytes and size of each object that is durable, before its commits are.
+        figures: gives what else of this process an object says.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Changelog:
         ids: Ids,
         uploads: Uploads | None = None,
         written: Callable[[str, LogPlace, bytes, int], None] = lambda *_: None,
+        figures: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._place = place
         self._storage = place.storage
@@ -90,6 +92,9 @@ class Changelog:
         self._clock = clock
         self._uploads = uploads or Uploads(retries_of(settings), settings.changelog_uploads_in_flight, clock)
         self._longest_s = longest_s(settings)
+        self._figures = figures
+        self._first: str | None = None
+        """The id of the first object, by which readers tell processes apart."""
         policy = Policy(
             settings.changelog_persist_delay_ms / 1000,
             settings.changelog_batch_delay_ms / 1000,
@@ -100,7 +105,10 @@ class Changelog:
 
     def _publish(self, group: Sealed) -> None:
         path, now, ends = self._place.path(group.log), self._clock.now_ms(), group.began + self._longest_s
-        chunks = [*log_object.chunks(group.log, self._checkpoint, now, f"lamina {__version__}", group.commits)]
+        self._first = self._first or group.log
+        process = {"id": self._first, "uploads": self._uploads.summary(), **self._figures()}
+        writer = f"lamina {__version__}"
+        chunks = [*log_object.chunks(group.log, self._checkpoint, now, writer, group.commits, process)]
         size = sum(map(len, chunks))
         try:
             self._uploads.upload(

@@ -42,10 +42,14 @@ _COUNTED = (
     "upload_p50_ms",
     "upload_p99_ms",
     "queued_ms",
+    "queue_depth",
 )
 """What became of uploads: `early_bytes` are those of objects that were full before a batch was over, and `queued_ms`
-how long uploads waited for their turn. `upload_p50_ms` and `upload_p99_ms` add up, over all uploads, what those of late
-had taken when each was over: divided by `uploads` they are percentiles, also of several processes together."""
+how long uploads waited for their turn; `queue_depth` adds up how many others waited when one began. `upload_p50_ms` and
+`upload_p99_ms` add up, over all uploads, what those of late had taken when each was over: divided by `uploads` they are
+percentiles, also of several processes together."""
+
+_SUMMARY = ("uploads", "attempts", "failed", "hedges", "hedges_won", "queued", "p50_ms", "p99_ms")
 
 _LATENCIES_KEPT = 512
 _LEAST_KNOWN = 20
@@ -120,6 +124,7 @@ class Uploads:
         def begin() -> None:
             if leave():
                 self._count("queued_ms", round(1000 * (self._clock.monotonic() - asked)))
+                self._count("queue_depth", self._queued)
             work()
 
         with self._lock:
@@ -223,6 +228,11 @@ class Uploads:
             ordered = sorted(self._latencies)
             found: dict[str, float] = {"queued": self._queued, **self._counts}
         return {**found, "p50_ms": 1000 * _percentile(ordered, 50), "p99_ms": 1000 * _percentile(ordered, 99)}
+
+    def summary(self) -> dict[str, int]:
+        """Of the above what a log object carries for people, in whole milliseconds."""
+        found = self.stats()
+        return {name: round(found[name]) for name in _SUMMARY}
 
     def pop_figures(self) -> dict[str, int]:
         """The counts since the last call."""

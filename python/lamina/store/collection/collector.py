@@ -205,7 +205,13 @@ class Collector:
             confirmed, lineage, Collected((*verdicts, *shared, *elsewhere), True), self._retention, now
         )
         own = [*map(_with_its_object, verdicts)]
-        collected = Collected((*own, *shared, *elsewhere), True)
+        newest = lineage.entries[0][1]
+        newest_bytes = sum(
+            listing[name].size
+            for name, version in self._registry.last_used.items()
+            if version == newest and name in listing
+        )
+        collected = Collected((*own, *shared, *elsewhere), True, newest_bytes=newest_bytes)
         gone = {verdict.path for verdict in own if verdict.action == DELETE}
         paths = [*self._files.deleting(gone)]
         paths += [verdict.path for verdict in shared if verdict.action == DELETE]
@@ -220,7 +226,8 @@ class Collector:
             self._registry.forget(gone)
             self._footprints.keep(lambda attempt: not self._is_among(gone, attempt))
             self._settled = settled
-            return Collected((*collected.verdicts, *(_of_log(one, now) for one in logs)), False)
+            verdicts = (*collected.verdicts, *(_of_log(one, now) for one in logs))
+            return replace(collected, verdicts=verdicts, dry_run=False)
 
         going = [one for verdict, one in beside if verdict.action == DELETE]
         return Judged(collected, storage, paths, going, in_logs, deleted)

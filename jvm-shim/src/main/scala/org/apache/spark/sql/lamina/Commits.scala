@@ -222,6 +222,10 @@ final class Commits(
     } engine.increments = (count, bytes)
     InPlace.fromJson(answer \ "in_place").foreach(engine.offer)
     val maintained = answer \ "maintained"
+    for {
+      stored <- EngineStore.long(maintained \ "stored_bytes")
+      newest <- EngineStore.long(maintained \ "newest_bytes")
+    } engine.space = (stored, newest)
     EngineStore.long(maintained \ "segments").foreach(counters.add(Metrics.Segments, _))
     EngineStore.long(maintained \ "merge_ms").foreach(counters.add(Metrics.MergeMs, _))
     EngineStore.long(maintained \ "failed_merges").foreach(counters.add(Metrics.FailedMerges, _))

@@ -197,6 +197,9 @@ class EngineStore(
   /** How many increments the version of the last durable commit consists of, and their bytes. */
   @volatile private[lamina] var increments = (0L, 0L)
 
+  /** Bytes that the last collection left, and those of them that the newest version needed. */
+  @volatile private[lamina] var space = (0L, 0L)
+
   /** Whether the store was maintained since an attempt was last begun. */
   @volatile private var wasMaintained = false
 

@@ -237,12 +237,12 @@ class LaminaStateStoreProvider
   private[lamina] def measure(live: LiveTable, families: ColumnFamilies): StateStoreMetrics = {
     val memory = live.table.memory
     val rows = families.all.filterNot(_.internal).map(family => live.table.rows(family.id)).sum
-    val custom = Metrics.memory(memory) ++ Metrics.tables(live.table.below) ++ opens.increments ++ opens.shares
+    val custom = Metrics.memory(memory) ++ Metrics.tables(live.table.below) ++ opens.stored ++ opens.shares
     StateStoreMetrics(rows, memory.total, custom)
   }
 
   private def report(live: LiveTable, counters: Counters): StateStoreMetrics = {
-    live.countReads(counters.add)
+    live.countBelow(counters.add)
     val measured = measure(live, live.at.families)
     measured.copy(customMetrics = measured.customMetrics ++ counters.drain())
   }

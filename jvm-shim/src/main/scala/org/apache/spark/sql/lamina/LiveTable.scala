@@ -111,10 +111,14 @@ final class LiveTable(
   /** What RocksDB counts of reads, or null. */
   private val reads = layers.map(_.metrics).filter(_.nonEmpty).map(new ReadCounts(_)).orNull
 
-  /** Tells what was read from tables since the last call. */
-  private[lamina] def countReads(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (reads != null) {
+  /** Tells what was read from tables since the last call, and how they are layered. */
+  private[lamina] def countBelow(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (reads != null) {
     reads.drain(add)
     if (reads.has(Metrics.GetCount)) add(Metrics.GetCount, table.readsBelow._1 - readBefore)
+    for {
+      below <- Option(table.below)
+      (metric, files) <- Metrics.FilesAtLevels.zip(below.filesAtLevels) if reads.has(metric)
+    } add(metric, files)
     readBefore = table.readsBelow._1
   }
 

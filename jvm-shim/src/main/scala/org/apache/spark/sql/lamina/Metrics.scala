@@ -33,6 +33,12 @@ object Metrics {
   )
   val IncrementBytes = held("laminaIncrementBytes", "bytes of these as they are stored")
 
+  val StoredBytes = held(
+    "laminaStoredBytes",
+    "bytes of the store's files, and of its commits in log objects, that the last collection left"
+  )
+  val NewestBytes = held("laminaNewestBytes", "bytes of these that the newest version needed then")
+
   // Named as those of Spark's RocksDB provider, but for the prefix.
   val SstFileBytes = held("laminaSstFileSize", "bytes on the local disk of the tables that the store stands on")
   val SstFiles = held("laminaSstFiles", "files of these")
@@ -82,6 +88,10 @@ object Metrics {
     TickerType.BLOOM_FILTER_USEFUL -> count(native("bloomFilterUsefulCount"), "reads of tables that filters spared")
   )
 
+  /** Files of tables by their level, which a store stands on at the moment of a report. */
+  val FilesAtLevels: Seq[StateStoreCustomMetric] =
+    (0 to 6).map(level => count(native(s"numFilesAtLevel$level"), s"files of tables at level $level"))
+
   /** What the engine says of merges, by its names. */
   val Merged: Map[String, StateStoreCustomMetric] = Map(
     "totalBytesReadByCompaction" -> size(native("totalBytesReadByCompaction"), "bytes that merges of tables read"),
@@ -99,6 +109,10 @@ object Metrics {
       "bytes of those of them that were full before their batch was over, as far as the engine could know; commits waited for the rest"
     ),
     "queued_ms" -> time("laminaLogQueuedMs", "time that log objects waited for others to be uploaded first"),
+    "queue_depth" -> count(
+      "laminaLogQueueDepth",
+      "log objects that waited when the upload of another one began, added up: to be divided by laminaLogObjects"
+    ),
     "upload_ms" -> time("laminaLogUploadMs", "time that these took to become durable"),
     "upload_p50_ms" -> time(
       "laminaLogUploadP50Ms",
@@ -123,10 +137,11 @@ object Metrics {
   def tables(below: Below): Map[StateStoreCustomMetric, Long] =
     if (below == null) Map.empty else Map(SstFileBytes -> below.diskBytes, SstFiles -> below.files)
 
-  /** What the version of a store's last commit has above what was merged. */
-  def increments(engine: EngineStore): Map[StateStoreCustomMetric, Long] = {
+  /** What the version of a store's last commit has above what was merged, and what the store takes in the storage. */
+  def stored(engine: EngineStore): Map[StateStoreCustomMetric, Long] = {
     val (count, bytes) = engine.increments
-    Map(Increments -> count, IncrementBytes -> bytes)
+    val (stored, newest) = engine.space
+    Map(Increments -> count, IncrementBytes -> bytes, StoredBytes -> stored, NewestBytes -> newest)
   }
 
   def memory(memory: TableMemory): Map[StateStoreCustomMetric, Long] = Map(

@@ -592,7 +592,7 @@ final class StoreOpener(
   }
 
   /** What the engine said of the store's files when its last commit was durable. */
-  def increments: Map[StateStoreCustomMetric, Long] = Metrics.increments(engine)
+  def stored: Map[StateStoreCustomMetric, Long] = Metrics.stored(engine)
 
   /** This store's share of the bytes that belong to all stores: of the wire's buffers, and of local copies. */
   def shares: Map[StateStoreCustomMetric, Long] =

@@ -70,6 +70,9 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
 
   override def files: Long = place.files
 
+  override val filesAtLevels: Seq[Long] =
+    Metrics.FilesAtLevels.indices.map(level => db.getProperty(s"rocksdb.num-files-at-level$level").toLong)
+
   override def close(): Unit = release()
 
   override protected def told[A](work: => A): A = TablesBelow.told(place)(work)

@@ -14,6 +14,9 @@ private[lamina] trait Below extends AutoCloseable {
   def diskBytes: Long = 0L
   def files: Long = 0L
 
+  /** How many of the files are at each level of RocksDB's. */
+  def filesAtLevels: Seq[Long] = Nil
+
   /** The value of a key, or null where it is absent. */
   def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte]
 

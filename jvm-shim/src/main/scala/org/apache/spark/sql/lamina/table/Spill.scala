@@ -85,6 +85,8 @@ private[table] final class SpilledBelow(val under: Below, val spill: Spill, val 
 
   override def files: Long = if (under == null) 0L else under.files
 
+  override def filesAtLevels: Seq[Long] = if (under == null) Nil else under.filesAtLevels
+
   override def isBroken: Boolean = spill.isBroken || under != null && under.isBroken
 
   override def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] = {
