@@ -65,19 +65,36 @@ def main(folder: Path) -> None:
     left = sorted(os.listdir(local))
     mount("-o", f"remount,size={256 * MIB}", str(local))
     steps["materialization with room"] = outcome(made)
+
+    filler = local / "filler"
+
+    def fill() -> None:
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(MIB))
+            except OSError:
+                pass
+
+    fill()
+    # room for the names of a database, and not for what is new
+    os.truncate(filler, filler.stat().st_size - ROWS * ROW_BYTES // 4)
+    steps["ingesting"] = outcome(made)
+    filler.unlink()
+    steps["materialization after ingesting"] = outcome(made)
+    # a link takes an inode of this file system: there is one more, for the directory of a database
+    found = os.statvfs(local)
+    mount("-o", f"remount,nr_inodes={found.f_files - found.f_ffree + 1}", str(local))
+    steps["linking"] = outcome(made)
+    left += sorted(os.listdir(local))
+    mount("-o", "remount,nr_inodes=0", str(local))
+    steps["materialization after linking"] = outcome(made)
     batch()
 
     def read() -> DirectStore:
         return open_store(str(folder / "checkpoint"), backend="rocksdb")
 
-    filler = local / "filler"
-    with filler.open("wb") as file:
-        try:
-            while True:
-                file.write(bytes(MIB))
-                file.flush()
-        except OSError:
-            pass
+    fill()
     steps["restore"] = outcome(read)
     filler.unlink()
     steps["restore with room"] = outcome(read)

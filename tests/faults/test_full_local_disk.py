@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,27 @@ def test_what_has_no_room_says_so_and_what_to_do(result: dict[str, Any], step: s
     assert "local disk" in error["message"] or "room for the tables" in error["message"]
 
 
-@pytest.mark.parametrize("step", ["commit after it", "materialization with room", "restore with room"])
+def test_the_step_that_had_no_room_is_named_by_the_file_that_it_was_writing(result: dict[str, Any]) -> None:
+    for step, file in (
+        ("ingesting", r"lamina-database-\w+/ingested-0\.tmp"),
+        ("linking", r"lamina-database-\w+/\d+\.sst"),
+    ):
+        error = result["steps"][step]
+        assert error is not None and error["kind"] == "storage.failed", (step, error)
+        assert "No space left on device" in error["message"]
+        assert re.search(file, error["message"]), (step, error)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "commit after it",
+        "materialization with room",
+        "materialization after ingesting",
+        "materialization after linking",
+        "restore with room",
+    ],
+)
 def test_all_else_goes_on(result: dict[str, Any], step: str) -> None:
     assert result["steps"][step] is None
 

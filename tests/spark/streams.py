@@ -92,12 +92,16 @@ def wait_for(there: Callable[[], bool]) -> None:
 
 
 class Streams:
-    """Input directories of JSON lines, one file per batch and source, and runs of queries over them."""
+    """Input directories of JSON lines, one file per batch and source, and runs of queries over them.
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
+    Checkpoints are on local files; `scheme` names another file system that has them by the same path.
+    """
+
+    def __init__(self, spark: SparkSession, path: Path, scheme: str = "") -> None:
         self.spark = spark
         self.path = path
-        self._files = 0
+        self.scheme = scheme
+        self._files = len(list(path.glob("in/*/*.json")))
 
     def feed(self, source: str, rows: Sequence[dict[str, Any]]) -> None:
         """Adds one file, thus one batch, to a source."""
@@ -152,7 +156,7 @@ class Streams:
                 query(self.sources())
                 .writeStream.outputMode(mode)
                 .foreachBatch(each_batch or collect)
-                .option("checkpointLocation", str(self.path / checkpoint / provider.rsplit(".", 1)[1]))
+                .option("checkpointLocation", f"{self.scheme}{self.checkpoint(provider, checkpoint)}")
                 .trigger(availableNow=True)
                 .start()
             )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from tests.spark.conftest import shim_jar
+from tests.spark.hadoop_jars import ODD, odd_file_system_jar
 from tests.spark.streams import HDFS, LAMINA, Streams
+from tests.spark.tables_program import Program, right
 from tests.spark.test_restarts import Answers, rows, unload_all
 
 PREFIX = "spark.sql.streaming.stateStore.lamina."
@@ -89,3 +94,22 @@ def test_a_join_on_tables_gives_what_it_gives_on_a_built_in_provider(streams: St
         unload_all(streams.spark)
     assert found == wanted
     assert len(found) > 100
+
+
+def test_a_restart_tells_which_tables_it_found_on_this_machine_and_which_it_fetched(tmp_path: Path) -> None:
+    """The checkpoint is on a file system of which the machine keeps copies."""
+    cache = tmp_path / "cache"
+    session = {
+        "jar": f"{shim_jar()},{odd_file_system_jar()}",
+        "spark.hadoop.fs.odd.impl": ODD,
+        PREFIX + "storage.cache.directory": str(cache),
+    }
+    first, with_copies, without = Program(tmp_path).run(
+        [{"batches": 3}, {"batches": 2}, {"unlink": [f"{cache}/*"], "batches": 2}], "odd:", **session
+    )
+    assert right(first, 0, 1, 2)
+    assert first["laminaFetchedBytes"] == first["laminaReusedBytes"] == 0, "nothing was restored"
+    assert right(with_copies, 3, 4)
+    assert with_copies["laminaFetchedBytes"] == 0 < with_copies["laminaReusedBytes"]
+    assert right(without, 5, 6)
+    assert without["laminaReusedBytes"] == 0 < without["laminaFetchedBytes"]
