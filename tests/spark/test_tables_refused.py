@@ -6,6 +6,7 @@ Each time the message says what is wrong and what to do, and the query goes on w
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -28,6 +29,11 @@ REFUSED = {
     "memory is small": ({MEMORY: "512k"}, ["[settings.invalid]", MEMORY, "at least 8m"]),
     "memory is large": ({MEMORY: "100t"}, ["[memory.cap]", MEMORY, "beside the Java heap", f"lower {MEMORY}"]),
     "no rocksdict": (FIT, ["[engine.dependency]", "pip install 'lamina[rocksdb]'", "engine.python on each executor"]),
+    "another python": (
+        {MEMORY: "24m", FACTORY: "tuning:missing", PREFIX + "engine.python": sys.executable},
+        # which lacks the module, and has rocksdict
+        ["'tuning:missing'", "ModuleNotFoundError"],
+    ),
     "function fails": (function("tuning:fails"), ["'tuning:fails'", "fails: RuntimeError: no such disk"]),
     "function gives nothing": (function("tuning:nothing"), ["'tuning:nothing'", "gives a NoneType back"]),
     "function loses rows": (function("tuning:forgets"), ["'tuning:forgets'", "sets kCompactionStyleFIFO"]),
@@ -98,6 +104,7 @@ def test_a_checkpoint_on_tables_outlives_processes_without_rocksdict_and_without
     assert right(grown, *range(first, first + 24))
     assert few["right"] == few["wrong"] == []
     assert re.search(r"\[storage\.failed\] the tables in \S+ cannot be read: .*Too many open files", few["failure"])
+    assert "ulimit -n" in few["failure"]
     assert right(enough, first + 24, first + 25)
     assert right(unmerged, first + 26, first + 27)
     assert unmerged["laminaFailedMerges"] > 0

@@ -133,7 +133,8 @@ class EngineStore(
     val result =
       try engine.call("openStore", compact(render(argument)))
       catch {
-        case error: LaminaError if error.kind.startsWith("settings.") =>
+        // another Python may have what this one lacks
+        case error: LaminaError if error.kind.startsWith("settings.") || error.kind == LaminaError.EngineDependency =>
           Engine.refuse()
           throw error
       }

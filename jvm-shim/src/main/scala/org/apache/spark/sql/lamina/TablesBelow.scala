@@ -178,6 +178,12 @@ private[lamina] object TablesBelow {
     Option(error.getStatus).map(_.getCode == Status.Code.Corruption)
       .getOrElse(String.valueOf(error.getMessage).startsWith("Corruption"))
 
+  private def advice(error: RocksDBException): String =
+    if (String.valueOf(error.getMessage).contains("Too many open files"))
+      "; this process has each table of its stores open: raise its limit of open files (ulimit -n, on each executor), or " +
+        s"have fewer and larger tables (${StoreSettings.Prefix}rocksdb.targetFileSizeBase)"
+    else ""
+
   private def told[A](place: InPlace)(work: => A): A =
     try work
     catch {
@@ -186,6 +192,10 @@ private[lamina] object TablesBelow {
         val kind =
           if (isDamage(error)) LaminaError.FileDamaged
           else LaminaError.StorageFailed
-        throw new LaminaError(kind, s"the tables in ${place.directory} cannot be read: ${error.getMessage}", error)
+        throw new LaminaError(
+          kind,
+          s"the tables in ${place.directory} cannot be read: ${error.getMessage}${advice(error)}",
+          error
+        )
     }
 }
