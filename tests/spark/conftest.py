@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lamina.spark.configure import EXTENSION
 from tests.matrix import LANGUAGES, OPERATORS, Cell
+from tests.spark.clusters import standalone
 from tests.spark.jvms import ONE_COMPILER, local_files
 from tests.spark.streams import Streams
 
@@ -72,3 +73,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def streams(spark: SparkSession, tmp_path: Path) -> Streams:
     return Streams(spark, tmp_path)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """A standalone master with two workers of one core each."""
+    with standalone(tmp_path) as url:
+        yield url

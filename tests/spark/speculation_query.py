@@ -51,8 +51,7 @@ def session(argument: dict[str, Any]) -> SparkSession:
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": argument["events"],
         CHECKPOINT_FORMAT_KEY: str(argument["format_version"]),
-        # The commit returns when its file is there, so that both attempts leave one.
-        "spark.sql.streaming.stateStore.lamina.durability.level": "store",
+        **argument["durability"],
     }
     spark = program_session(argument["master"], argument["jar"], settings)
     spark.sparkContext.setLogLevel("ERROR")

@@ -3,80 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lamina.spark.jars import spark_home
+from lamina.format import log_object
+from lamina.format.log_object import Part
+from lamina.settings import PREFIX
+from tests.spark.clusters import feed
 from tests.spark.conftest import shim_jar
 from tests.spark.programs import run_program
+from tests.spark.streams import A_FILE_EACH, BEHIND_BARRIER
 
 pytestmark = pytest.mark.long
 
 KEYS = 20
 STALLING = 2  # the file whose batch has the task that stalls
 
-
-def url_of(log: Path, process: subprocess.Popen[bytes]) -> str:
-    """Where a master says that it listens."""
-    deadline = time.monotonic() + 300
-    while not (found := re.search(r"Starting Spark master at (spark://\S+)", log.read_text(encoding="utf-8"))):
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text(encoding="utf-8")
-        time.sleep(0.1)
-    return found[1]
+IN_FILES = {**A_FILE_EACH, PREFIX + "durability.level": "store"}
+"""A commit returns when its file is there, so that both attempts leave one."""
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """A standalone master with a worker on 127.0.0.1 and one on 127.0.0.2: Spark speculates on another host only."""
-    environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        with open(tmp_path / f"{name}.log", "wb") as log:
-            # A group of its own, which the worker's executors and their engines belong to.
-            process = subprocess.Popen(
-                [str(spark_home() / "bin" / "spark-class"), *arguments],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        started.append(process)
-        return process
-
-    try:
-        package = "org.apache.spark.deploy"
-        listens = start("master", f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        url = url_of(tmp_path / "master.log", listens)
-        for host in ("127.0.0.1", "127.0.0.2"):
-            own = ["--cores", "1", "--memory", "1500m", "--webui-port", "0", "--work-dir", str(tmp_path / host)]
-            start(f"worker {host}", f"{package}.worker.Worker", "--host", host, *own, url)
-        yield url
-    finally:
-        for process in started:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def rows(number: int) -> list[dict[str, Any]]:
+    """Each key once."""
+    return [{"k": f"key {n}", "v": 1000 * number + n} for n in range(KEYS)]
 
 
-def feed(folder: Path, number: int) -> None:
-    """One file, thus one batch: each key once."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{number:05d}.json"
-    rows = [{"k": f"key {n}", "v": 1000 * number + n} for n in range(KEYS)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    # the source takes files by time of modification
-    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
-
-
-def run(master: str, path: Path, format_version: int, stalling: int) -> dict[int, dict[str, dict[str, Any]]]:
+def run(
+    master: str, path: Path, format_version: int, durability: dict[str, str], stalling: int
+) -> dict[int, dict[str, dict[str, Any]]]:
     """Runs the query over all files that are not processed yet; the rows of each batch, by key."""
     (path / "events").mkdir(exist_ok=True)
     argument = {
@@ -87,6 +43,7 @@ def run(master: str, path: Path, format_version: int, stalling: int) -> dict[int
         "answered": str(path / "answered"),
         "events": str(path / "events"),
         "format_version": format_version,
+        "durability": durability,
         "stalling": stalling,
     }
     answers = json.loads(run_program("speculation_query.py", json.dumps(argument)).splitlines()[-1])
@@ -107,23 +64,40 @@ def succeeded(task: dict[str, Any]) -> bool:
     return bool(task["Task End Reason"]["Reason"] == "Success")
 
 
-@pytest.mark.parametrize("format_version", [2, 1])
+def parts(checkpoint: Path) -> list[Part]:
+    """What all log objects hold, whoever wrote them."""
+    objects = sorted(checkpoint.glob("state/_lamina/log/*.log"))
+    return [part for path in objects for part in log_object.verify(path.read_bytes(), path.stem, str(path)).parts]
+
+
+def attempts_at(checkpoint: Path, version: int) -> tuple[list[str], list[str]]:
+    """The attempts of a version of partition 0: those that are files, and those that are in log objects."""
+    files = [path.stem.split("_", 1)[1] for path in checkpoint.glob(f"state/0/0/{version}_*.lam")]
+    return files, [part.attempt for part in parts(checkpoint) if (part.store.partition, part.to) == (0, version)]
+
+
+@pytest.mark.parametrize(
+    ("format_version", "durability"),
+    [(2, IN_FILES), (1, IN_FILES), (2, BEHIND_BARRIER)],
+    ids=["format 2", "format 1", "log objects"],
+)
 def test_the_state_of_a_speculative_attempt_that_won_is_what_restores(
-    master: str, tmp_path: Path, format_version: int
+    master: str, tmp_path: Path, format_version: int, durability: dict[str, str]
 ) -> None:
     """With format v1 that is known too: the winner is the later task attempt, and the loser had not seen it."""
     for number in (1, 2, 3):
-        feed(tmp_path / "in", number)
-    answers = run(master, tmp_path, format_version, STALLING)
+        feed(tmp_path / "in", number, rows(number))
+    answers = run(master, tmp_path, format_version, durability, STALLING)
     tasks = ended_tasks(tmp_path)
-    feed(tmp_path / "in", 4)
-    answers.update(run(master, tmp_path, format_version, stalling=0))  # new executors, which have to load the state
+    feed(tmp_path / "in", 4, rows(4))
+    # new executors, which have to load the state
+    answers.update(run(master, tmp_path, format_version, durability, stalling=0))
 
     assert sorted(answers) == [0, 1, 2, 3]
-    for batch, rows in answers.items():
-        assert sorted(rows) == sorted(f"key {n}" for n in range(KEYS))
+    for batch, given in answers.items():
+        assert sorted(given) == sorted(f"key {n}" for n in range(KEYS))
         for n in range(KEYS):
-            row = rows[f"key {n}"]
+            row = given[f"key {n}"]
             values = [1000 * number + n for number in range(1, batch + 2)]
             assert (row["n"], row["total"]) == (len(values), sum(values))
             assert row["before"] == (answers[batch - 1][f"key {n}"]["noise"] if batch else 0)
@@ -134,9 +108,11 @@ def test_the_state_of_a_speculative_attempt_that_won_is_what_restores(
     assert any(partition == 0 and ended[stage, 0, 0]["Task Info"]["Killed"] for stage, partition, _ in won), won
     assert 1 in {row["attempt"] for row in answers[STALLING - 1].values()}
 
-    # Both committed: Spark's log names one, with format v2, and the other one's file lies beside it.
-    partition = tmp_path / "checkpoint" / "state" / "0" / "0"
-    commit = (tmp_path / "checkpoint" / "commits" / str(STALLING - 1)).read_text(encoding="utf-8")
-    files = [path.name for path in partition.glob(f"{STALLING}_*.lam")]
-    confirmed = [name for name in files if name.split("_", 1)[1].removesuffix(".lam") in commit]
-    assert len(files) == 2 and len(confirmed) == (1 if format_version == 2 else 0), (files, commit)
+    # Both committed: Spark's log names one, with format v2, and the other one's lies beside it.
+    checkpoint = tmp_path / "checkpoint"
+    commit = (checkpoint / "commits" / str(STALLING - 1)).read_text(encoding="utf-8")
+    files, in_log = attempts_at(checkpoint, STALLING)
+    expected_files, expected_in_log = (0, 2) if durability is BEHIND_BARRIER else (2, 0)
+    assert (len(files), len(in_log)) == (expected_files, expected_in_log), (files, in_log)
+    confirmed = [attempt for attempt in files + in_log if attempt in commit]
+    assert len(confirmed) == (1 if format_version == 2 else 0), (files, in_log, commit)
