@@ -20,6 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from lamina.demo import job as main_job
 from lamina.demo.orders import TASKS_RUNNING, Events, Orders, Point
 from lamina.demo.places import Places
+from lamina.settings import PREFIX
 
 
 class ProgressReports(StreamingQueryListener):  # type: ignore[misc]
@@ -133,6 +134,7 @@ def _conf(places: Places) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(places.temporary / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.liveUpdate.period": "0",  # the status tracker shall know of a task when it starts
+        PREFIX + "rocksdb.materializeEvery": "4",  # of so few batches by default none would be put into tables
     }
 
 

@@ -8,8 +8,13 @@ The rule is Spark's: `offsets/N` appears before batch N runs, the stores publish
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from lamina.errors import LaminaError
+from lamina.format import log_object, paths
 
 _STATE_FILE = re.compile(r"(\d+)[._].+")
 """A file of one version in the state directory of lamina (`7_<id>.lam`) and of Spark's own stores (`7.delta`)."""
@@ -38,13 +43,24 @@ def partitions_with_state(checkpoint: Path, batch: int) -> int:
     operator = checkpoint / "state" / "0"
     if not operator.is_dir():
         return 0
-    return sum(batch + 1 in _versions(partition) for partition in operator.iterdir() if partition.name.isdigit())
+    partitions = {partition for partition in operator.iterdir() if partition.name.isdigit()}
+    found = {int(partition.name) for partition in partitions if batch + 1 in _versions(partition)}
+    return len(found.union(_in_log(checkpoint, batch + 1)))
 
 
 def state_bytes(checkpoint: Path) -> int:
     """Size of all files of the state directory, without the checksum files that Hadoop's local file system adds."""
     files = (path for path in (checkpoint / "state").rglob("*") if not path.name.endswith(".crc"))
     return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _in_log(checkpoint: Path, version: int) -> Iterator[int]:
+    """The partitions of the first operator of which a log object of lamina holds this version."""
+    for path in (checkpoint / "state" / paths.LOG).glob("*.log"):
+        # what is being deleted holds older ones
+        with suppress(OSError, LaminaError):
+            index = log_object.verify(path.read_bytes(), path.stem, str(path))
+            yield from (part.store.partition for part in index.parts if (part.store.operator, part.to) == (0, version))
 
 
 def _newest(log: Path) -> int:

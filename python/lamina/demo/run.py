@@ -6,6 +6,7 @@ wanted point is killed; otherwise it goes on and the next batch is tried.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,8 @@ from lamina.demo.report import Report
 
 _PARTITIONS = 2
 """Shuffle partitions that the job sets: partitions of each stateful operator."""
+
+_DURABLE_WITHIN_S = 60
 
 _MEANING = {
     TASKS_RUNNING: "in the middle of a batch",
@@ -157,7 +160,7 @@ class Demo:
             if event["kind"] == "reached":
                 child.freeze()
                 batch = event["batch"]
-                ready = self._stands_at(point, batch)
+                ready = self._comes_to(point, batch)
                 if ready is None:
                     child.thaw()
                     continue
@@ -203,6 +206,19 @@ class Demo:
         ready = partitions_with_state(checkpoint, batch)
         whole = ready == _PARTITIONS
         return ready if whole == (point.at == STATE_COMMITTED) else None
+
+    def _comes_to(self, point: Point, batch: int) -> int | None:
+        """As `_stands_at`. Tasks may have ended before the log object was there that their stores wait for: the engine,
+        which is not frozen, publishes it within moments."""
+        deadline = self._clock.monotonic() + _DURABLE_WITHIN_S
+        while (ready := self._stands_at(point, batch)) is None and point.at == STATE_COMMITTED:
+            if self._clock.monotonic() > deadline:
+                raise DriverFailed(
+                    f"all tasks of batch {batch} of {point.query} have ended, and after {_DURABLE_WITHIN_S} s not all "
+                    "of its state is in the checkpoint"
+                )
+            threading.Event().wait(0.02)
+        return ready
 
     def _tell(self, kill: Kill, number: int) -> None:
         self._report.say(
