@@ -210,7 +210,7 @@ def restart(request: dict[str, Any]) -> dict[str, Any]:
     progress = query.progress()
     # a query without a state has none
     states = progress[min(progress)]["stateOperators"]
-    names = ("laminaFetchedBytes", "laminaReusedBytes")
+    names = ("laminaFetchedBytes", "laminaReusedBytes", "laminaLoadMs")
     query.stop()
     spark.stop()
     return {

@@ -40,6 +40,13 @@ CHANGES: tuple[Change, ...] = (
         "how lists below a run are looked up, what happens when memory is refused or a storage hangs; and that who has "
         "written a log object does not read its index back, beside each batch",
     ),
+    Change(
+        "0a357a7bba39a8b1",
+        "a04bac460902b265",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "further figures in the query's progress, some hundred bytes in each log object that say what its process has "
+        "done, what makes way where the local disk has no room, and what errors say",
+    ),
 )
 
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import variants
+from benchmarks import session, variants
 from benchmarks.bars import Bar, Figures, between, least, most
 from benchmarks.hadoop_jars import hadoop_aws_jars
 from benchmarks.questions import Parameters
@@ -62,6 +62,11 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
         "carried": {cell: spread([one["carried"] for one in answers]) for cell, answers in found.items()},
         "faster": {COLD: ratios(theirs, ours), COPIES: ratios(theirs, copies)},
         "beyond_s": beyond(restarts),
+        "load_s": {
+            cell: spread([one["metrics"]["laminaLoadMs"] / 1000 / session.PARTITIONS for one in answers])
+            for cell, answers in found.items()
+            if CELLS[cell][0] == ON_TABLES
+        },
         "bytes": sizes,
         "state_rows": statistics.median(one["state_rows"] for one in found[next(iter(CELLS))]),
     }
@@ -109,19 +114,24 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
         ),
         *(
             most(f"backend rocksdb, 4 GB, restart with local copies of S3's files{what}", COPIES_S, found[copies], " s")
-            for what, found in (("", figures["restart_s"]), (", beyond a query without a state", figures["beyond_s"]))
+            for what, found in (
+                ("", figures["restart_s"]),
+                (", beyond a query without a state", figures["beyond_s"]),
+                (", of it the load of a store", figures["load_s"]),
+            )
         ),
     ]
 
 
 def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
     """A row for each store and place."""
-    heads = ["", "restart, s", "beyond no state, s", "batch after it, ms", "MB from S3"]
+    heads = ["", "restart, s", "beyond no state, s", "of it the load of a store, s", "batch after it, ms", "MB from S3"]
     return heads, [
         [
             cell,
             between(figures["restart_s"][cell], 1),
             between(figures["beyond_s"][cell], 1),
+            between(figures["load_s"][cell], 1) if cell in figures["load_s"] else "",
             between(figures["batch_ms"][cell], 0),
             f"{figures['carried'][cell]['median'] / 1e6:,.0f}",
         ]

@@ -35,12 +35,14 @@ def test_a_restart_is_told_with_what_it_takes_beyond_a_query_without_a_state() -
     figures = {
         "restart_s": {cell: spread([one]) for cell, one in times.items()},
         "beyond_s": rocksdb_restart.beyond({cell: [one] for cell, one in times.items()}),
+        "load_s": {ours: spread([9.0]), copies: spread([2.5])},
         "batch_ms": dict.fromkeys(times, spread([1.0])),
         "carried": dict.fromkeys(times, spread([1.0])),
         "faster": {rocksdb_restart.COLD: spread([1.5])},
     }
-    assert [bar.met for bar in rocksdb_restart.bars({}, figures)] == [False, False, True]
+    assert [bar.met for bar in rocksdb_restart.bars({}, figures)] == [False, False, True, False]
     _, rows = rocksdb_restart.table(figures)
-    assert [row[:3] for row in rows] == [
-        [ours, "30.0", "19.5"], [copies, "12.0", "1.5"], [theirs, "45.0", "34.5"], [without, "10.5", "0.0"],
+    assert [row[:4] for row in rows] == [
+        [ours, "30.0", "19.5", "9.0"], [copies, "12.0", "1.5", "2.5"], [theirs, "45.0", "34.5", ""],
+        [without, "10.5", "0.0", ""],
     ]  # fmt: skip
