@@ -37,7 +37,7 @@ def to_json(found: CheckpointSurvey) -> dict[str, Any]:
                     "process": one.process,
                     "published_ms": one.published_ms,
                     "commits": one.commits,
-                    **{kind: dict(counts) for kind, counts in one.figures.items()},
+                    "figures": {kind: dict(counts) for kind, counts in one.figures.items()},
                 }
                 for one in found.log.writers
             ],

@@ -99,18 +99,17 @@ def _process(writer: LogWriter) -> Iterator[tuple[str, str]]:
     uploads, merges, loads = (kinds.get(kind, {}) for kind in ("uploads", "merges", "loads"))
     text = f"{count_text('commit', writer.commits)} in its object of {time_text(writer.published_ms)}"
     if before := uploads.get("uploads", 0):
-        again = max(0, uploads.get("attempts", 0) - before - uploads.get("hedges", 0))
         text += (
             f"; {count_text('upload', before)} before it, half of late in {uploads.get('p50_ms', 0)} ms, 99 % in "
             f"{uploads.get('p99_ms', 0)} ms"
         )
-        others = [
-            (again, "tried again"),
-            (uploads.get("failed", 0), "failed"),
-            (uploads.get("hedges", 0), f"hedged, {number_text(uploads.get('hedges_won', 0))} of them won"),
-            (uploads.get("queued", 0), "waiting"),
-        ]
-        text += "".join(f"; {number_text(count)} {what}" for count, what in others if count)
+    others = [
+        ("again", "tried again"),
+        ("failed", "failed"),
+        ("hedges", f"hedged, {number_text(uploads.get('hedges_won', 0))} of them won"),
+        ("queued", "waiting"),
+    ]
+    text += "".join(f"; {number_text(uploads[name])} {what}" for name, what in others if uploads.get(name))
     yield "process", text
     done = []
     if merges.get("merges") or merges.get("failed"):

@@ -212,6 +212,14 @@ class Maintainer:
         if collected.stopped is not None and not is_empty(confirmed.attempt):
             kept.warn_once(collected.stopped)
 
+    def leave(self, store: StoreId) -> None:
+        """Gives up the local files of a store that is not open any more; what its collector knows stays."""
+        with self._lock:
+            # under it no job begins
+            kept = self._kept.get(store)
+            if kept is not None and not kept.in_work:
+                kept.store.give_up_files()
+
     def _kept_for(self, argument: OpenArgument) -> _Kept:
         now = self._clock.monotonic()
         with self._lock:
@@ -314,6 +322,8 @@ def main() -> None:
             continue
         if job is None:
             sweeper.after_job()
+        elif "left" in job:
+            maintainer.leave(StoreId(**job["left"]))
         else:
             pool.begin(job)
 

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lamina.components import Clock
@@ -23,6 +23,7 @@ from lamina.engine.maintenance_figures import MaintenanceFigures
 from lamina.engine.maintenance_turns import Job, Report, Turns
 from lamina.engine.storage_calls import storage_of
 from lamina.storage import Jvm
+from lamina.store import StoreId
 from lamina.store.tables.local_disk import MAINTENANCE
 
 log = logging.getLogger(__name__)
@@ -133,6 +134,12 @@ class MaintenanceQueue:
         soon."""
         with self._changed:
             self._turns.leave(store, report, self._clock.monotonic())
+
+    def tell_left(self, store: StoreId) -> None:
+        """Tells the process that a store is not open here any more."""
+        with self._changed:
+            if self._alive:
+                self._lines.put(_line({"left": asdict(store)}))
 
     def pop_figures(self, store: Hashable) -> dict[str, int]:
         """What became of the store's files since the last call: segments written, merges that failed, files and

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from lamina.errors import EngineError, LaminaError, StateError
 from lamina.format.paths import UNHEARD_STORES
 from lamina.settings import KEYS, Settings, as_text, join_process, warnings_for
 from lamina.storage import Jvm
-from lamina.store import Accepted, CommitRequest, Version
+from lamina.store import Accepted, CommitRequest, StoreId, Version
 from lamina.store.memory.budget import Share
 from lamina.store.tables.local_disk import LOCAL_DISK
 
@@ -37,6 +38,9 @@ _SHORTEST_STAMP_S = 5.0
 
 _STAMPED_S = 3600.0
 """How long those of a store that was closed are stamped: it may be closed and opened for each batch."""
+
+LEFT_S = 300.0
+"""How long after its last writer was closed a store's tables lie ready for its next merge."""
 
 
 def field(value: Mapping[str, Any], name: str, *types: type) -> Any:
@@ -102,7 +106,7 @@ class StoreHandle:
         self._confirmed: Version | None = None
         self._compaction_due = False
         self._closed_s: float | None = None
-        self._reads_in_place = settings.backend == "rocksdb"
+        self.reads_in_place = settings.backend == "rocksdb"
         self._lock = threading.Lock()
         self._in_place: dict[str, Any] | None = None
         self._named: list[str] = []
@@ -146,7 +150,7 @@ class StoreHandle:
         )
         self._confirmed = Version(base.version, base.attempt or begun.base_attempt)
         self._compaction_due = begun.compaction_due
-        self._due = begun.materialization_due or (self._reads_in_place and argument.get("due") is True)
+        self._due = begun.materialization_due or (self.reads_in_place and argument.get("due") is True)
         if (begun.compaction_due or self._due) and self._failures.may_try():
             self._queue(collect=False)
         self._failures.check(self.argument.store)
@@ -206,7 +210,7 @@ class StoreHandle:
         Raises:
             LaminaError: why they were not made; `store.closed`, `engine.deadline`.
         """
-        if not self._reads_in_place or self.argument.read_only:
+        if not self.reads_in_place or self.argument.read_only:
             raise StateError("store.state", f"{self.argument.store} is not open for writing with backend rocksdb")
         with self.in_storage():
             confirmed = self._confirmed = self.store.confirm(version_of(argument))
@@ -251,7 +255,7 @@ class StoreHandle:
             # whether all increments are to be merged, however few they are
             "at_once": awaited or self._due,
             "awaited": awaited,
-            "in_place": self._reads_in_place,
+            "in_place": self.reads_in_place,
         }
         job = Job(argument, self._maintained, lambda collects: known_to_json(self.store, collects))
         return self._maintenance.submit(self.argument.store, job)
@@ -271,7 +275,7 @@ class StoreHandle:
         segment = report.get("segment")
         if segment is not None:
             self.store.adopt(segment_from_json(segment))
-        if self._reads_in_place:
+        if self.reads_in_place:
             LOCAL_DISK.look()
         newer = _taken(report.get("in_place"))
         if newer is not None:
@@ -343,6 +347,7 @@ class Sessions:
         self._calls = StorageCalls(clock.monotonic, most_late, fixed.engine_request_timeout_ms / 1000)
         self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm, Ticker(), self._summary)
         self._maintenance = maintenance
+        self._id = ids.hex128()
         self._loads = dict.fromkeys(("loads", "replayed_bytes", "load_ms"), 0)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -390,6 +395,16 @@ class Sessions:
         if found is not None:
             found.close()
             self._stores.close(found.opened)
+            if found.reads_in_place and not found.argument.read_only:
+                store = found.argument.store
+                self._maintenance.call_later(("left", store), LEFT_S, partial(self._leave, store))
+
+    def _leave(self, store: StoreId) -> None:
+        """Has files given up of a store that was closed a while ago: its partition may be on another executor now."""
+        with self._lock:
+            is_open = any(one.argument.store == store and not one.argument.read_only for one in self._open.values())
+        if not is_open:
+            self._maintenance.tell_left(store)
 
     def note_load(self, replayed_bytes: int, seconds: float) -> None:
         """Counts a load that has ended well."""
@@ -401,7 +416,7 @@ class Sessions:
         """What log objects say of this process besides their uploads."""
         with self._lock:
             loads = dict(self._loads)
-        return {"loads": loads, "merges": self._maintenance.merges()}
+        return {"id": self._id, "loads": loads, "merges": self._maintenance.merges()}
 
     def stats(self) -> dict[str, Any]:
         """How many handles are open, calls past their deadlines by storage, and figures of changelogs and of the local

@@ -131,7 +131,7 @@ class LogIndex:
             "created_ms": self.created_ms,
             "writer": self.writer,
             "parts": [part.to_json() for part in self.parts],
-            **({"process": dict(self.process)} if self.process else {}),
+            **({"process": self.process} if self.process else {}),
         }
 
     @classmethod
@@ -145,7 +145,7 @@ class LogIndex:
             int(value["created_ms"]),
             str(value["writer"]),
             parts,
-            dict(value.get("process", {})),
+            process if isinstance(process := value.get("process"), dict) else {},
         )
 
 

@@ -197,3 +197,6 @@ class Store(Protocol):
 
     def rest(self) -> None:
         """Gives the memory of manifests back; what is small is kept for the next use."""
+
+    def give_up_files(self) -> None:
+        """Removes what is kept on the local disk for the next merge; not while one goes on."""

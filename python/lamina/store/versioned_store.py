@@ -304,3 +304,6 @@ class VersionedStore:
 
     def rest(self) -> None:
         self._versions.forget_all()
+
+    def give_up_files(self) -> None:
+        self._materializer.give_up_files()

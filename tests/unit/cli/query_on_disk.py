@@ -55,7 +55,7 @@ class QueryOnDisk:
         self.min_versions = min_versions
         self.grouped = grouped
         self.attempts: list[list[str]] = []
-        self.process: dict[str, Any] = {}
+        self.process: Any = {}
         """What log objects say of the process that writes them."""
         self._stores: list[VersionedStore] = []
         (directory / "offsets").mkdir(parents=True)

@@ -367,26 +367,36 @@ def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> 
 
 
 def test_inspect_shows_what_the_newest_object_of_each_process_says_of_it(lamina: Lamina, query: QueryOnDisk) -> None:
-    uploads = {"uploads": 40, "attempts": 45, "failed": 1, "hedges": 2, "hedges_won": 1, "queued": 0, "p50_ms": 80}
+    uploads = {"uploads": 40, "again": 3, "failed": 1, "hedges": 2, "hedges_won": 1, "queued": 0, "p50_ms": 80}
     uploads["p99_ms"] = 700
     merges, loads = {"merges": 3, "failed": 1, "merge_ms": 1500}, {"loads": 2, "replayed_bytes": 2048, "load_ms": 250}
     older = {"id": "a" * 32, "uploads": {"uploads": 39}, "merges": {}, "loads": {}}
     newer = {"id": "a" * 32, "uploads": uploads, "merges": merges, "loads": loads}
-    other = {"id": "b" * 32, "uploads": {"uploads": 0}, "told by a later release": [1], "merges": {"merges": "many"}}
+    other = {
+        "id": "b" * 32, "uploads": {"uploads": 0, "failed": 2, "again": 1 << 70},
+        "told by a later release": [1], "commits": {"merges": "many"},
+    }  # fmt: skip
     for number, query.process in enumerate((older, newer, other)):
         query.run(1)
         os.utime(of_version(query, query.version), (2_000_000_000 + number,) * 2)
     found = json.loads(lamina("inspect", query.directory, "--json").out)["log"]["writers"]
     at = {"published_ms": 2_000_000_002_000, "commits": 2}
     assert found == [
-        {"process": "b" * 32, **at, "uploads": {"uploads": 0}, "merges": {}},
-        {"process": "a" * 32, **at, "published_ms": 2_000_000_001_000, "uploads": uploads, "merges": merges}
-        | {"loads": loads},
+        {"process": "b" * 32, **at, "figures": {"uploads": {"uploads": 0, "failed": 2}, "commits": {}}},
+        {"process": "a" * 32, **at, "published_ms": 2_000_000_001_000}
+        | {"figures": {"uploads": uploads, "merges": merges, "loads": loads}},
     ]
     out = " ".join(lamina("inspect", query.directory).out.split())
     assert "40 uploads before it, half of late in 80 ms, 99 % in 700 ms; 3 tried again; 1 failed; 2 hedged, 1 of" in out
+    assert re.search(r"process 2 commits in its object of 2033-05-18 [^;]*; 2 failed process 2 commits", out)
     assert "3 merges in 1.5 s, 1 failed; 2 loads in 0.2 s, 2.0 KiB replayed" in out
-    damage = of_version(query, query.version)
+    query.process = "of a later release"
+    query.run(1)
+    os.utime(of_version(query, query.version), (2_000_000_003,) * 2)
+    found = json.loads(lamina("inspect", query.directory, "--json").out)["log"]["writers"]
+    assert [writer["process"] for writer in found] == ["b" * 32, "a" * 32]
+    assert not checked(lamina, query)["damaged"]
+    damage = of_version(query, query.version - 1)
     damage.write_bytes(damage.read_bytes()[:-1])
     found = json.loads(lamina("inspect", query.directory, "--json").out)
     assert [writer["process"] for writer in found["log"]["writers"]] == ["a" * 32]

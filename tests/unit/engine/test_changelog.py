@@ -123,7 +123,7 @@ def test_an_object_says_what_its_process_has_done(start_engine: Starter, tmp_pat
         for store, attempt in zip(query.stores, query.attempts, strict=True):
             assert len(rows(store, query.data, version, attempt)) == version
             loads += 1
-    assert {process["id"] for _, process in said} == {said[0][0]}
+    assert len({process["id"] for _, process in said}) == 1
     assert [process["uploads"]["uploads"] for _, process in said] == [0, 1, 2]
     assert said[-1][1]["loads"]["replayed_bytes"] > said[1][1]["loads"]["replayed_bytes"] > 0
     assert set(said[-1][1]) == {"id", "uploads", "loads", "merges"}

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from lamina.components import RandomIds, SystemClock
 from lamina.engine.maintenance import Maintainer
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
-from lamina.engine.sessions import Sessions, StoreHandle
+from lamina.engine.sessions import LEFT_S, Sessions, StoreHandle
+from lamina.engine.store_opener import OpenArgument
 from lamina.errors import LaminaError
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
@@ -40,10 +41,12 @@ class Opened:
         self.asked: list[Job] = []
         queue = MaintenanceQueue(SystemClock(), str(directory), 60, workers=1)
         monkeypatch.setattr(queue, "submit", lambda store, one: self.asked.append(one))
-        monkeypatch.setattr(queue, "call_later", lambda *_: None)
+        self.later: list[tuple[Hashable, float, Callable[[], None]]] = []
+        monkeypatch.setattr(queue, "call_later", lambda *call: self.later.append(call))
+        monkeypatch.setattr(queue, "tell_left", lambda store: self.maintainer.leave(store))
         self.sessions = Sessions(Settings(), queue, SystemClock(), RandomIds())
-        argument = {**job(directory / "state", 0, EMPTY)["open"], "settings": settings}
-        self.number = self.sessions.open(argument)["handle"]
+        self.argument = {**job(directory / "state", 0, EMPTY)["open"], "settings": settings}
+        self.number = self.sessions.open(self.argument)["handle"]
         self.handle: StoreHandle = self.sessions.get(self.number)
         self.maintainer = Maintainer(SystemClock(), RandomIds())
         self.version = EMPTY
@@ -246,6 +249,57 @@ def test_nothing_is_made_for_a_store_that_keeps_all_rows_in_memory(
     assert report["segment"] is not None
     assert "in_place" not in report
     assert databases(temporary) == []
+
+
+def test_the_tables_of_a_store_that_stays_closed_go(opened: Opened, temporary: Path) -> None:
+    """Its partition may be on another executor, of which nobody tells."""
+    assert opened.materialized()["ok"]
+    (tables,) = temporary.glob("lamina-tables-*")
+    opened.sessions.close(opened.number)
+    ((key, after_s, leave),) = opened.later
+    assert (key, after_s) == (("left", opened.handle.argument.store), LEFT_S)
+    # for reading it may be open
+    reader = opened.sessions.open({**opened.argument, "read_only": True})["handle"]
+    again = opened.sessions.open(opened.argument)["handle"]
+    leave()
+    assert tables.exists()
+    opened.sessions.close(again)
+    opened.maintainer._kept[opened.handle.argument.store].in_work = True
+    leave()
+    assert tables.exists(), "a job may hand them out"
+    opened.maintainer._kept[opened.handle.argument.store].in_work = False
+    leave()
+    assert not tables.exists()
+    opened.sessions.close(reader)
+    assert len(opened.later) == 2
+    leave()
+    # when it comes back it goes on
+    opened.number = opened.sessions.open(opened.argument)["handle"]
+    opened.handle = opened.sessions.get(opened.number)
+    assert opened.materialized()["ok"]
+
+
+def test_the_maintenance_process_hears_of_stores_that_were_left(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path / "state")), backend="rocksdb", rocksdb__materializeEvery=2)
+    version = query.run_batches(query.open(), EMPTY, 2)[-1]
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), 60, workers=1)
+    queue.start()
+    try:
+        asked = job(tmp_path / "state", 0, version, collect=False)
+        asked["open"]["settings"] = TABLES
+        store, done = OpenArgument.from_json(asked["open"]).store, threading.Event()
+        queue.submit(store, Job({**asked, "in_place": False}, lambda report: done.set(), lambda _: {}))
+        assert done.wait(60)
+        (tables,) = tmp_path.glob("maintenance-*/lamina-tables-*")
+        for _ in range(600):
+            queue.tell_left(store)
+            if not tables.exists():
+                break
+            done.clear()
+            done.wait(0.1)
+        assert not tables.exists()
+    finally:
+        queue.close()
 
 
 def test_what_the_maintenance_process_leaves_goes_with_it(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from lamina.store import Version
 from lamina.store.check.checker import StoreChecker
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.memory.budget import unbounded
-from lamina.store.tables import database, local_disk
+from lamina.store.tables import database
 from lamina.store.tables.database import Database
 from lamina.store.tables.local import LocalTables
 from lamina.store.tables.options import TableOptions
@@ -764,40 +764,18 @@ def test_a_bound_of_the_local_disk_ends_materializations_and_restores_in_place_a
         bounded.open().load(version, have=None, read_only=True, in_place=True)
 
 
-@pytest.mark.parametrize("idle_ms", [240_000, 301_000])
-def test_tables_of_a_store_without_use_make_way_for_others_where_there_is_a_bound(
-    tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_ms: int
+def test_a_store_whose_files_were_given_up_merges_on(
+    tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its partition may be on another executor, where nobody tells this one."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(local_disk, "_LOOK_S", 0.0)
-    bounded = on_tables(tables, engine__localMaxBytes=1 << 20)
-    moved, other = bounded.open(0), bounded.open(1)
-    versions = bounded.run_batches(moved, EMPTY, 2)
-    moved.confirm(versions[-1])
-    adopted = moved.compact()
-    assert adopted is not None
-    (directory,) = tmp_path.glob("lamina-tables-*")
-    filler = tmp_path / "of-the-moved-store"
-    filler.write_bytes(bytes(1 << 20))
-    filler.rename(directory / filler.name)
-    tables.clock.advance(idle_ms)
-    theirs = bounded.run_batches(other, EMPTY, 2)
-    other.confirm(theirs[-1])
-    if idle_ms < 300_000:
-        with fails_with("storage.failed"):
-            other.compact()
-        assert directory.exists()
-    else:
-        assert other.compact() is not None
-        assert not directory.exists()
-    # the store comes back: its tables are fetched
-    (directory / filler.name).unlink(missing_ok=True)
-    moved.adopt(adopted.made)
-    after = bounded.run_batches(moved, versions[-1], 2)
-    moved.confirm(after[-1])
-    assert moved.compact() is not None
-    bounded.assert_restores(bounded.open(0), after[-1])
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    assert list(tmp_path.glob("lamina-*"))
+    store.give_up_files()
+    assert list(tmp_path.glob("lamina-*")) == []
+    store.give_up_files()
+    versions, _ = materialized(tables, store, versions[-1])
+    tables.assert_restores(tables.open(), versions[-1])
 
 
 def test_nothing_is_left_on_the_local_disk(tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,8 @@ def test_an_upload_that_fails_is_tried_again(made: Callable[..., Uploads]) -> No
     uploads, storage = made(), Storage(refuses, refuses, works)
     uploads.upload("an object", 7, storage)
     assert storage.begun == 3
-    assert {name: uploads.stats()[name] for name in ("uploads", "bytes", "attempts", "failed")} == {
-        "uploads": 1, "bytes": 7, "attempts": 3, "failed": 0,
+    assert {name: uploads.stats()[name] for name in ("uploads", "bytes", "attempts", "again", "failed")} == {
+        "uploads": 1, "bytes": 7, "attempts": 3, "again": 2, "failed": 0,
     }  # fmt: skip
 
 

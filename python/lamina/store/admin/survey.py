@@ -44,7 +44,7 @@ class LogWriter:
     """What a process said of itself in an object.
 
     Args:
-        process: the id of the first object that it wrote.
+        process: its id, or that of the object where it has none.
         published_ms: when the object was published.
         commits: in the object.
         figures: what the process had done before, by kind and name (docs/spec/files.md): counts, bytes, milliseconds.
@@ -57,23 +57,29 @@ class LogWriter:
 
     @classmethod
     def of(cls, index: LogIndex, published_ms: int) -> LogWriter | None:
-        """None where it does not say."""
+        """None where it does not say. What is no count is left out: later releases may say other things."""
         figures = {
-            kind: {str(name): count for name, count in counts.items() if isinstance(count, int)}
+            kind: {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 1 << 63}
             for kind, counts in index.process.items()
             if isinstance(counts, dict)
         }
-        return cls(str(index.process.get("id")), published_ms, len(index.parts), figures) if figures else None
+        process = str(index.process.get("id", index.log))
+        return cls(process, published_ms, len(index.parts), figures) if figures else None
 
 
 def _writers(logs: LogObjects, objects: Iterable[tuple[str | None, int]]) -> Sequence[LogWriter]:
     """Those of the newest of these objects, by id and time; what is wrong with one is a problem of its stores."""
-    found: dict[str, LogWriter] = {}
-    for log, published_ms in sorted(objects, key=lambda one: one[1], reverse=True)[:_LOOKED_AT]:
+
+    def read(one: tuple[str | None, int]) -> LogWriter | None:
+        log, published_ms = one
         try:
-            writer = LogWriter.of(logs.find(log or "").index, published_ms)
+            return LogWriter.of(logs.find(log or "").index, published_ms)
         except LaminaError:
-            continue
+            return None
+
+    newest = sorted(objects, key=lambda one: one[1], reverse=True)[:_LOOKED_AT]
+    found: dict[str, LogWriter] = {}
+    for writer in side_by_side(read, newest, lambda done, total: None):
         if writer is not None:
             found.setdefault(writer.process, writer)
     return list(found.values())

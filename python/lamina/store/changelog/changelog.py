@@ -93,8 +93,6 @@ class Changelog:
         self._uploads = uploads or Uploads(retries_of(settings), settings.changelog_uploads_in_flight, clock)
         self._longest_s = longest_s(settings)
         self._figures = figures
-        self._first: str | None = None
-        """The id of the first object, by which readers tell processes apart."""
         policy = Policy(
             settings.changelog_persist_delay_ms / 1000,
             settings.changelog_batch_delay_ms / 1000,
@@ -105,8 +103,7 @@ class Changelog:
 
     def _publish(self, group: Sealed) -> None:
         path, now, ends = self._place.path(group.log), self._clock.now_ms(), group.began + self._longest_s
-        self._first = self._first or group.log
-        process = {"id": self._first, "uploads": self._uploads.summary(), **self._figures()}
+        process = {"uploads": self._uploads.summary(), **self._figures()}
         writer = f"lamina {__version__}"
         chunks = [*log_object.chunks(group.log, self._checkpoint, now, writer, group.commits, process)]
         size = sum(map(len, chunks))

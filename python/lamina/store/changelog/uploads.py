@@ -35,6 +35,7 @@ _COUNTED = (
     "bytes",
     "early_bytes",
     "attempts",
+    "again",
     "failed",
     "hedges",
     "hedges_won",
@@ -44,12 +45,12 @@ _COUNTED = (
     "queued_ms",
     "queue_depth",
 )
-"""What became of uploads: `early_bytes` are those of objects that were full before a batch was over, and `queued_ms`
-how long uploads waited for their turn; `queue_depth` adds up how many others waited when one began. `upload_p50_ms` and
-`upload_p99_ms` add up, over all uploads, what those of late had taken when each was over: divided by `uploads` they are
-percentiles, also of several processes together."""
+"""What became of uploads: `early_bytes` are those of objects that were full before a batch was over, `again` attempts
+after a failed one, and `queued_ms` how long uploads waited for their turn; `queue_depth` adds up how many others waited
+when one began. `upload_p50_ms` and `upload_p99_ms` add up, over all uploads, what those of late had taken when each was
+over: divided by `uploads` they are percentiles, also of several processes together."""
 
-_SUMMARY = ("uploads", "attempts", "failed", "hedges", "hedges_won", "queued", "p50_ms", "p99_ms")
+_SUMMARY = ("uploads", "again", "failed", "hedges", "hedges_won", "queued", "p50_ms", "p99_ms")
 
 _LATENCIES_KEPT = 512
 _LEAST_KNOWN = 20
@@ -176,6 +177,8 @@ class Uploads:
                 raise _failure(what, begun, error or TimeoutError("its time was over"))
             if not running:
                 begun += 1
+                if begun > 1:
+                    self._count("again")
                 begin()
             hedge_at = math.inf
             if not hedges or not failed:

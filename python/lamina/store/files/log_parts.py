@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -409,7 +409,9 @@ class LogObjects:
                 with self._lock:
                     for (_, place, entry), index in zip(some, indexes, strict=True):
                         if index is not None:
-                            self._keep(Kept(index, place, entry.size, entry.modified_ms))
+                            # all of them stay in memory
+                            bare = replace(index, process={})
+                            self._keep(Kept(bare, place, entry.size, entry.modified_ms))
                 self._went_on += 1
                 progressed()
             unheard = sorted(files - self._read_from.keys() - {self._told})

@@ -162,6 +162,9 @@ class Compaction:
             copies_young=True,
         )
 
+    def give_up_files(self) -> None:
+        """Keeps none."""
+
     def _publish(
         self, start: int, end: int, inputs: tuple[Reference, ...], batches: Iterator[pa.RecordBatch]
     ) -> Segment:

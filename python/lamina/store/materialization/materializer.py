@@ -92,6 +92,9 @@ class Materializer(Protocol):
     def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
         """`made`, young for a while; None where it is lost, or is to be made anew."""
 
+    def give_up_files(self) -> None:
+        """Removes what it keeps on the local disk to be quicker the next time; not while it works."""
+
 
 def is_young(made: Replacement, min_age_ms: int, now_ms: int) -> bool:
     """Whether no collector can have its new files in its hands.

@@ -33,7 +33,7 @@ from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace, judged_ms
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
-from lamina.store.tables.local_disk import LOCAL_DISK, require_room
+from lamina.store.tables.local_disk import require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
@@ -72,7 +72,6 @@ class TableBuilding:
         self._ids = ids
         self._lock = threading.Lock()
         self._local: LocalTables | None = None
-        self._used = 0.0
 
     def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
         above = mergeable(references)
@@ -117,6 +116,12 @@ class TableBuilding:
             anew=lambda: self._anew(list_, worked),
             copies_young=False,
         )
+
+    def give_up_files(self) -> None:
+        with self._lock:
+            local, self._local = self._local, None
+        if local is not None:
+            local.remove()
 
     def _stamp(self, names: Sequence[str], worked: Callable[[], None]) -> bool:
         """Whether all of them could be stamped."""
@@ -167,17 +172,14 @@ class TableBuilding:
             with self._lock:
                 if self._local is None:
                     self._local = LocalTables(self._files)
-                    LOCAL_DISK.hold(self)
                 local = self._local
                 try:
                     list_, rows, counted = self._on_top(local, replaced, base, merged, work.worked)
                 except BaseException:
                     # what is wrong may be wrong with them
-                    self._give_up()
-                    # or with the disk: the next attempt finds the room that there is
-                    LOCAL_DISK.make_room()
+                    self._local = None
+                    local.remove()
                     raise
-                self._used = self._clock.monotonic()
         finally:
             share.close()
         pa.default_memory_pool().release_unused()
@@ -188,20 +190,6 @@ class TableBuilding:
             return InPlace(local.hand_out(made, parent), made.version, size, len(made.tables))
 
         return Compacted(list_, len(replaced), total, rows, in_place, counted)
-
-    def give_up(self, idle_s: float) -> None:
-        """See `Holder`."""
-        if self._clock.monotonic() - self._used < idle_s or not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._give_up()
-        finally:
-            self._lock.release()
-
-    def _give_up(self) -> None:
-        local, self._local = self._local, None
-        if local is not None:
-            local.remove()
 
     def _on_top(
         self,

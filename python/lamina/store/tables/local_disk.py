@@ -6,8 +6,6 @@ import contextlib
 import os
 import tempfile
 import threading
-from typing import Protocol
-from weakref import WeakSet
 
 from lamina.components import Clock, SystemClock
 from lamina.errors import LaminaError
@@ -18,18 +16,6 @@ MAINTENANCE = "maintenance-"
 
 _LOOK_S = 1.0
 """A look takes a few microseconds a file."""
-
-
-IDLE_S = 300.0
-"""Files of a store that had no use for them for so long go where there is no room for those of another: its partition
-may be on another executor now."""
-
-
-class Holder(Protocol):
-    """Has files of a store on this disk, to be quicker the next time."""
-
-    def give_up(self, idle_s: float) -> None:
-        """Removes them if they had no use for so long; does not wait for who uses them."""
 
 
 def engine_directory() -> str:
@@ -61,7 +47,6 @@ class LocalDisk:
         self._clock = clock
         self._looked: float | None = None
         self._used = self._given = 0
-        self._holders: WeakSet[Holder] = WeakSet()
 
     @property
     def bytes(self) -> int:
@@ -73,41 +58,22 @@ class LocalDisk:
         with self._lock:
             self._look()
 
-    def hold(self, holder: Holder) -> None:
-        """To be called by who has got files; it is remembered for as long as it is there."""
-        with self._lock:
-            self._holders.add(holder)
-
-    def make_room(self) -> None:
-        """Has all files given up that had no use of late."""
-        with self._lock:
-            holders = list(self._holders)
-        for holder in holders:
-            holder.give_up(IDLE_S)
-
     def take(self, most: int, needed: int) -> None:
-        """Gives room for files of `needed` bytes; what had no use of late makes way for them.
+        """Gives room for files of `needed` bytes.
 
         Raises:
             LaminaError: `storage.failed` where they would not fit into `most`.
         """
-        if self._taken(most, needed):
-            return
-        self.make_room()
-        if not self._taken(most, needed):
-            raise LaminaError.from_kind(
-                "storage.failed",
-                f"working files in {engine_directory()} on local disk take {self._used:,} bytes, and {needed:,} "
-                f"more would pass {PREFIX}engine.localMaxBytes ({most:,}); raise it, or spread the partitions over "
-                "more executors",
-            )
-
-    def _taken(self, most: int, needed: int) -> bool:
         with self._lock:
             self._look(anew=self._used + self._given + needed > most)
-            fits = self._used + self._given + needed <= most
-            self._given += needed * fits
-            return fits
+            if self._used + self._given + needed > most:
+                raise LaminaError.from_kind(
+                    "storage.failed",
+                    f"working files in {engine_directory()} on local disk take {self._used:,} bytes, and {needed:,} "
+                    f"more would pass {PREFIX}engine.localMaxBytes ({most:,}); raise it, or spread the partitions over "
+                    "more executors",
+                )
+            self._given += needed
 
     def _look(self, *, anew: bool = False) -> None:
         now = self._clock.monotonic()

@@ -58,8 +58,12 @@ private[lamina] object InPlace {
 }
 
 /** Reads such a database where it is, with the RocksDB that Spark brings along; its directory goes when it is closed. */
-private[lamina] final class TablesBelow private (place: InPlace, options: Options, db: RocksDB)
-    extends LocalDatabase(new File(place.directory), options, db)
+private[lamina] final class TablesBelow private (
+    place: InPlace,
+    options: Options,
+    db: RocksDB,
+    override val filesAtLevels: Seq[Long]
+) extends LocalDatabase(new File(place.directory), options, db)
     with Below {
 
   override def isBroken: Boolean = hasFailed
@@ -69,9 +73,6 @@ private[lamina] final class TablesBelow private (place: InPlace, options: Option
   override def diskBytes: Long = place.bytes
 
   override def files: Long = place.files
-
-  override val filesAtLevels: Seq[Long] =
-    Metrics.FilesAtLevels.indices.map(level => db.getProperty(s"rocksdb.num-files-at-level$level").toLong)
 
   override def close(): Unit = release()
 
@@ -152,17 +153,24 @@ private[lamina] object TablesBelow {
    */
   def open(place: InPlace, reads: ReadCounts = null): TablesBelow = {
     var options: Options = null
+    var db: RocksDB = null
     try {
       options = newOptions()
       if (reads != null) reads.of(options)
-      new TablesBelow(place, options, told(place)(RocksDB.openReadOnly(options, place.directory)))
+      db = told(place)(RocksDB.openReadOnly(options, place.directory))
+      val levels = if (reads == null) Nil else told(place)(filesAtLevels(db))
+      new TablesBelow(place, options, db, levels)
     } catch {
       case error: Throwable =>
+        if (db != null) db.close()
         if (options != null) options.close()
         place.remove()
         throw error
     }
   }
+
+  private def filesAtLevels(db: RocksDB): Seq[Long] =
+    Metrics.FilesAtLevels.indices.map(level => db.getProperty(s"rocksdb.num-files-at-level$level").toLong)
 
   /** How tables are read. */
   def newOptions(): Options = {
