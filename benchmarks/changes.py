@@ -42,10 +42,10 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "0a357a7bba39a8b1",
-        "a04bac460902b265",
+        "72adc7d6676e44d2",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "further figures in the query's progress, some hundred bytes in each log object that say what its process has "
-        "done, what makes way where the local disk has no room, and what errors say",
+        "done, when tables of stores go that are not open any more, and what errors say",
     ),
 )
 
