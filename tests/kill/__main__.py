@@ -145,6 +145,10 @@ def main() -> None:
         given.backend = CHANGELOG
     if given.storage == APART and given.backend != CHANGELOG:
         parser.error(f"--storage {APART} is where a log lies, and --backend {given.backend} has none: {CHANGELOG} has")
+    known = [json.loads(given.add.read_text())] if given.add is not None and given.add.exists() else []
+    for name, own in (("storage", given.storage), ("backend", given.backend)):
+        if known and known[0].get(name) != own:
+            parser.error(f"--add {given.add} is of {name} {known[0].get(name)}, which does not add up with {own}")
     result = run(given.minutes, given.seed, given.storage, given.broken, given.keep, given.backend)
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}
@@ -154,7 +158,6 @@ def main() -> None:
         name = "-".join(["kill", *other])
         write_result(record_name(name, given.minutes), result)
         if given.add is not None:
-            known = [json.loads(given.add.read_text())] if given.add.exists() else []
             given.add.write_text(json.dumps(merged([*known, result]), indent=1, sort_keys=True) + "\n")
     if given.json:
         print(json.dumps(result, indent=1))

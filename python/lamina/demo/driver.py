@@ -134,7 +134,7 @@ def _conf(places: Places) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(places.temporary / "warehouse"),
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.liveUpdate.period": "0",  # the status tracker shall know of a task when it starts
-        PREFIX + "rocksdb.materializeEvery": "4",  # of so few batches by default none would be put into tables
+        PREFIX + "rocksdb.materializeEvery": "2",  # of so few batches by default none would be put into tables
     }
 
 
