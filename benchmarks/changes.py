@@ -47,6 +47,12 @@ CHANGES: tuple[Change, ...] = (
         "further figures in the query's progress, some hundred bytes in each log object that say what its process has "
         "done, when tables of stores go that are not open any more, and what errors say",
     ),
+    Change(
+        "72adc7d6676e44d2",
+        "5ba5be49d7bf9a62",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "how loads are counted, and how log objects are listed for people, both written more simply",
+    ),
 )
 
 

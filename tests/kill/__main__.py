@@ -29,7 +29,7 @@ from benchmarks import machine, variants
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
 from tests.kill.campaign import BACKENDS, CHANGELOG, STEP_S, Campaign, CannotGoOn, broken_plan, plan_of
 from tests.kill.points import BARRIERS, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
-from tests.kill.report import faults, is_caught, merged, shortfalls, show, targets
+from tests.kill.report import check_alike, faults, is_caught, merged, shortfalls, show, targets
 from tests.kill.storage import APART, DISK, S3, place
 from tests.kill.tasks import judged, read
 
@@ -146,9 +146,8 @@ def main() -> None:
     if given.storage == APART and given.backend != CHANGELOG:
         parser.error(f"--storage {APART} is where a log lies, and --backend {given.backend} has none: {CHANGELOG} has")
     known = [json.loads(given.add.read_text())] if given.add is not None and given.add.exists() else []
-    for name, own in (("storage", given.storage), ("backend", given.backend)):
-        if known and known[0].get(name) != own:
-            parser.error(f"--add {given.add} is of {name} {known[0].get(name)}, which does not add up with {own}")
+    # before anything is killed
+    check_alike([*known, {"storage": given.storage, "backend": given.backend}])
     result = run(given.minutes, given.seed, given.storage, given.broken, given.keep, given.backend)
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}

@@ -105,12 +105,17 @@ def targets(result: dict[str, Any]) -> list[tuple[str, int, int]]:
     ]
 
 
-def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several campaigns as one result."""
-    total = dict(results[-1])
+def check_alike(results: list[dict[str, Any]]) -> None:
+    """Ends the program where campaigns cannot be one result."""
     for name in ("storage", "backend"):
         if len(found := {str(result.get(name)) for result in results}) > 1:
             raise SystemExit(f"campaigns of another {name} do not add up: {', '.join(sorted(found))}")
+
+
+def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several campaigns as one result."""
+    check_alike(results)
+    total = dict(results[-1])
     for name in ("minutes", "starts", "batches", "records", "tasks", *WRONG_NUMBERS):
         total[name] = sum(result[name] for result in results)
     # older records do not have it

@@ -7,6 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from lamina.settings import LEVEL_METRICS
 from tests.spark.conftest import shim_jar
 from tests.spark.hadoop_jars import ODD, odd_file_system_jar
 from tests.spark.streams import HDFS, LAMINA, Streams
@@ -16,6 +17,7 @@ from tests.spark.test_restarts import Answers, rows, unload_all
 PREFIX = "spark.sql.streaming.stateStore.lamina."
 TABLES = {PREFIX + "backend": "rocksdb", PREFIX + "rocksdb.materializeEvery": "1"}
 HEAP = {PREFIX + "backend": "heap"}
+LEVELS = [f"lamina{name[0].upper()}{name[1:]}" for name in LEVEL_METRICS]
 
 
 def totals(frames: dict[str, DataFrame]) -> DataFrame:
@@ -73,8 +75,7 @@ def test_a_join_on_tables_gives_what_it_gives_on_a_built_in_provider(streams: St
     for number in range(3):
         for batch in range(3 * number, 3 * number + 3):
             feed_pairs(streams, batch)
-        levels = ", ".join(f"numFilesAtLevel{level}" for level in range(7))
-        named = f"getCount, readBlockCacheHitCount, totalCompactionLatencyMs, {levels}"
+        named = ", ".join(("getCount", "readBlockCacheHitCount", "totalCompactionLatencyMs", *LEVEL_METRICS))
         metrics = {PREFIX + "rocksdb.metrics": named if number else "none"}
         run = streams.run(pairs, LAMINA, conf={**TABLES, **metrics})
         found += run.all_rows
@@ -87,10 +88,10 @@ def test_a_join_on_tables_gives_what_it_gives_on_a_built_in_provider(streams: St
             for batch in run.progress:
                 for operator in batch["stateOperators"]:
                     of = operator["customMetrics"]
-                    assert sum(of[f"laminaNumFilesAtLevel{level}"] for level in range(7)) == of["laminaSstFiles"]
+                    assert sum(of[level] for level in LEVELS) == of["laminaSstFiles"]
         else:
             assert run.metric("laminaSstFiles") > 0 and run.metric("laminaGetCount") == 0
-            assert all(run.metric(f"laminaNumFilesAtLevel{level}") == 0 for level in range(7))
+            assert all(run.metric(level) == 0 for level in LEVELS)
         unload_all(streams.spark)
     assert found == wanted
     assert len(found) > 100

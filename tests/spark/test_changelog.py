@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame
 
+from lamina.format import log_object
+from lamina.format.log_object import Part
 from lamina.spark.configure import FILE_MANAGER_KEY
 from tests.spark.streams import BEHIND_BARRIER, HDFS, LAMINA, Streams
 from tests.spark.test_backends import PREFIX, feed_pairs, pairs, totals
@@ -22,6 +24,11 @@ OFF = {PREFIX + "changelog.enabled": "false"}
 
 def log(checkpoint: Path) -> list[Path]:
     return sorted(checkpoint.glob("state/_lamina/log/*.log"))
+
+
+def logged(checkpoint: Path) -> list[Sequence[Part]]:
+    """What each log object holds, whoever wrote it."""
+    return [log_object.verify(path.read_bytes(), path.stem, str(path)).parts for path in log(checkpoint)]
 
 
 def objects(checkpoint: Path) -> list[str]:

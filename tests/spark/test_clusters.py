@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lamina.format import log_object
 from lamina.settings import PREFIX
 from tests.spark.clusters import WORKERS, feed
 from tests.spark.conftest import shim_jar
 from tests.spark.programs import run_program
+from tests.spark.test_changelog import logged
 from tests.spark.test_restarts import expected, rows
 
 pytestmark = pytest.mark.long
@@ -46,12 +46,6 @@ def run(master: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def objects(checkpoint: Path) -> list[Counter[int]]:
-    """How many commits of each version each log object holds."""
-    paths = sorted(checkpoint.glob("state/_lamina/log/*.log"))
-    return [Counter(p.to for p in log_object.verify(path.read_bytes(), path.stem, str(path)).parts) for path in paths]
-
-
 def test_queries_that_share_two_executors_give_right_answers_after_new_ones(master: str, tmp_path: Path) -> None:
     """Whatever `foreachBatch` does with a batch: adaptive execution of it, or two actions."""
     for number in range(2):
@@ -69,7 +63,7 @@ def test_queries_that_share_two_executors_give_right_answers_after_new_ones(mast
             assert (found["plans"] == ["AdaptiveSparkPlan"]) == QUERIES[name]["adaptive"], name
 
     for name, kind in QUERIES.items():
-        written = Counter(version for held in objects(tmp_path / name) for version in held)
+        written = Counter(version for parts in logged(tmp_path / name) for version in {part.to for part in parts})
         # what is written first is a file
         assert sorted(written) == list(range(2, 2 * BATCHES + 1)), (name, written)
         # new executors know of no number of stores that makes an object whole

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from lamina.format import log_object
-from lamina.format.log_object import Part
 from lamina.settings import PREFIX
 from tests.spark.clusters import feed
 from tests.spark.conftest import shim_jar
 from tests.spark.programs import run_program
 from tests.spark.streams import A_FILE_EACH, BEHIND_BARRIER
+from tests.spark.test_changelog import logged
 
 pytestmark = pytest.mark.long
 
@@ -64,16 +63,15 @@ def succeeded(task: dict[str, Any]) -> bool:
     return bool(task["Task End Reason"]["Reason"] == "Success")
 
 
-def parts(checkpoint: Path) -> list[Part]:
-    """What all log objects hold, whoever wrote them."""
-    objects = sorted(checkpoint.glob("state/_lamina/log/*.log"))
-    return [part for path in objects for part in log_object.verify(path.read_bytes(), path.stem, str(path)).parts]
-
-
 def attempts_at(checkpoint: Path, version: int) -> tuple[list[str], list[str]]:
     """The attempts of a version of partition 0: those that are files, and those that are in log objects."""
     files = [path.stem.split("_", 1)[1] for path in checkpoint.glob(f"state/0/0/{version}_*.lam")]
-    return files, [part.attempt for part in parts(checkpoint) if (part.store.partition, part.to) == (0, version)]
+    return files, [
+        part.attempt
+        for parts in logged(checkpoint)
+        for part in parts
+        if (part.store.partition, part.to) == (0, version)
+    ]
 
 
 @pytest.mark.parametrize(

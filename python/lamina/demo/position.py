@@ -43,9 +43,9 @@ def partitions_with_state(checkpoint: Path, batch: int) -> int:
     operator = checkpoint / "state" / "0"
     if not operator.is_dir():
         return 0
-    partitions = {partition for partition in operator.iterdir() if partition.name.isdigit()}
-    found = {int(partition.name) for partition in partitions if batch + 1 in _versions(partition)}
-    return len(found.union(_in_log(checkpoint, batch + 1)))
+    partitions = (partition for partition in operator.iterdir() if partition.name.isdigit())
+    in_files = {int(partition.name) for partition in partitions if batch + 1 in _versions(partition)}
+    return len(in_files.union(_in_log(checkpoint, batch + 1)))
 
 
 def state_bytes(checkpoint: Path) -> int:

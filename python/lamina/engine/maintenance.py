@@ -209,7 +209,7 @@ class Maintainer:
         report |= {"collected": collected.metrics(), "stopped": collected.stopped}
         if collected.stopped is None:
             report["space"] = {"stored_bytes": collected.stored_bytes, "newest_bytes": collected.newest_bytes}
-        if collected.stopped is not None and not is_empty(confirmed.attempt):
+        elif not is_empty(confirmed.attempt):
             kept.warn_once(collected.stopped)
 
     def leave(self, store: StoreId) -> None:

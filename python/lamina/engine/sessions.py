@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -348,7 +349,7 @@ class Sessions:
         self._stores = StoreOpener(lambda conf: join_process(fixed, conf), clock, ids, jvm, Ticker(), self._summary)
         self._maintenance = maintenance
         self._id = ids.hex128()
-        self._loads = dict.fromkeys(("loads", "replayed_bytes", "load_ms"), 0)
+        self._loads = Counter(loads=0, replayed_bytes=0, load_ms=0)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._open: dict[int, StoreHandle] = {}
@@ -409,8 +410,7 @@ class Sessions:
     def note_load(self, replayed_bytes: int, seconds: float) -> None:
         """Counts a load that has ended well."""
         with self._lock:
-            for name, count in zip(self._loads, (1, replayed_bytes, round(1000 * seconds)), strict=True):
-                self._loads[name] += count
+            self._loads.update(loads=1, replayed_bytes=replayed_bytes, load_ms=round(1000 * seconds))
 
     def _summary(self) -> dict[str, Any]:
         """What log objects say of this process besides their uploads."""

@@ -67,13 +67,13 @@ class LogWriter:
         return cls(process, published_ms, len(index.parts), figures) if figures else None
 
 
-def _writers(logs: LogObjects, objects: Iterable[tuple[str | None, int]]) -> Sequence[LogWriter]:
+def _writers(logs: LogObjects, objects: Iterable[tuple[str, int]]) -> Sequence[LogWriter]:
     """Those of the newest of these objects, by id and time; what is wrong with one is a problem of its stores."""
 
-    def read(one: tuple[str | None, int]) -> LogWriter | None:
+    def read(one: tuple[str, int]) -> LogWriter | None:
         log, published_ms = one
         try:
-            return LogWriter.of(logs.find(log or "").index, published_ms)
+            return LogWriter.of(logs.find(log).index, published_ms)
         except LaminaError:
             return None
 
@@ -111,18 +111,18 @@ class LogSurvey:
         """As it is now; `state` is rooted at the directory `state` of the checkpoint."""
         places = LogPlaces(state)
         listing, unreached = places.list()
-        objects = [(place, entry) for place, entry in listing if place.log_of(entry.name)]
+        objects = [(log, place, entry) for place, entry in listing if (log := place.log_of(entry.name))]
         needs = sum(place.id is None and paths.is_log_needs(place.path_of(entry.name)) for place, entry in listing)
-        oldest = min((entry.modified_ms for _, entry in objects), default=None)
-        found = {place: [entry.size for other, entry in objects if other is place] for place in places.elsewhere()}
+        oldest = min((entry.modified_ms for _, _, entry in objects), default=None)
+        found = {place: [entry.size for _, other, entry in objects if other is place] for place in places.elsewhere()}
         return cls(
             len(objects),
-            sum(entry.size for _, entry in objects),
+            sum(entry.size for _, _, entry in objects),
             needs,
             oldest,
             [(place.storage.url, len(sizes), sum(sizes)) for place, sizes in found.items()],
             [one.error.message for one in unreached],
-            _writers(LogObjects.of(state), [(place.log_of(entry.name), entry.modified_ms) for place, entry in objects]),
+            _writers(LogObjects.of(state), [(log, entry.modified_ms) for log, _, entry in objects]),
         )
 
 
