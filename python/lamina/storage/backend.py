@@ -7,7 +7,7 @@ The guarantees each method must give are in its docstring and are tested by `lam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +88,12 @@ class Backend(ABC):
         cannot do that without the object's bytes coming here."""
         return False
 
-    def link(self, path: str, target: str) -> bool:
-        """Gives an object a name in a local directory, for who does not change it; False where that cannot be."""
+    def link(self, path: str, target: str, room: Callable[[int], None]) -> bool:
+        """Gives an object a name in a local directory, for who does not change it; False where that cannot be.
+
+        Args:
+            room: called with its size before it is copied there, since it lies on another disk; what it raises goes on.
+        """
         return False
 
     def keep(self, path: str, source: str) -> None:  # noqa: B027 - most have no copies

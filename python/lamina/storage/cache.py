@@ -142,8 +142,8 @@ class CachingBackend(Backend):
     def stamp(self, path: str) -> bool:
         return self._inner.stamp(path)
 
-    def link(self, path: str, target: str) -> bool:
-        return self._cache.links(path) and self._cache.link(self._url(path), target)
+    def link(self, path: str, target: str, room: Callable[[int], None]) -> bool:
+        return self._cache.links(path) and self._cache.link(self._url(path), target, room)
 
     def keep(self, path: str, source: str) -> None:
         if self._cache.links(path):

@@ -14,7 +14,7 @@ import fcntl
 import itertools
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
@@ -141,7 +141,7 @@ class LocalBackend(Backend):
                 break  # not ours to read, so neither this process nor Spark made it
         self._synced.add(directory)
 
-    def link(self, path: str, target: str) -> bool:
+    def link(self, path: str, target: str, room: Callable[[int], None]) -> bool:
         try:
             os.link(self._path(path), target)
         except OSError:

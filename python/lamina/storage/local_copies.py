@@ -179,10 +179,13 @@ class LocalCache:
         writing.write(data)
         writing.keep()
 
-    def link(self, url: str, target: str) -> bool:
+    def link(self, url: str, target: str, room: Callable[[int], None]) -> bool:
         """Gives the copy of `url` the name `target`, too, on its disk or as a copy of it; False where there is none.
 
         Nothing of it is verified.
+
+        Args:
+            room: called with its size before it is copied; what it raises goes on.
         """
         if not self.max_bytes:
             return False
@@ -194,6 +197,7 @@ class LocalCache:
                 self.count("misses")
                 return False
             except OSError:
+                room(os.stat(path).st_size)
                 shutil.copyfile(path, target)
             _used(path)
             self.count("hit_bytes", os.stat(target).st_size)

@@ -123,9 +123,9 @@ class Storage:
         """The last `length` bytes and the size of the object; `file.missing` where there is none."""
         return self._call("read", path, lambda: self._backend.read_tail(path, length))
 
-    def link(self, path: str, target: str) -> bool:
-        """Gives an object a name in a local directory, for who does not change it; False where that cannot be."""
-        return self._backend.link(path, target)
+    def link(self, path: str, target: str, room: Callable[[int], None]) -> bool:
+        """See `Backend.link`."""
+        return self._backend.link(path, target, room)
 
     def keep(self, path: str, source: str) -> None:
         """Keeps a local file, which has an object's bytes and never changes, as a local copy where copies are kept."""

@@ -146,8 +146,8 @@ def install(orders: Orders, broken: str | None) -> None:
                 orders.reach(RESTORE)
             return read()
 
-        def link(self, path: str, target: str) -> bool:
-            return self._read(lambda: self._inner.link(path, target))
+        def link(self, path: str, target: str, room: Callable[[int], None]) -> bool:
+            return self._read(lambda: self._inner.link(path, target, room))
 
         def list(self, directory: str) -> Sequence[Listed]:
             return self._inner.list(directory)
@@ -190,10 +190,10 @@ def install(orders: Orders, broken: str | None) -> None:
 
 def reach_in_tables(orders: Orders) -> None:
     """Puts the points of `backend` `rocksdb` into what it does on the local disk."""
-    from lamina.store.tables import local
     from lamina.store.tables.database import Database
+    from lamina.store.tables.local import LocalTables
 
-    ingest, settle, link = Database.ingest, Database.settle, local._link
+    ingest, settle, link = Database.ingest, Database.settle, LocalTables._link
     ingested, merged, linked = TABLES
 
     def killed_ingest(self: Database, run: Iterator[Any]) -> int:
@@ -205,13 +205,13 @@ def reach_in_tables(orders: Orders) -> None:
         orders.reach(merged)
         settle(self, worked)
 
-    def killed_link(source: str, target: str) -> None:
-        link(source, target)
+    def killed_link(self: LocalTables, source: str, target: str) -> None:
+        link(self, source, target)
         orders.reach(linked)
 
     Database.ingest = killed_ingest  # type: ignore[method-assign]
     Database.settle = killed_settle  # type: ignore[method-assign]
-    local._link = killed_link
+    LocalTables._link = killed_link  # type: ignore[method-assign]
 
 
 def reach_in_groups(orders: Orders) -> None:

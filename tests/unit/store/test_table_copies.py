@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format.entries import PUT
 from lamina.format.paths import is_immutable, is_table
@@ -22,9 +24,10 @@ from lamina.store import Version
 from lamina.store.files import store_files
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.memory.budget import MemoryBudget
-from lamina.store.tables import local
+from lamina.store.tables import local, local_disk
 from lamina.store.tables.database import Database
 from lamina.store.tables.local import LocalTables
+from lamina.testing.expect import fails_with
 from tests.unit.storage.counted import Counted
 from tests.unit.store.aging import EMPTY, compact
 from tests.unit.store.test_tables import listed, on_tables
@@ -256,7 +259,9 @@ def test_a_scan_beside_a_copy_in_the_making_leaves_the_total_no_less(
     assert cache._total.read().total >= before + 100_000
 
 
-def test_a_copy_on_another_disk_is_a_copy_of_its_own(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def another_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies lie on another disk than working files."""
     link = os.link
 
     def within_one_disk(source: str, target: str) -> None:
@@ -266,12 +271,45 @@ def test_a_copy_on_another_disk_is_a_copy_of_its_own(directory: Path, monkeypatc
 
     monkeypatch.setattr(os, "link", within_one_disk)
     monkeypatch.setattr(local_copies, "_may_be_linked", lambda *_: False)
+
+
+@pytest.mark.usefixtures("another_disk")
+def test_a_copy_on_another_disk_is_a_copy_of_its_own(directory: Path) -> None:
     machine = Machine(directory)
     assert machine.copy().stat().st_nlink == 1
     fetched, there = machine.restored()
     assert (fetched, machine.read_tables()) == (0, [])
     assert not os.path.samefile(os.path.join(there, machine.list.tables[0].name), machine.copy())
     assert machine.counted.copied_bytes() == machine.counted.cache.held_bytes
+
+
+@pytest.fixture
+def full(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where working files lie, which take all that they may: the bound is 1 MiB."""
+    machine.tables = on_tables(machine.tables, engine__localMaxBytes=1 << 20)
+    working = tmp_path / "working"
+    working.mkdir()
+    (working / "of-another-store").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(tempfile, "tempdir", str(working))
+    monkeypatch.setattr(local_disk, "LOCAL_DISK", local_disk.LocalDisk(SystemClock()))
+    return working
+
+
+@pytest.mark.usefixtures("another_disk")
+def test_what_is_copied_from_another_disk_is_within_the_bound_of_working_files(machine: Machine, full: Path) -> None:
+    with fails_with("storage.failed") as caught:
+        machine.restored()
+    assert "engine.localMaxBytes" in str(caught.error)
+    assert local_disk.used_bytes(str(full)) == 1 << 20
+    (full / "of-another-store").unlink()
+    assert machine.restored()[0] == 0
+    assert machine.read_tables() == []
+
+
+@pytest.mark.usefixtures("full")
+def test_within_one_disk_a_copy_is_linked_whatever_the_bound(machine: Machine) -> None:
+    assert machine.restored()[0] == 0
+    assert machine.read_tables() == []
 
 
 def test_copies_count_and_go_where_there_is_no_room_and_tables_in_use_stay(machine: Machine) -> None:

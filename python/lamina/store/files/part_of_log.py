@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pyarrow as pa
 
@@ -86,7 +86,7 @@ class PartOfLog:
         """Drops a local copy of the object."""
         return self._logs.forget(self._id.log)
 
-    def link(self, path: str, target: str) -> bool:
+    def link(self, path: str, target: str, room: Callable[[int], None]) -> bool:
         """A part of an object is no file."""
         return False
 

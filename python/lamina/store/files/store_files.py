@@ -289,16 +289,18 @@ class StoreFiles:
             yield piece
         self._require(reference, size, digest.digest(), storage.location(path))
 
-    def linked(self, reference: Reference, target: str) -> bool:
-        """Gives a whole file a name in a local directory, where it lies on the same disk, and verifies it.
+    def linked(self, reference: Reference, target: str, room: Callable[[int], None]) -> bool:
+        """Gives a whole file a name in a local directory, where this machine has it, and verifies it.
 
         A copy of a remote file that was verified before, and is trusted, is not read again.
 
+        Args:
+            room: called with its size before it is copied from another disk; what it raises goes on.
         Raises:
             LaminaError: `file.damaged`, naming the file.
         """
         storage, path = self._place(reference)
-        if not storage.link(path, target):
+        if not storage.link(path, target, room):
             return False
         if storage.has_copies and trusted.is_trusted(target, reference.sha256):
             return True

@@ -88,9 +88,9 @@ class LocalTables:
         with contextlib.suppress(FileNotFoundError):
             # of an attempt before this one, which found it damaged
             os.unlink(path)
-        if self._files.linked(reference, path):
+        if self._files.linked(reference, path, self._require_room):
             return True
-        require_room(self._files.local_max_bytes, reference.length)
+        self._require_room(reference.length)
         with open(path, "wb") as target:
             for piece in self._files.read_file(reference):
                 target.write(piece)
@@ -99,7 +99,7 @@ class LocalTables:
     def add(self, directory: str, table: Table) -> None:
         """Keeps a table that a database made in `directory`, and that was published."""
         with _local_disk(self._directory):
-            _link(os.path.join(directory, table.name), self._path(table.path))
+            self._link(os.path.join(directory, table.name), self._path(table.path))
         self._files.keep(None, table.path, table.sha256, self._path(table.path))
 
     def link(self, path: str, new: str) -> str | None:
@@ -107,7 +107,7 @@ class LocalTables:
         if not os.path.exists(self._path(path)):
             return None
         with _local_disk(self._directory):
-            _link(self._path(path), self._path(new))
+            self._link(self._path(path), self._path(new))
         return self._path(new)
 
     @contextlib.contextmanager
@@ -126,7 +126,7 @@ class LocalTables:
         try:
             with _local_disk(directory):
                 for table in manifest.tables if manifest is not None else ():
-                    _link(self._path(table.path), os.path.join(directory, table.name))
+                    self._link(self._path(table.path), os.path.join(directory, table.name))
                 for name, data in manifest.files.items() if manifest is not None else ():
                     with open(os.path.join(directory, name), "wb") as target:
                         target.write(data)
@@ -143,6 +143,17 @@ class LocalTables:
                 if name not in kept:
                     os.unlink(os.path.join(self._directory, name))
 
+    def _link(self, source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            # a file system without links, or another one
+            self._require_room(os.stat(source).st_size)
+            shutil.copyfile(source, target)
+
+    def _require_room(self, needed: int) -> None:
+        require_room(self._files.local_max_bytes, needed)
+
     def _path(self, path: str) -> str:
         # what another checkpoint has is under the same unique name
         return os.path.join(self._directory, path.rpartition("/")[2])
@@ -156,11 +167,3 @@ def _local_disk(directory: str) -> Iterator[None]:
         raise LaminaError.from_kind(
             "storage.failed", f"tables could not be kept in {directory} on local disk: {error}"
         ) from error
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        # a file system without links, or another one
-        shutil.copyfile(source, target)
