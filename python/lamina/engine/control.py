@@ -113,6 +113,10 @@ class Control:
         return {"cancelled": self._requests.cancel(request_id)}
 
     @_answered
+    def hurry(self, request_id: int) -> dict[str, Any]:
+        return {"hurried": self._requests.hurry(request_id)}
+
+    @_answered
     def stats(self) -> dict[str, Any]:
         return self._stats()
 

@@ -64,9 +64,9 @@ class Exchange:
         """Sends the response's header."""
         self._request.answer(fields)
 
-    def accept(self, fields: dict[str, Any], outcomes: OutcomeStream) -> Request:
-        """Answers that the request was accepted; it goes on without this exchange, and ends by an outcome."""
-        self._request.accept(fields, outcomes)
+    def accept(self, fields: dict[str, Any], outcomes: OutcomeStream, hurry: Callable[[], None]) -> Request:
+        """See `Request.accept`; the request goes on without this exchange, and ends by an outcome."""
+        self._request.accept(fields, outcomes, hurry)
         return self._request
 
     def stream(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

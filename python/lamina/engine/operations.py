@@ -72,7 +72,7 @@ def operations(
                 exchange.answer({"accepted": accepted.attempt, "durable": handle.durable(accepted)})
                 return
         try:
-            request = exchange.accept({"accepted": accepted.attempt}, stream)
+            request = exchange.accept({"accepted": accepted.attempt}, stream, accepted.hurry)
         except BaseException:
             publications.give(handle.storage, taken)
             share.close()

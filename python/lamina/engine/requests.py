@@ -57,6 +57,7 @@ class Request:
         self._stopped = False
         self._finished = False
         self._on_stop: list[Callable[[], None]] = []
+        self._hurry: Callable[[], None] | None = None
 
     def on_stop(self, wake: Callable[[], None]) -> None:
         """Calls `wake` once the request is stopped, at once where it was; it ends what the working thread waits for."""
@@ -71,18 +72,31 @@ class Request:
         if self._stopped:
             raise Stopped
 
-    def accept(self, fields: dict[str, Any], outcomes: Answers) -> None:
+    def accept(self, fields: dict[str, Any], outcomes: Answers, hurry: Callable[[], None]) -> None:
         """Answers that the request was accepted; its outcome goes to `outcomes`.
 
         From now on a stop ends neither the connection nor what was to be woken with it.
+
+        Args:
+            hurry: has it wait no longer for others that are still to come.
         """
         with self._lock:
             if self._stopped:
                 raise Stopped
             connection, self._connection = self._connection, outcomes
             self._on_stop = []
+            self._hurry = hurry
         connection.send_header({"id": self.id, "ok": True, **fields})
         self.goes_on = True
+
+    def hurry(self) -> bool:
+        """Has the request wait for no others; False where it was not accepted, or is answered already."""
+        with self._lock:
+            hurry = None if self._finished or self._stopped else self._hurry
+        if hurry is None:
+            return False
+        hurry()
+        return True
 
     def answer(self, fields: Mapping[str, Any]) -> None:
         """Claims the response and sends its header."""
@@ -199,6 +213,11 @@ class Requests:
         return request is not None and request.stop(
             EngineError("engine.cancelled", f"{request.op} request {request_id} was cancelled")
         )
+
+    def hurry(self, request_id: int) -> bool:
+        """See `Request.hurry`; False where no such request is in progress."""
+        request = self._active.get(request_id)
+        return request is not None and request.hurry()
 
     def broken(self, request_id: int) -> LaminaError | None:
         """Why the response to a request broke off, if it did."""

@@ -156,6 +156,23 @@ def test_a_commit_that_is_alone_waits_for_no_other(start_engine: Starter, tmp_pa
     assert len(query.objects()) == 1
 
 
+def test_a_commit_that_is_hurried_waits_for_no_other_and_takes_those_of_its_object_along(
+    start_engine: Starter, tmp_path: Path
+) -> None:
+    engine = start_engine()
+    query = Query(engine, tmp_path, 3, {**LOGGED, "changelog.persistDelayMs": "60000"}).begun()
+    requests = query.sent()
+    assert not query.objects()
+    first = next(iter(requests))
+    assert engine.call("hurry", first) == {"hurried": True}
+    assert set(query.heard(dict(requests))) == {0, 1, 2}
+    assert len(query.objects()) == 1
+    while engine.call("stats")["requests"]["active"]:
+        os.sched_yield()
+    # one that was answered, and one that there never was
+    assert [engine.call("hurry", request)["hurried"] for request in (first, 10**9)] == [False, False]
+
+
 def test_what_fails_is_told_to_all_that_waited_for_it(start_engine: Starter, tmp_path: Path) -> None:
     query = Query(start_engine(), tmp_path, 3, {**LOGGED, "changelog.upload.attempts": "2"}).begun()
     first = list(query.attempts)

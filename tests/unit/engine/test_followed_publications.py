@@ -72,7 +72,7 @@ class Commit:
         self.place = Held()
         self.waiting = Waiting(self.place, [], Manifest(), self.share.close, True)
         with requests.started(self.answers, {"id": number, "op": "commit", "deadline_ms": deadline_ms}) as self.request:
-            self.request.accept({"accepted": str(number)}, self.outcomes)
+            self.request.accept({"accepted": str(number)}, self.outcomes, lambda: None)
 
     def outcome(self) -> Mapping[str, Any]:
         self.waiting.result()

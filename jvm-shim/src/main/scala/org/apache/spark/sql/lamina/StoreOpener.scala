@@ -386,7 +386,7 @@ final class StoreOpener(
    */
   private def readable(table: LiveTable, base: Option[String]): LiveTable = {
     val pending = table.synchronized(if (table.writer == null) table.pending else null)
-    if (pending != null) pending.settle()
+    if (pending != null) pending.settleForOpen()
     val shared = table.synchronized {
       turns.takeOverIfEnded(table)
       table.at.content == Attempts.content(base) || !(table.isBusy || table.hasReaders)
@@ -568,7 +568,7 @@ final class StoreOpener(
             table.pending
           }
         }
-        if (pending == null) settled = true else pending.settle()
+        if (pending == null) settled = true else pending.settleForOpen()
       }
     }
   }

@@ -38,6 +38,16 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
     finish(outcome)
   }
 
+  /**
+   * As `settle`, for an open: other stores may come only after it, so the commit waits for none of them. Several actions of one
+   * batch open a store one after the other.
+   */
+  def settleForOpen(): Unit = {
+    if (isInLog) answer.hurry()
+    settle()
+    ()
+  }
+
   /** Settles it when its outcome comes, without a thread that waits: the entry of Spark's commit log does. */
   def settleWhenDone(): Unit = {
     log.foreach(BarrierNews.begun)

@@ -173,7 +173,8 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       format: Int = 2,
       encoding: String = "unsaferow",
       valueSchema: StructType = valueSchema,
-      settings: Map[String, String] = Map.empty
+      settings: Map[String, String] = Map.empty,
+      hadoopKeys: Map[String, String] = Map.empty
   ): P = {
     val conf = new SQLConf
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
@@ -187,6 +188,7 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
     val hadoop = new Configuration
     hadoop.set(Compat.runIdKey, UUID.randomUUID().toString)
     hadoop.set(s"fs.${HeldFileSystem.Scheme}.impl", classOf[HeldFileSystem].getName)
+    hadoopKeys.foreach { case (key, value) => hadoop.set(key, value) }
     provider.init(
       id,
       keySchema,

@@ -31,6 +31,7 @@ private[wire] trait EngineControl {
   def maintain(handle: Long, json: String): String
   def closeStore(handle: Long): String
   def cancel(requestId: Long): String
+  def hurry(requestId: Long): String
   def stats(): String
   def shutdown(): String
 }

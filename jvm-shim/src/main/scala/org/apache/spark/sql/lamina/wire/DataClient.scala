@@ -20,13 +20,14 @@ private[wire] final class DataClient(
     token: String,
     lostReason: () => Option[String],
     brokenReason: Long => LaminaError,
-    cancelRequest: Long => Unit
+    cancelRequest: Long => Unit,
+    hurryRequest: Long => Unit
 ) {
   import DataClient._
 
   private val timer = new DeadlineTimer(s"$name-deadlines")
   private val pool = new ConnectionPool(settings.connections, connect)
-  private val cancels = Executors.newCachedThreadPool(DaemonThreads(s"$name-cancels"))
+  private val asks = Executors.newCachedThreadPool(DaemonThreads(s"$name-asks"))
   private val opening = new ReentrantLock
   @volatile private var outcomes: OutcomeStream = _
   private val writers = new Reuse[ChangeWriter](MaxIdleBytes, () => new ChangeWriter)
@@ -61,11 +62,11 @@ private[wire] final class DataClient(
       if (durable.isEmpty) {
         val disarm = timer.at(exchange.patience) {
           stream.forget(exchange.id)
-          if (expected.complete(Left(exchange.deadlineError))) cancelLater(exchange.id)
+          if (expected.complete(Left(exchange.deadlineError))) askLater(cancelRequest)(exchange.id)
         }
         expected.whenComplete((_, _) => disarm())
       } else stream.forget(exchange.id)
-      new PendingCommit(exchange.id, attempt, sentNanos, outcome, cancelRequest)
+      new PendingCommit(exchange.id, attempt, sentNanos, outcome, cancelRequest, askLater(hurryRequest))
     }.left.map { begun =>
       stream.forget(exchange.id)
       begun
@@ -172,12 +173,12 @@ private[wire] final class DataClient(
           }
       }
     val id = requestIds.incrementAndGet()
-    new Exchange(id, op, connection, deadline, timer, pool, lostReason, brokenReason, cancelLater, paced)
+    new Exchange(id, op, connection, deadline, timer, pool, lostReason, brokenReason, askLater(cancelRequest), paced)
   }
 
   /** On another thread: the caller may have been killed, and the engine may be slow to answer. */
-  private def cancelLater(request: Long): Unit =
-    try cancels.execute(() => DaemonThreads.guarded("The end of a request")(cancelRequest(request)))
+  private def askLater(ask: Long => Unit)(request: Long): Unit =
+    try asks.execute(() => DaemonThreads.guarded("What is asked of a request")(ask(request)))
     catch { case _: RejectedExecutionException => () } // the engine has ended
 
   private def interrupted(op: String, cause: Throwable): LaminaError =
@@ -214,7 +215,7 @@ private[wire] final class DataClient(
     opening.lock()
     try Option(outcomes).foreach(_.close())
     finally opening.unlock()
-    cancels.shutdown()
+    asks.shutdown()
     timer.close()
     writers.close()
     readers.close()

@@ -29,7 +29,8 @@ final class Engine private (
     process.token,
     () => process.lostReason(),
     brokenReason,
-    cancel
+    tell("cancel"),
+    tell("hurry")
   )
 
   process.onExit { () =>
@@ -119,10 +120,10 @@ final class Engine private (
   /** An empty data request: fails if the engine does not answer. */
   def ping(): Unit = data.ping()
 
-  /** Asks the engine to give up a data request. Does nothing where the request, or the engine, has ended. */
-  private def cancel(requestId: Long): Unit =
-    try { call("cancel", Long.box(requestId)); () }
-    catch { case error: LaminaError => logDebug(s"request $requestId was not cancelled", error) }
+  /** Calls a method about a data request, by its id. Does nothing where the request, or the engine, has ended. */
+  private def tell(method: String)(requestId: Long): Unit =
+    try { call(method, Long.box(requestId)); () }
+    catch { case error: LaminaError => logDebug(s"$method was not done of request $requestId", error) }
 
   /** Why the engine broke off its answer to a request: it tells when it is asked to cancel that request. */
   private def brokenReason(requestId: Long): LaminaError =

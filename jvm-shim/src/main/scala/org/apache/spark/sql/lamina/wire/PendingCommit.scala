@@ -27,6 +27,9 @@ trait CommitAnswer {
 
   /** Runs `action` when the outcome is known. */
   def whenDone(action: () => Unit): Unit
+
+  /** Has it wait for no others that are still to come: somebody waits for it who keeps those from coming. Returns at once. */
+  def hurry(): Unit
 }
 
 /**
@@ -43,7 +46,8 @@ final class PendingCommit private[wire] (
     override val attempt: String,
     override val sentNanos: Long,
     outcome: CompletableFuture[OutcomeStream.Outcome],
-    cancelRequest: Long => Unit
+    cancelRequest: Long => Unit,
+    hurryRequest: Long => Unit
 ) extends CommitAnswer {
 
   override def isDone: Boolean = outcome.isDone
@@ -65,6 +69,8 @@ final class PendingCommit private[wire] (
     outcome.whenComplete((_, _) => DaemonThreads.guarded("What follows a commit")(action()))
     ()
   }
+
+  override def hurry(): Unit = if (!isDone) hurryRequest(requestId)
 
   /** Asks the engine to give up. `await` then tells how it ended: the commit may have become durable before. */
   def cancel(): Unit = if (!isDone) cancelRequest(requestId)

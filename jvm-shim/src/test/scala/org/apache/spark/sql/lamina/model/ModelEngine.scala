@@ -110,6 +110,8 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
 
     override def isDone: Boolean = result != null
 
+    override def hurry(): Unit = ()
+
     override def await(isGivenUp: () => Boolean): JValue = {
       threads.awaitTrue(s"waits for the upload of $attempt")(result != null || isGivenUp())
       if (result == null) throw new InterruptedException("nobody waits for the commit any more")
