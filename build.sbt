@@ -9,7 +9,7 @@ ThisBuild / version := {
   "__version__ = \"([^\"]+)\"".r.findFirstMatchIn(text).map(_.group(1)).getOrElse(sys.error("no __version__"))
 }
 
-// Only suites42 has more than one group of tests, see there.
+// Each project has two groups of tests, see there.
 Global / concurrentRestrictions := Seq(Tags.limitAll(2), Tags.limit(Tags.ForkedTestGroup, 2))
 
 lazy val pysparkJars = sys.env.get("LAMINA_PYSPARK_JARS").map(file(_))
@@ -21,12 +21,14 @@ lazy val root = (project in file("."))
   .aggregate(spark42, spark43)
   .settings(publish / skip := true, target := file("build/sbt/root"))
 
-// Spark's own suites run the operators on 4.2, and tables, the registry's model and the wire are the same code on both
-// minors: where 4.3 is there, too, their suites run on 4.2 in the nightly profile only.
+// Spark's own suites run the operators on 4.2, and tables, their memory, the registry's model and the wire are the same code
+// on both minors: where 4.3 is there, too, their suites run on 4.2 in the nightly profile only.
 lazy val spark42 = shim("4.2").settings(
   libraryDependencies += "org.apache.spark" %% "spark-sql" % "4.2.0" % Provided,
   Test / testOptions ++= {
-    val again = Seq(".OperatorsSuite") ++ (if (isSpark43) Seq(".lamina.table.", ".lamina.model.", ".lamina.wire.") else Nil)
+    val sameOnBoth =
+      Seq(".lamina.table.", ".lamina.model.", ".lamina.wire.", ".LayeredMemorySuite", ".OperatorsOnTablesSuite")
+    val again = Seq(".OperatorsSuite") ++ (if (isSpark43) sameOnBoth else Nil)
     if (sys.env.contains("LAMINA_REPEATS")) Nil
     else Seq(Tests.Filter(suite => !again.exists(suite.contains)))
   }
@@ -85,15 +87,9 @@ lazy val suites42 = Project("suites42", file("build/sbt/suites-4.2")).settings(
   Test / javaOptions ++= (if (sys.env.contains("LAMINA_ALL_COMPILERS")) Nil else Seq("-XX:TieredStopAtLevel=1")),
   // One compiler alone gets 48 MiB for its code, which is full after a few minutes; nothing is compiled any more then.
   Test / javaOptions += "-XX:ReservedCodeCacheSize=240m",
-  // Two JVMs side by side, each with every second suite: one alone leaves much of the second core idle.
-  Test / parallelExecution := true,
   Test / testGrouping := {
-    val fork = (Test / testGrouping).value.head.runPolicy
     IO.createDirectory(target.value / "tmp")
-    val suites = (Test / definedTests).value.sortBy(_.name).zipWithIndex
-    for (half <- Seq(0, 1)) yield {
-      Tests.Group(s"half $half", suites.collect { case (suite, index) if index % 2 == half => suite }, fork)
-    }
+    (Test / testGrouping).value
   }
 )
 
@@ -144,7 +140,15 @@ lazy val compilerOptions = Seq("-Xlint", "-Werror", "-deprecation", "-feature", 
 
 lazy val forkedTests: Seq[Setting[_]] = Seq(
   Test / fork := true,
-  Test / parallelExecution := false,
+  // Two JVMs side by side, each with every second suite: one alone leaves much of the second core idle.
+  Test / parallelExecution := true,
+  Test / testGrouping := {
+    val fork = (Test / testGrouping).value.head.runPolicy
+    val suites = (Test / definedTests).value.sortBy(_.name).zipWithIndex
+    for (half <- Seq(0, 1)) yield {
+      Tests.Group(s"half $half", suites.collect { case (suite, index) if index % 2 == half => suite }, fork)
+    }
+  },
   Test / baseDirectory := file(".").getAbsoluteFile,
   Test / javaOptions ++= Seq("-Xmx2g", "-Xss4m", "-XX:+IgnoreUnrecognizedVMOptions") ++ sparkModuleOptions,
   Test / javaOptions += s"-Dlog4j2.configurationFile=${file("project/log4j2-test.properties").getAbsoluteFile.toURI}",

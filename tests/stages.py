@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MINUTES = {
     "lint": 10,
-    "test-unit": 20,
+    "test-unit": 30,
     "test-hadoop": 15,
-    "test-scala": 20,
+    "test-scala": 30,
     "test-faults": 15,
     "test-kill": 25,
     "test-packaging": 25,
-    "test-pyspark": 25,
-    "test-long": 25,
+    "test-pyspark": 40,
+    "test-long": 30,
     "test-suites": 45,
     "check-unit": 10,
     "check-operators": 10,
