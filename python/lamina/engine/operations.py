@@ -68,7 +68,7 @@ def operations(
             taken = accepted.held_bytes and publications.take(handle.storage, accepted.held_bytes, share)
             if stream is None or not taken:
                 # who holds a connection until it is durable may keep those from coming that it would wait for
-                accepted.hurry()
+                accepted.seal()
                 exchange.answer({"accepted": accepted.attempt, "durable": handle.durable(accepted)})
                 return
         try:

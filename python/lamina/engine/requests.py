@@ -63,7 +63,8 @@ class Request:
         """Calls `wake` once the request is stopped, at once where it was; it ends what the working thread waits for."""
         with self._lock:
             stopped = self._stopped
-            self._on_stop.append(wake)
+            if not self._finished:
+                self._on_stop.append(wake)
         if stopped:
             wake()
 
@@ -78,7 +79,7 @@ class Request:
         From now on a stop ends neither the connection nor what was to be woken with it.
 
         Args:
-            hurry: has it wait no longer for others that are still to come.
+            hurry: see `Accepted.hurry`.
         """
         with self._lock:
             if self._stopped:
@@ -90,7 +91,7 @@ class Request:
         self.goes_on = True
 
     def hurry(self) -> bool:
-        """Has the request wait for no others; False where it was not accepted, or is answered already."""
+        """Has an accepted request not wait for long for others; False where it was not accepted, or has ended."""
         with self._lock:
             hurry = None if self._finished or self._stopped else self._hurry
         if hurry is None:
@@ -146,6 +147,8 @@ class Request:
         """Says that nobody works on the request any more."""
         with self._lock:
             self._finished = True
+            # what they hold of the commit goes, whoever keeps the request
+            self._on_stop, self._hurry = [], None
 
 
 def failure(request_id: int | None, error: LaminaError) -> dict[str, Any]:
@@ -260,7 +263,10 @@ class Requests:
                 late = [request for deadline, request in watched if deadline <= now]
                 if not late:
                     self._wakes_at = min((deadline for deadline, _ in watched), default=float("inf"))
-                    self._changed.wait(self._wakes_at - now if watched else None)
+                    wait_s = self._wakes_at - now if watched else None
+                    # who sleeps keeps none of them
+                    watched = []
+                    self._changed.wait(wait_s)
                     continue
             for request in late:
                 request.stop(

@@ -127,13 +127,15 @@ class Accepted:
         publish: makes it durable; to be called once, on any thread.
         when_told: where others make it durable, too: calls what it is given once `publish` waits for nothing any more,
             on whichever thread that comes about, or at once. None where `publish` does it.
-        hurry: has it not wait for others that are still to come.
+        seal: has it wait for no others that are still to come.
+        hurry: has it wait for them for no longer than where a task waits for it.
     """
 
     attempt: str
     held_bytes: int
     publish: Callable[[], Committed]
     when_told: Callable[[Callable[[], None]], None] | None = None
+    seal: Callable[[], None] = lambda: None
     hurry: Callable[[], None] = lambda: None
 
 

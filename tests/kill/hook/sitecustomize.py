@@ -205,8 +205,8 @@ def reach_in_tables(orders: Orders) -> None:
         orders.reach(merged)
         settle(self, worked)
 
-    def killed_link(self: LocalTables, source: str, target: str) -> None:
-        link(self, source, target)
+    def killed_link(self: LocalTables, source: str, target: str, *, has_room: bool = False) -> None:
+        link(self, source, target, has_room=has_room)
         orders.reach(linked)
 
     Database.ingest = killed_ingest  # type: ignore[method-assign]

@@ -51,13 +51,14 @@ class Query:
         self.version = 1
         return self
 
-    def sent(self) -> dict[int, int]:
+    def sent(self, *, patient: bool = False) -> dict[int, int]:
         """Sends the next version of each store; which store each request is of."""
         requests = {}
         for number, store in enumerate(self.stores):
             begun = store.begin(self.version, self.attempts[number])
             batch = entries([(0, 1, b"key %d" % self.version, b"value %d" % number)])
-            request = self.data.send(store.commit_header(self.version + 1, begun, 1), [[batch]])
+            header = store.commit_header(self.version + 1, begun, 1, patient=patient)
+            request = self.data.send(header, [[batch]])
             answer = self.data.header()
             assert answer["id"] == request
             assert "durable" not in answer
@@ -156,15 +157,17 @@ def test_a_commit_that_is_alone_waits_for_no_other(start_engine: Starter, tmp_pa
     assert len(query.objects()) == 1
 
 
-def test_a_commit_that_is_hurried_waits_for_no_other_and_takes_those_of_its_object_along(
+def test_a_commit_that_is_hurried_waits_as_for_a_task_and_takes_those_of_its_object_along(
     start_engine: Starter, tmp_path: Path
 ) -> None:
     engine = start_engine()
-    query = Query(engine, tmp_path, 3, {**LOGGED, "changelog.persistDelayMs": "60000"}).begun()
-    requests = query.sent()
+    # without a task they would wait for longer than this test does
+    waits = {"changelog.batchDelayMs": "1000000", "retention.minAgeMs": "86400000"}
+    query = Query(engine, tmp_path, 3, {**LOGGED, **waits}).begun()
+    requests = query.sent(patient=True)
     assert not query.objects()
     first = next(iter(requests))
-    assert engine.call("hurry", first) == {"hurried": True}
+    assert engine.call("hurry", first)["hurried"] is True
     assert set(query.heard(dict(requests))) == {0, 1, 2}
     assert len(query.objects()) == 1
     while engine.call("stats")["requests"]["active"]:

@@ -95,6 +95,30 @@ def test_a_commit_for_which_a_task_waits_hurries_those_for_which_none_does() -> 
     assert [numbers for _, numbers in log.published] == [[0, 1, 2]]
 
 
+def test_a_commit_for_which_somebody_waits_after_all_waits_as_if_a_task_did_in_its_own_group_alone() -> None:
+    log, woken = Log(), []
+    log.groups.on_due = lambda: woken.append(log.groups.tick())
+    first, second = (log.groups.reserve() for _ in range(2))
+    log.groups.hurry("another")
+    log.fill(first, patient=True)
+    log.clock.advance(20_000)
+    log.groups.hurry("another")
+    assert woken == [60.0]
+    log.groups.hurry(first.id.log)
+    log.clock.advance(1_000)
+    # the first to ask counts, and others still come
+    log.groups.hurry(first.id.log)
+    log.fill(second, patient=True)
+    assert woken == [60.0, DELAY_S]
+    log.clock.advance(4_000)
+    assert log.groups.tick() is None
+    log.work()
+    assert [numbers for _, numbers in log.published] == [[0, 1]]
+    log.fill(log.groups.reserve(), patient=True)
+    log.groups.hurry(first.id.log)
+    assert (log.groups.tick(), log.groups.stats()) == (60.0, {"open": 1, "sealed": 0})
+
+
 def test_a_group_is_sealed_at_its_size() -> None:
     log = Log(Policy(DELAY_S, 60.0, 300.0, 100))
     places = [log.groups.reserve() for _ in range(3)]

@@ -105,16 +105,20 @@ def test_all_who_want_an_index_at_once_wait_for_one_read(grouped: Grouped) -> No
     assert not logs._reading
 
 
-def test_a_commit_that_is_hurried_waits_for_no_others(grouped: Grouped) -> None:
-    (store,), (first,) = grouped.begun()
+def test_a_commit_whose_group_is_sealed_waits_for_no_others(grouped: Grouped) -> None:
+    (store, other), (first, second) = grouped.begun(2)
     accepted = grouped.accept(store, first, {b"k": (PUT, b"v")})
     assert not grouped.publishing
-    accepted.hurry()
+    accepted.seal()
     (publish,) = grouped.publishing
     publish()
     assert accepted.publish().file
-    # one that is hurried after it was sealed, too
+    # nothing is done to the next group by who asks late
+    grouped.accept(other, second, {b"k": (PUT, b"v")})
+    accepted.seal()
     accepted.hurry()
+    assert grouped.publishing == [publish]
+    assert grouped.groups.stats() == {"open": 1, "sealed": 0}
     assert len(grouped.objects()) == 1
 
 

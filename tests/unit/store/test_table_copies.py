@@ -306,6 +306,27 @@ def test_what_is_copied_from_another_disk_is_within_the_bound_of_working_files(m
     assert machine.read_tables() == []
 
 
+def test_where_nothing_can_be_linked_a_database_needs_room_and_what_a_job_had_room_for_is_kept(
+    machine: Machine, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    bound = (full / "of-another-store").stat().st_size
+    store = machine.tables.open()
+    tables = LocalTables(StoreFiles(machine.counted.storage, store.identity, bound))
+    with open(full / "made", "wb") as made:
+        made.write(b"a table")
+    tables.add(str(full), replace(machine.list.tables[0], name="made"))
+    with fails_with("storage.failed") as caught:
+        tables.hand_out(replace(machine.list, tables=machine.list.tables[:1], files={}))
+    assert "engine.localMaxBytes" in str(caught.error)
+    (full / "of-another-store").unlink()
+    directory = tables.hand_out(replace(machine.list, tables=machine.list.tables[:1], files={}))
+    assert (Path(directory) / machine.list.tables[0].name).read_bytes() == b"a table"
+
+
 @pytest.mark.usefixtures("full")
 def test_within_one_disk_a_copy_is_linked_whatever_the_bound(machine: Machine) -> None:
     assert machine.restored()[0] == 0

@@ -228,6 +228,19 @@ class Groups:
                 self._open = None
         self._go_on()
 
+    def hurry(self, log: str) -> None:
+        """Has the group of this log object wait as if a task did: somebody waits for it after all, who may keep others
+        from coming. Not for none at all, since who asks may do so again for each store."""
+        with self._lock:
+            group = self._open
+            if group is None or group.log != log:
+                return
+            before = group.due
+            group.task_due = min(group.task_due, self._clock.monotonic() + self._policy.persist_delay_s)
+            is_sooner = group.due < before
+        if is_sooner:
+            self.on_due()
+
     def seal(self, log: str | None = None) -> None:
         """Seals the group of this log object, or the open one, if it is open and anything waits in it: somebody waits
         for its outcome who keeps others from coming."""

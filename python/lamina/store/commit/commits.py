@@ -168,21 +168,18 @@ class Commits:
                 place.drop()
             share.close()
             raise
-        if places:
+        if places and groups is not None:
             waiting = Waiting(places[0], held, written[0], share.close, request.patient)
-
-            def hurry() -> None:
-                if groups is not None:
-                    groups.seal(places[0].id.log)
-
+            seal = partial(groups.seal, places[0].id.log)
             if request.alone:
-                hurry()
+                seal()
 
             def when_durable() -> Committed:
                 waiting.result()
                 return remembered()
 
-            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable, waiting.when_told, hurry)
+            hurry = partial(groups.hurry, places[0].id.log)
+            return Accepted(written[0].attempt, memory.gathered_bytes, when_durable, waiting.when_told, seal, hurry)
         groups = None
         if whole:
             return Accepted(request.attempt, memory.gathered_bytes, publish)

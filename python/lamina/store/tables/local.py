@@ -99,7 +99,8 @@ class LocalTables:
     def add(self, directory: str, table: Table) -> None:
         """Keeps a table that a database made in `directory`, and that was published."""
         with _local_disk(self._directory):
-            self._link(os.path.join(directory, table.name), self._path(table.path))
+            # it was published, and the job had room for it: where there are no links it is a copy all the same
+            self._link(os.path.join(directory, table.name), self._path(table.path), has_room=True)
         self._files.keep(None, table.path, table.sha256, self._path(table.path))
 
     def link(self, path: str, new: str) -> str | None:
@@ -143,12 +144,13 @@ class LocalTables:
                 if name not in kept:
                     os.unlink(os.path.join(self._directory, name))
 
-    def _link(self, source: str, target: str) -> None:
+    def _link(self, source: str, target: str, *, has_room: bool = False) -> None:
         try:
             os.link(source, target)
         except OSError:
             # a file system without links, or another one
-            self._require_room(os.stat(source).st_size)
+            if not has_room:
+                self._require_room(os.stat(source).st_size)
             shutil.copyfile(source, target)
 
     def _require_room(self, needed: int) -> None:

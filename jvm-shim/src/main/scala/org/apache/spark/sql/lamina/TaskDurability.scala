@@ -39,8 +39,8 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
   }
 
   /**
-   * As `settle`, for an open: other stores may come only after it, so the commit waits for none of them. Several actions of one
-   * batch open a store one after the other.
+   * As `settle`, for an open: other stores may come only after it, so the commit does not wait for them for long. Several actions
+   * of one batch open a store one after the other.
    */
   def settleForOpen(): Unit = {
     if (isInLog) answer.hurry()

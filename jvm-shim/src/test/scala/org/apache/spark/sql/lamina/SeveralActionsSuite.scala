@@ -15,10 +15,10 @@ class SeveralActionsSuite extends ProviderFixture {
   private val settings = Map(
     "changelog.enabled" -> "true",
     "durability.level" -> "executor",
-    "changelog.batchDelayMs" -> "10000",
-    "changelog.barrierTimeoutMs" -> "900000",
-    "retention.minAgeMs" -> "7200000",
-    "engine.requestTimeoutMs" -> "4000"
+    "changelog.batchDelayMs" -> "60000",
+    "changelog.barrierTimeoutMs" -> "7200000",
+    "retention.minAgeMs" -> "86400000",
+    "engine.requestTimeoutMs" -> "30000"
   )
 
   /** Both stores are of one run, whose entries of Spark's commit log wait for what is durable. */

@@ -178,8 +178,11 @@ private[wire] final class DataClient(
 
   /** On another thread: the caller may have been killed, and the engine may be slow to answer. */
   private def askLater(ask: Long => Unit)(request: Long): Unit =
-    try asks.execute(() => DaemonThreads.guarded("What is asked of a request")(ask(request)))
-    catch { case _: RejectedExecutionException => () } // the engine has ended
+    try asks.execute(() => DaemonThreads.guarded("What the engine was to be told of a request")(ask(request)))
+    catch {
+      case _: RejectedExecutionException => () // the engine has ended
+      case _: OutOfMemoryError => () // no more threads: the request ends by itself
+    }
 
   private def interrupted(op: String, cause: Throwable): LaminaError =
     new LaminaError(LaminaError.EngineCancelled, s"a $op request was given up: its thread was interrupted", cause)

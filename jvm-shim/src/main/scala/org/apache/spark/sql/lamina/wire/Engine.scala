@@ -123,7 +123,7 @@ final class Engine private (
   /** Calls a method about a data request, by its id. Does nothing where the request, or the engine, has ended. */
   private def tell(method: String)(requestId: Long): Unit =
     try { call(method, Long.box(requestId)); () }
-    catch { case error: LaminaError => logDebug(s"$method was not done of request $requestId", error) }
+    catch { case error: LaminaError => logDebug(s"the engine was not told to $method request $requestId", error) }
 
   /** Why the engine broke off its answer to a request: it tells when it is asked to cancel that request. */
   private def brokenReason(requestId: Long): LaminaError =

@@ -28,7 +28,7 @@ trait CommitAnswer {
   /** Runs `action` when the outcome is known. */
   def whenDone(action: () => Unit): Unit
 
-  /** Has it wait for no others that are still to come: somebody waits for it who keeps those from coming. Returns at once. */
+  /** Has it not wait for long for others, since somebody waits for it who may keep those from coming. Returns at once. */
   def hurry(): Unit
 }
 
