@@ -9,7 +9,7 @@ ThisBuild / version := {
   "__version__ = \"([^\"]+)\"".r.findFirstMatchIn(text).map(_.group(1)).getOrElse(sys.error("no __version__"))
 }
 
-// Each project has two groups of tests, see there.
+// Each project has two groups of tests, see `forkedTests`.
 Global / concurrentRestrictions := Seq(Tags.limitAll(2), Tags.limit(Tags.ForkedTestGroup, 2))
 
 lazy val pysparkJars = sys.env.get("LAMINA_PYSPARK_JARS").map(file(_))
