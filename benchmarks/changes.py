@@ -53,6 +53,13 @@ CHANGES: tuple[Change, ...] = (
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "how loads are counted, and how log objects are listed for people, both written more simply",
     ),
+    Change(
+        "5ba5be49d7bf9a62",
+        "2887c9a32724f8b0",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "how long a commit waits for others when its store is opened before it is durable, as by a second action of a "
+        "batch; and that a local copy on another disk needs room before it is copied",
+    ),
 )
 
 
