@@ -353,7 +353,7 @@ MUTANTS = [
     Mutant(
         "an_open_does_not_wait_for_the_last_commit",
         "StoreOpener.scala",
-        "if (pending == null) settled = true else pending.settle()",
+        "if (pending == null) settled = true else pending.settleForOpen()",
         "settled = true",
         (REASONS,),
     ),
