@@ -55,7 +55,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "5ba5be49d7bf9a62",
-        "2887c9a32724f8b0",
+        "a5428e8a59b35759",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "how long a commit waits for others when its store is opened before it is durable, as by a second action of a "
         "batch; and that a local copy on another disk needs room before it is copied",

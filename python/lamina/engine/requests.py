@@ -93,7 +93,7 @@ class Request:
     def hurry(self) -> bool:
         """Has an accepted request not wait for long for others; False where it was not accepted, or has ended."""
         with self._lock:
-            hurry = None if self._finished or self._stopped else self._hurry
+            hurry = None if self._stopped else self._hurry
         if hurry is None:
             return False
         hurry()

@@ -132,6 +132,10 @@ class _Group:
         """When it is sealed, whatever comes; never where nothing waits in it."""
         return min(self.task_due, self.batch_due)
 
+    def has_task(self, now: float, policy: Policy) -> None:
+        """A task waits for one of its commits from now on; the first one counts."""
+        self.task_due = min(self.task_due, now + policy.persist_delay_s)
+
     def waits_on(self, now: float, policy: Policy, *, is_most: bool) -> None:
         """After a commit for which only the batch waits; `is_most`: at least half of those that came in the round
         before have come. Then no more than a few times the longest gap is worth waiting: fewer stores may change."""
@@ -210,7 +214,7 @@ class Groups:
             if patient:
                 group.waits_on(due, self._policy, is_most=2 * len(self._round) >= self._round_before > 0)
             else:
-                group.task_due = min(group.task_due, due + self._policy.persist_delay_s)
+                group.has_task(due, self._policy)
             is_sooner = group.due < before
             if not group.sealed and (group.bytes >= self._policy.max_bytes or is_last):
                 self._seal(group, early=not is_last)
@@ -236,7 +240,7 @@ class Groups:
             if group is None or group.log != log:
                 return
             before = group.due
-            group.task_due = min(group.task_due, self._clock.monotonic() + self._policy.persist_delay_s)
+            group.has_task(self._clock.monotonic(), self._policy)
             is_sooner = group.due < before
         if is_sooner:
             self.on_due()
