@@ -496,6 +496,32 @@ def test_a_storage_below_the_hook_is_what_it_is_without(tmp_path: Path, monkeypa
     assert {name for name in vars(Backend) if not name.startswith("_")} - passed_on == set()
 
 
+def test_a_driver_is_no_engine_because_its_command_has_settings_of_the_engine() -> None:
+    campaign = str(uuid.uuid4())
+    spark = ["--conf", "spark.sql.streaming.stateStore.lamina.engine.python=python"]
+    commands = {
+        kill_processes.DRIVER: ["org.apache.spark.deploy.SparkSubmit", *spark],
+        kill_processes.EXECUTOR: ["org.apache.spark.executor.CoarseGrainedExecutorBackend", *spark],
+        kill_processes.ENGINE: ["-m", "lamina.engine", "--port", "0"],
+        kill_processes.MAINTENANCE: ["-m", "lamina.engine.maintenance"],
+    }
+    children = {
+        role: subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()", *command],
+            stdin=subprocess.PIPE,
+            env={**os.environ, kill_processes.MARK: campaign},
+        )
+        for role, command in commands.items()
+    }
+    try:
+        assert kill_processes.of(campaign) == {child.pid: role for role, child in children.items()}
+        for role, child in children.items():
+            assert kill_processes.with_role(campaign, role) == [child.pid]
+    finally:
+        for child in children.values():
+            child.communicate()
+
+
 def test_processes_of_a_campaign_are_found_and_gone(tmp_path: Path) -> None:
     wait = "import sys; open(sys.argv[1]).close(); f = open(sys.argv[2]); print('up', flush=True); sys.stdin.read()"
     held = tmp_path / "held"

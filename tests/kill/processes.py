@@ -5,41 +5,47 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 MARK = "LAMINA_KILL_CAMPAIGN"
 DRIVER, EXECUTOR, ENGINE, MAINTENANCE, PROGRAM = "driver", "executor", "engine", "maintenance", "program"
 
-_ROLES = (
-    (MAINTENANCE, "lamina.engine.maintenance"),
-    (ENGINE, "lamina.engine"),
-    (EXECUTOR, "CoarseGrainedExecutorBackend"),
-    (DRIVER, "SparkSubmit"),
-    (PROGRAM, "tests.kill.query"),
-)
+_ROLES = {
+    "lamina.engine.maintenance": MAINTENANCE,
+    "lamina.engine": ENGINE,
+    "org.apache.spark.executor.CoarseGrainedExecutorBackend": EXECUTOR,
+    "org.apache.spark.deploy.SparkSubmit": DRIVER,
+    "tests.kill.query": PROGRAM,
+}
+"""By a word of their command."""
 
 
 def of(campaign: str) -> dict[int, str]:
-    """Process id and role of each living process of the campaign; other processes have their command as role."""
-    mark = f"{MARK}={campaign}".encode()
-    found: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if mark not in (entry / "environ").read_bytes().split(b"\0"):
-                continue
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if command:  # a zombie has none
-            found[int(entry.name)] = next((role for role, part in _ROLES if part in command), command[:80])
-    return found
+    """Process id and role of each living process of the campaign, oldest first; others have their command as role."""
+    return {process.pid: role for process, role in sorted(_of(campaign), key=lambda found: found[0].create_time())}
 
 
 def with_role(campaign: str, role: str) -> list[int]:
-    """The processes of a role, oldest first."""
-    return sorted(process for process, found in of(campaign).items() if found == role)
+    """The processes of a role, oldest first, which their numbers do not tell: those begin again at the highest."""
+    return [process for process, found in of(campaign).items() if found == role]
+
+
+def _of(campaign: str) -> Iterator[tuple[psutil.Process, str]]:
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) != campaign:
+                continue
+            command = process.cmdline()
+            process.create_time()  # kept by the process, also when it has ended
+        except (psutil.Error, OSError):
+            continue
+        if command:  # a zombie has none
+            # whole words: Spark's own command has the keys of settings in it, such as ...lamina.engine.python
+            role = next((role for word, role in _ROLES.items() if word in command), " ".join(command)[:80])
+            yield process, role
 
 
 def kill(process: int) -> bool:
