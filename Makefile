@@ -137,9 +137,9 @@ test-faults: $(VENV)/.dev  ## Damaged files, and machines that run out of someth
 	$(PY) hatch_build.py
 	$(PYTEST_APART) tests/faults $(call REPORT,faults)
 
-test-kill: $(VENV)/.dev  ## Kills processes of queries for KILL_MINUTES=3, with the checkpoint on the disk and on S3
+test-kill: $(VENV)/.dev  ## Kills processes of queries, on the disk and on S3 side by side, for KILL_MINUTES=3 together
 	$(PY) hatch_build.py
-	KILL_MINUTES=$(KILL_MINUTES) $(PY) -m pytest tests/kill $(call REPORT,kill)
+	KILL_MINUTES=$(KILL_MINUTES) $(PY) -m pytest --numprocesses $(WORKERS) -rP tests/kill $(call REPORT,kill)
 
 test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, more of kills, arm64, all suites
 	$(PY) -m tests.promises --begin test-nightly
@@ -174,7 +174,7 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) -m tests.kill --minutes 15 --broken "wrong object waited for"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
-	$(PY) -m pytest tests/packaging $(call REPORT,packaging)
+	$(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup tests/packaging $(call REPORT,packaging)
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
 	$(INSTALL) matplotlib

@@ -1,7 +1,8 @@
 """A query whose processes are killed again and again, on each storage: nothing is lost, doubled or left behind.
 
-Takes KILL_MINUTES, three fifths of them with the checkpoint on this machine's disk, the others on S3 with tables of
-RocksDB; the nightly profile has each backend on each storage, and one that is short of memory.
+Kills for three fifths of KILL_MINUTES with the checkpoint on this machine's disk, and for two fifths on S3 with tables
+of RocksDB; the nightly profile has each backend on each storage, and one that is short of memory. Each campaign has
+processes and files of its own, so they go side by side; the report shows what each prints.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ LIMIT_S = 60 * (1.5 * MINUTES + 20)
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize(("storage", "backend", "share"), CAMPAIGNS)
 def test_no_kill_loses_doubles_or_leaves_anything_and_each_error_of_a_task_has_its_kill(
-    storage: str, backend: str, share: float, capsys: pytest.CaptureFixture[str]
+    storage: str, backend: str, share: float
 ) -> None:
     result = run(MINUTES * share, seed=1, storage=storage, broken=None, keep=None, backend=backend)
-    with capsys.disabled():
-        print()
-        show(result, Console(width=130))
+    show(result, Console(width=130))
     assert faults(result) == []
     assert shortfalls(result) == []
