@@ -60,6 +60,14 @@ CHANGES: tuple[Change, ...] = (
         "how long a commit waits for others when its store is opened before it is durable, as by a second action of a "
         "batch; and that a local copy on another disk needs room before it is copied",
     ),
+    Change(
+        "a5428e8a59b35759",
+        "a5c84ce6cf935031",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "checks and collections by the command line; that what a publication was cut off from is collected later; that "
+        "tables which are on this disk need no memory to be fetched, which jobs beside each other would want; how "
+        "blocks share a budget of less than 8 MiB; and what is kept of memory for rows of more than 1 MiB",
+    ),
 )
 
 

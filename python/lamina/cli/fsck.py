@@ -119,15 +119,14 @@ def _about(problem: Problem) -> str:
 def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Text:
     files, size = sum(check.files for check in checks), sum(check.bytes for check in checks)
     what = f"{number_text(len(checks))} stores, {number_text(files)} files, {size_text(size)}"
-    damaged = sum(_is_damaged(check) for check in checks)
-    if not damaged and log.problems:
+    damaged, in_log = sum(map(_is_damaged, checks)), len(_damages(log))
+    if not damaged and in_log:
         return Text(
-            f"{what} checked: they are whole, and {count_text('log object', len(log.problems))} of theirs "
-            f"{'is' if len(log.problems) == 1 else 'are'} damaged. Put the named files back from a copy (docs: "
-            "operations).",
+            f"{what} checked: what was read of them is whole, and {count_text('log object', in_log)} of theirs "
+            f"{'is' if in_log == 1 else 'are'} damaged. Put the named files back from a copy (docs: operations).",
             style="red",
         )
-    if not damaged and any(check.problems for check in checks):
+    if not damaged and (log.problems or any(check.problems for check in checks)):
         return Text(
             f"{what} checked: what was read is whole. Other checkpoints whose files are to be read have to be named by "
             "--root, and their storage has to answer.",
@@ -143,8 +142,12 @@ def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Tex
     )
 
 
-def _is_damaged(check: StoreCheck) -> bool:
-    return any(problem.kind != UNREAD for problem in check.problems)
+def _damages(check: StoreCheck | LogCheck) -> list[Problem]:
+    return [problem for problem in check.problems if problem.kind != UNREAD]
+
+
+def _is_damaged(check: StoreCheck | LogCheck) -> bool:
+    return bool(_damages(check))
 
 
 def _ranges(versions: Sequence[int]) -> str:
@@ -161,7 +164,7 @@ def _ranges(versions: Sequence[int]) -> str:
 def _to_json(url: str, checks: Sequence[StoreCheck], log: LogCheck) -> dict[str, Any]:
     return {
         "checkpoint": url,
-        "damaged": any(map(_is_damaged, checks)) or bool(log.problems),
+        "damaged": any(map(_is_damaged, checks)) or _is_damaged(log),
         "stores": [
             {
                 "operator": check.identity.operator,

@@ -58,6 +58,9 @@ def gc(
     Spark's commit log. It may run beside the query; once a new run of the
     query has started, it deletes nothing in the stores that it comes to.
 
+    Exit code 1 where a store could not be collected: something of it is
+    damaged, or cannot be read or deleted.
+
     \b
     Examples:
       lamina gc /data/checkpoints/flights --dry-run
@@ -74,7 +77,7 @@ def gc(
         sys.stdout.write("\n")
     else:
         show(Console(highlight=False), _parts(outcomes, details=details, dry_run=dry_run))
-    if any(outcome.problem for outcome in outcomes):
+    if any(map(_needs_repair, outcomes)):
         raise typer.Exit(1)
 
 
@@ -95,9 +98,10 @@ def _parts(outcomes: Sequence[CollectedStore], *, details: bool, dry_run: bool) 
             cells += [number_text(files) if files else "-", size_text(counts[f"{action}_bytes"]) if files else ""]
         table.add_row(name, "-" if outcome.version is None else str(outcome.version), *cells)
         if outcome.problem:
-            notes.append(Text(f"{name}  nothing is deleted: {outcome.problem}", style="red"))
+            notes.append(Text(f"{name}  not collected: {outcome.problem}", style="red"))
         elif collected is not None and collected.stopped:
-            notes.append(Text(f"{name}  nothing is deleted: {collected.stopped}", style="yellow"))
+            style = "red" if collected.needs_repair else "yellow"
+            notes.append(Text(f"{name}  nothing is deleted: {collected.stopped}", style=style))
         if collected is not None:
             verdicts += [(name, verdict) for verdict in collected.verdicts if details or verdict.action != KEEP]
     verdicts.sort(key=lambda found: ((DELETE, WAIT, KEEP).index(found[1].action), found[0]))
@@ -112,6 +116,10 @@ def _parts(outcomes: Sequence[CollectedStore], *, details: bool, dry_run: bool) 
     if len(verdicts) > _MANY:
         parts.append(Text(f"{_MANY} of {number_text(len(verdicts))} files; --json shows all", style="dim"))
     return [*parts, *notes, _summary(outcomes, dry_run=dry_run)]
+
+
+def _needs_repair(outcome: CollectedStore) -> bool:
+    return outcome.problem is not None or (outcome.collected is not None and outcome.collected.needs_repair)
 
 
 def _why(verdict: Verdict) -> str:

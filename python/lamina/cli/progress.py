@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
@@ -17,24 +19,43 @@ _SHOW_CURSOR = b"\x1b[?25h\r\n"
 
 @contextmanager
 def interrupt_ends_at_once() -> Iterator[None]:
-    """Ctrl-C ends the process, which only reads, or deletes what it may.
+    """Ctrl-C ends the process, which only reads, or deletes what it may; so does SIGTERM. Its temporary files go.
 
     An exception in the middle of a thread pool's own code could leave a lock taken that the exit waits for.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
+    temporary = tempfile.mkdtemp(prefix="lamina-")
+    before, tempfile.tempdir = tempfile.tempdir, temporary
 
-    def end(*_: object) -> None:
+    def end(number: int, _: object) -> None:
         if sys.stderr.isatty():
             os.write(sys.stderr.fileno(), _SHOW_CURSOR)
-        os._exit(130)
+        _remove(temporary)
+        os._exit(128 + number)
 
+    terminated = signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, terminated)
+        tempfile.tempdir = before
+        _remove(temporary)
+
+
+def _remove(directory: str) -> None:
+    """Removes it, also while other threads make files in it: under another name they find it no more."""
+    gone = f"{directory}.gone"
+    with suppress(OSError):
+        os.rename(directory, gone)
+    # what was being made at that moment comes once more
+    for _ in range(5):
+        shutil.rmtree(gone, ignore_errors=True)
+        if not os.path.exists(gone):
+            break
 
 
 @contextmanager

@@ -252,13 +252,15 @@ class Verdict:
 class Collected:
     """What a collection did, or would do, with each file; `stopped` says why it looked at none.
 
-    `newest_bytes` are of the files that the confirmed version needs.
+    `newest_bytes` are of the files that the confirmed version needs. `needs_repair`: it looks at none before somebody
+    has done something about it.
     """
 
     verdicts: tuple[Verdict, ...]
     dry_run: bool
     stopped: str | None = None
     newest_bytes: int = 0
+    needs_repair: bool = False
 
     @property
     def deleted(self) -> tuple[Verdict, ...]:

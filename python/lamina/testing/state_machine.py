@@ -32,6 +32,7 @@ from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName, SegmentName, TableListName, TableName, commit_of, parse_name
 from lamina.storage import is_temporary
 from lamina.store import Collected, Version
+from lamina.store.collection.classes import TEMPORARY, least_age_ms
 from lamina.store.direct.rows import newest_first
 from lamina.store.versions.chain import Replacement
 from lamina.testing.faults import Effect, Fault, FaultyBackend, Moment
@@ -280,6 +281,7 @@ class StoreMachine(QueryMachine):
                 needed.update(self._footprint(Version(parsed.version, str(parsed.attempt))))
         number = {name: _number(name) for name in self._names()}
         left = {name for name in number if number[name] <= confirmed and not self._stays(name, needed)}
+        left = {name for name in left if not self._may_be_published(name)}
         assert not left, f"orphans older than the minimum age: {sorted(left)}"
 
     # The rules that hold after each step
@@ -287,6 +289,11 @@ class StoreMachine(QueryMachine):
     def _stays(self, name: str, needed: set[str]) -> bool:
         """Whether a file that a collection leaves has a reason to be there, where these are needed."""
         return name in needed
+
+    def _may_be_published(self, name: str) -> bool:
+        """Whether a publication may go on that has begun a file."""
+        age = self.clock.now_ms() - self.objects.objects[f"{DIRECTORY}/{name}"][1]
+        return is_temporary(name) and age < least_age_ms(TEMPORARY, MIN_AGE_MS)
 
     def _gone(self, collected: Collected) -> set[str]:
         """The names that go with what a collection deletes."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lamina.errors import LaminaError
+from lamina.storage import Storage
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
@@ -175,3 +178,22 @@ def test_a_store_whose_lineage_is_damaged_is_left_alone_and_named(
     assert outcome.code == 1
     assert str(damaged) in outcome.out
     assert name in files(query)
+
+
+def test_where_a_deletion_fails_it_is_not_said_that_nothing_was_deleted(
+    lamina: Lamina, lost: tuple[QueryOnDisk, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, name = lost
+    query.age(HOUR_S)
+    delete = Storage.delete_many
+
+    def deleted_in_part(storage: Storage, paths: Sequence[str]) -> None:
+        delete(storage, paths)
+        raise LaminaError.from_kind("storage.denied", "the other bucket is not ours")
+
+    monkeypatch.setattr(Storage, "delete_many", deleted_in_part)
+    outcome = lamina("gc", query.directory)
+    assert name not in files(query)
+    assert outcome.code == 1
+    assert "the other bucket is not ours; part of what goes may be gone" in " ".join(outcome.out.split())
+    assert "nothing is deleted" not in outcome.out

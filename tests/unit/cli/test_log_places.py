@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from lamina.checkpoint import StoreSelection, logged_stores
+from lamina.errors import LaminaError
 from lamina.format import paths
+from lamina.storage import Storage
 from lamina.storage.temporary import temporary_name
+from lamina.store.admin.check import check_log, check_stores
 from lamina.store.direct.open import open_store
+from lamina.store.files.log_parts import Found, LogObjects
 from lamina.testing.expect import fails_with
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import PARTITIONS, QueryOnDisk
@@ -72,6 +77,9 @@ def test_fsck_finds_a_damaged_object_of_a_place_and_what_nobody_needs_there(
     query.restart("run-4", changelog__path=fast)
     query.plan()
     query.execute(task_attempt=7)
+    # whether that one counts nobody knows before the batch is committed
+    assert set(found_by(lamina, "fsck", query, "--root", fast)["log"]["not_needed"]) == {"temporary"}
+    query.finish(query.execute())
     found = found_by(lamina, "fsck", query, "--root", fast)
     assert set(found["log"]["not_needed"]) == {"object", "temporary"}
     assert found["log"]["not_needed"]["temporary"]["bytes"] == 4
@@ -90,8 +98,13 @@ def test_a_place_that_is_not_there_is_no_small_matter(lamina: Lamina, query: Que
     fast.rename(fast.with_name("away"))
     found = found_by(lamina, "fsck", query, "--root", fast, code=1)
     (problem,) = found["log"]["problems"]
-    assert problem["kind"] == "storage.failed"
+    assert problem["kind"] == "file.unread"
     assert str(fast) in problem["message"]
+    # nobody knows whether what was not read is damaged
+    assert found["damaged"] is False
+    said = lamina("fsck", query.directory, "--root", fast).out
+    assert "what was read is whole" in said
+    assert "damaged" not in said.splitlines()[-1]
     assert ".at" in problem["message"]
     # the check of all else went on
     for store in found["stores"]:
@@ -101,6 +114,7 @@ def test_a_place_that_is_not_there_is_no_small_matter(lamina: Lamina, query: Que
     query.age(HOUR_S)
     before = of_checkpoint(query)
     outcome = lamina("gc", query.directory, "--root", fast)
+    assert outcome.code == 1
     assert str(fast) in outcome.out.replace("\n", "")
     assert of_checkpoint(query) == before
     outcome = lamina("inspect", query.directory, "--root", fast)
@@ -160,3 +174,47 @@ def test_a_store_is_read_from_all_places(query: QueryOnDisk, fast: Path, named: 
         assert len(changes) == 40
         store.restore(3)
         assert len(list(store.scan())) == 30
+
+
+def test_the_check_of_all_else_goes_on_where_what_lies_below_the_log_is_out_of_reach(
+    lamina: Lamina, tmp_path: Path, fast: Path
+) -> None:
+    """What an earlier run has written may have been collected since, for which the files are looked at."""
+    query = QueryOnDisk(
+        tmp_path / "checkpoint",
+        min_versions=2,
+        grouped=True,
+        changelog__path=fast,
+        retention__minVersionAgeMs=HOUR_S * 1000,
+    )
+    query.run(5)
+    query.restart("run-2", storage__roots=fast, retention__minVersionAgeMs=HOUR_S * 1000)
+    query.run(3)
+    query.forget(2)
+    fast.rename(fast.with_name("away"))
+    found = found_by(lamina, "fsck", query, "--root", fast, code=1)
+    assert found["damaged"] is False
+    for store in found["stores"]:
+        assert {problem["kind"] for problem in store["problems"]} == {"file.unread"}
+    outcome = lamina("inspect", query.directory, "--root", fast)
+    assert outcome.code == 1
+    assert str(fast) in outcome.out.replace("\n", "")
+
+
+def test_an_object_that_the_storage_does_not_give_is_not_read_and_the_check_goes_on(
+    query: QueryOnDisk, fast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = logged_stores(Storage(str(query.directory), roots=(str(fast),)), StoreSelection())
+    checks = check_stores(found, contents=False, progress=lambda done, total: None)
+    refused = in_place(fast)[0].stem
+    find = LogObjects.find
+
+    def refuse(objects: LogObjects, log: str) -> Found:
+        if log == refused:
+            raise LaminaError.from_kind("storage.failed", f"{log} is not given")
+        return find(objects, log)
+
+    monkeypatch.setattr(LogObjects, "find", refuse)
+    log = check_log(found, checks, contents=True)
+    assert [(problem.kind, problem.message) for problem in log.problems] == [("file.unread", f"{refused} is not given")]
+    assert log.objects == 3

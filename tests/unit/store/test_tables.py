@@ -27,10 +27,10 @@ from lamina.storage import Storage
 from lamina.store import Version
 from lamina.store.check.checker import StoreChecker
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.memory.budget import unbounded
+from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.tables import database
-from lamina.store.tables.database import Database
-from lamina.store.tables.local import LocalTables
+from lamina.store.tables.database import OPEN_BYTES, Database
+from lamina.store.tables.local import FETCH_BYTES, LocalTables
 from lamina.store.tables.options import TableOptions
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import TableList
@@ -789,3 +789,24 @@ def test_nothing_is_left_on_the_local_disk(tables: Query, tmp_path: Path, monkey
     del store
     gc.collect()
     assert [name for name in set(os.listdir(tmp_path)) - before if name.startswith("lamina-")] == []
+
+
+def test_only_a_job_that_has_tables_to_fetch_holds_memory_for_that(tables: Query) -> None:
+    """Jobs of all stores share a bound, and most find the tables of the job before."""
+
+    def peak(store: VersionedStore, base: Version) -> int:
+        store.confirm(base)
+        merge, budget = store.plan_compaction(), MemoryBudget()
+        assert merge is not None
+        store.adopt(merge.run(None, budget.share()).made)
+        assert budget.stats()["held_bytes"] == 0
+        return int(budget.stats()["peak_bytes"])
+
+    store = tables.open()
+    versions = tables.run_batches(store, EMPTY, 2)
+    assert OPEN_BYTES <= peak(store, versions[-1]) < OPEN_BYTES + FETCH_BYTES
+    versions += tables.run_batches(store, versions[-1], 3)
+    assert OPEN_BYTES <= peak(store, versions[-1]) < OPEN_BYTES + FETCH_BYTES
+    other = tables.open()
+    versions += tables.run_batches(other, versions[-1], 3)
+    assert peak(other, versions[-1]) >= OPEN_BYTES + FETCH_BYTES

@@ -27,7 +27,7 @@ class CollectedStore:
 
     Args:
         version: the newest that Spark committed; None before the first commit.
-        problem: why its files could not be judged, so that none was deleted.
+        problem: why its files could not be judged, or not all be deleted that are to go.
     """
 
     identity: StoreIdentity

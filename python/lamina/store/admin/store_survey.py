@@ -142,8 +142,11 @@ def survey_store(
             problems.append(error.message)
     committed = {id for id in named.values() if id is not None} | ({attempt} if attempt else set())
     if opened is not None:
-        lineage, _ = versions.lineage(opened.manifest, min(by_version, default=0))
-        committed.update(id for id, _ in lineage)
+        try:
+            lineage, _ = versions.lineage(opened.manifest, min(by_version, default=0))
+            committed.update(id for id, _ in lineage)
+        except LaminaError as error:
+            problems.append(error.message)
         problems.extend(_lost(files, opened, listing))
     found = []
     for info in versions.infos():

@@ -20,10 +20,11 @@ from lamina.format.manifest import FILE, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.check import row_counts
 from lamina.store.check.findings import Findings
+from lamina.store.check.manifests import manifests
 from lamina.store.check.other_pins import OtherPins
 from lamina.store.check.places import Place, parts_of, place_of, users_of
 from lamina.store.check.report import COUNTS, LINEAGE, Problem, StoreCheck
-from lamina.store.collection.classes import FOREIGN, kind_of
+from lamina.store.collection.classes import FOREIGN, kind_of, number_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.locator import is_part
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -100,11 +101,13 @@ class StoreChecker:
         rows = self._count(opened, pinned) if self._contents else None
         problems, collected = self._confirmed_problems()
         damaged = {version for problem in problems for version in problem.versions}
+        newest = max(self._named, default=0)
         orphans: dict[str, tuple[int, int]] = {}
         for name, entry in listing.items():
             place, kind = (None, name), kind_of(name)
             # a commit in a log object takes no place of its own
-            if place not in needed and place not in broken and kind != FOREIGN and not is_part(name):
+            is_needed = place in needed or place in broken or number_of(name) > newest
+            if not is_needed and kind != FOREIGN and not is_part(name):
                 number, total = orphans.get(kind, (0, 0))
                 orphans[kind] = (number + 1, total + entry.size)
         whole = self._retained.versions | {version for version, _ in pinned}
@@ -120,6 +123,7 @@ class StoreChecker:
             (*problems, *self._findings.unread_problems()),
             (*self._uncounted, *self._others.missing(self._files, self._elsewhere(versions))),
             tuple(parts_of({*needed, *broken, *self._findings.unread})),
+            newest,
         )
 
     def _opened(self, listing: Mapping[str, Listed]) -> dict[int, Opened]:
@@ -129,9 +133,10 @@ class StoreChecker:
             return found
         self._retained.follow(found[max(found)].manifest, listing)
         unread: dict[int, LaminaError] = {}
+        read = manifests(self._files, self._retained.below.values())
         for version, attempt in self._retained.below.items():
             try:
-                found[version] = _shortened(self._files.open_commit(attempt))
+                found[version] = _shortened(read[attempt]())
             except LaminaError as error:
                 unread[version] = error
         for version in self._retained.forget_collected(found, listing):
@@ -145,13 +150,14 @@ class StoreChecker:
         """As `_opened`, of the versions in Spark's log."""
         found: dict[int, Opened] = {}
         lineage: dict[int, str] = {}
+        read = manifests(self._files, self._named.values())
         for version in sorted(self._named, reverse=True):
             try:
                 # without ids in the log, a version is the attempt that the newest one stands on
                 attempt = self._named[version] or lineage.get(version) or self._versions.locate(Version(version))
                 if attempt is None or is_empty(attempt):
                     continue
-                found[version] = self._files.open_commit(attempt)
+                found[version] = read[attempt]() if attempt in read else self._files.open_commit(attempt)
                 lineage.update((number, name) for name, number in found[version].manifest.lineage)
             except LaminaError as error:
                 self._note_version(version, self._named[version] or lineage.get(version), error)

@@ -13,10 +13,10 @@ from lamina.errors import LaminaError
 from lamina.format import log_object, paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.container import FOOTER, HEADER, LOG, Footer, check_header, damaged
-from lamina.format.log_object import LogIndex, PartId
+from lamina.format.log_object import LogIndex, Part, PartId
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Listed, Storage, is_temporary
-from lamina.store.check.report import LogCheck, Problem, StoreCheck
+from lamina.store.check.report import UNREAD, LogCheck, Problem, StoreCheck
 from lamina.store.files.log_parts import Found, LogObjects
 from lamina.store.files.log_places import LogPlace, Unreached
 
@@ -53,7 +53,7 @@ class LogChecker:
         self._objects = LogObjects.of(state)
         self._contents = contents
         self._unreached: Sequence[Unreached] = ()
-        self._stores = {check.identity for check in checks}
+        self._newest = {check.identity: check.newest for check in checks}
         self._named = {problem.message for check in checks for problem in check.problems}
         self._needed: dict[str, dict[str, StoreIdentity]] = {}
         for check in checks:
@@ -68,14 +68,10 @@ class LogChecker:
 
     def unreached(self) -> list[ObjectCheck]:
         """The places that could not be listed; what is in them nobody knows."""
-        return [ObjectCheck(problem=Problem(one.error.kind, (), one.error.message)) for one in self._unreached]
+        return [ObjectCheck(problem=Problem(UNREAD, (), one.error.message)) for one in self._unreached]
 
     def check(self, listed: tuple[LogPlace, Listed]) -> ObjectCheck:
-        """Looks at one file of the log; one that goes meanwhile is no damage, since what needed it was checked.
-
-        Raises:
-            LaminaError: `storage.*`; what is wrong with the file is in the answer.
-        """
+        """Looks at one file of the log; one that goes meanwhile is no damage, since what needed it was checked."""
         place, entry = listed
         log = place.log_of(entry.name)
         if log is None:
@@ -89,8 +85,6 @@ class LogChecker:
             if needed:
                 self._verify(log, found, needed)
         except LaminaError as error:
-            if not error.kind.startswith("file."):
-                raise
             return self._failed(error, is_needed=bool(needed))
         return ObjectCheck(size if needed else 0, self._not_needed(index, size, needed))
 
@@ -101,7 +95,8 @@ class LogChecker:
             return ObjectCheck(warning=f"{error.message}; no store that was checked needs it")
         if error.message in self._named:
             return ObjectCheck()
-        return ObjectCheck(problem=Problem(error.kind, (), error.message))
+        kind = error.kind if error.kind.startswith("file.") else UNREAD
+        return ObjectCheck(problem=Problem(kind, (), error.message))
 
     def _verify(self, log: str, found: Found, needed: Mapping[str, StoreIdentity]) -> None:
         index, size, storage = found.index, found.size, found.place.storage
@@ -126,10 +121,13 @@ class LogChecker:
         self, index: LogIndex, size: int, needed: Mapping[str, StoreIdentity]
     ) -> tuple[str, int, int] | None:
         if needed:
-            left = [part for part in index.parts if part.store in self._stores and part.attempt not in needed]
+            left = [part for part in index.parts if self._is_old(part) and part.attempt not in needed]
             return (PART, len(left), sum(part.length for part in left)) if left else None
-        # where a store was not checked it may be what needs the object
-        return (OBJECT, 1, size) if all(part.store in self._stores for part in index.parts) else None
+        return (OBJECT, 1, size) if all(map(self._is_old, index.parts)) else None
+
+    def _is_old(self, part: Part) -> bool:
+        """Whether the check of its store tells if a part is needed; of what was written since nobody knows here."""
+        return part.to <= self._newest.get(part.store, -1)
 
 
 def summed(found: Iterable[ObjectCheck]) -> LogCheck:

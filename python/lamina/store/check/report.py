@@ -32,10 +32,12 @@ class StoreCheck:
             need what was not read are neither.
         files, bytes: that were verified.
         rows: live rows of the newest version, counted; None where it was not, or that version is broken.
-        orphans: files that none of the versions needs, by class: number and bytes.
+        orphans: files that none of the versions needs, by class: number and bytes. Those of versions above the newest
+            are left out: a batch may need them by now.
         collected: versions that left retention while the check ran.
         warnings: what is no damage yet, one sentence each.
         parts: the attempts that are needed, of those whose commits are in log objects.
+        newest: the newest version that Spark's log had when the check began.
     """
 
     identity: StoreIdentity
@@ -49,6 +51,7 @@ class StoreCheck:
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
     parts: tuple[str, ...]
+    newest: int = 0
 
 
 @dataclass(frozen=True)

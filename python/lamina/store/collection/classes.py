@@ -13,6 +13,9 @@ TEMPORARY, FOREIGN = "temporary", "foreign"
 LOG = "log"
 """Classes of files."""
 
+_PUBLISHED_WITHIN = 6
+"""Minimum ages."""
+
 
 @dataclass(frozen=True)
 class StoreFile:
@@ -29,6 +32,13 @@ class StoreFile:
     @classmethod
     def of(cls, entry: Listed) -> StoreFile:
         return cls(entry, kind_of(entry.name), number_of(entry.name))
+
+
+def least_age_ms(kind: str, min_age_ms: int) -> int:
+    """How old a file of a class has to be that nothing needs. One that is published may be older than the minimum age:
+    a merge begins its file before it has sorted anything, and HDFS gives a file the time of its creation until it is
+    closed."""
+    return min_age_ms * (_PUBLISHED_WITHIN if kind == TEMPORARY else 1)
 
 
 def number_of(name: str) -> int:

@@ -9,8 +9,8 @@ Rules (DESIGN section 8):
 3. Nothing is deleted where a newer run of the query is known, or where the lineage cannot be followed. Whoever judges
    by an older look at the runs looks again before it deletes.
 4. A file that was referred to goes when the first manifest without it that makes it unneeded has been there for the
-   minimum age; a file that never was, when it has itself been there that long. Ages come from the storage's own
-   times.
+   minimum age; a file that never was, when it has itself been there that long, and what a publication has not ended
+   after six times that, since it may go on. Ages come from the storage's own times.
 5. A file that is none of ours stays. The first store of each checkpoint also collects what cut-off publications left in
    `_lamina` (`leftovers`).
 6. What a commit refers to stays as long as the commit stays by rule 2 or by its age: a version may be committed in
@@ -36,7 +36,7 @@ from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.storage import Listed, Storage
-from lamina.store.collection.classes import FOREIGN, LOG, TEMPORARY, StoreFile
+from lamina.store.collection.classes import FOREIGN, LOG, TEMPORARY, StoreFile, least_age_ms
 from lamina.store.collection.footprints import Entry, Footprint, Footprints, Progressed
 from lamina.store.collection.known_others import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries, temporaries_elsewhere
@@ -93,9 +93,10 @@ class Judged:
         return self.deleted(self.in_logs)
 
     @classmethod
-    def stopped(cls, storage: Storage, reason: str) -> Judged:
+    def stopped(cls, storage: Storage, reason: str, *, needs_repair: bool = False) -> Judged:
         """That of a collection that looks at no file."""
-        return cls(Collected((), True, reason), storage, (), (), lambda _: (), lambda _: Collected((), False, reason))
+        found = Collected((), True, reason, needs_repair=needs_repair)
+        return cls(found, storage, (), (), lambda _: (), lambda _: replace(found, dry_run=False))
 
 
 class Collector:
@@ -132,8 +133,11 @@ class Collector:
             now = self._clock.now_ms()
             in_logs = (_of_log(one, now) for one in judged.shared(True))
             return replace(judged.collected, verdicts=(*judged.collected.verdicts, *in_logs))
-        # a deletion that fails is repeated by the next collection
-        judged.delete()
+        try:
+            judged.delete()
+        except LaminaError as error:
+            text = f"{error.message}; part of what goes may be gone, and the next collection deletes the rest"
+            raise LaminaError.from_kind(error.kind, text) from error
         return judged.done()
 
     def judge(
@@ -180,12 +184,13 @@ class Collector:
             raise self._versions.absent(confirmed, confirmed.attempt)
         if unread := self._unread(confirmed.attempt, listing, now):
             reason = f"{unread} cannot be read, and may have commits of the store: see lamina fsck"
-            return Judged.stopped(storage, reason)
+            return Judged.stopped(storage, reason, needs_repair=True)
         # what is not there any more is not taken from memory: a retained version that was lost has to show
         self._footprints.keep(lambda attempt: self._is_among(listing, attempt))
         lineage = self._followed(self._lineage_of(confirmed, listing), confirmed.version, listing, now, progressed)
         if lineage is None:
-            return Judged.stopped(storage, "the lineage of the retained versions cannot be followed")
+            reason = "the lineage of the retained versions cannot be followed: see lamina fsck"
+            return Judged.stopped(storage, reason, needs_repair=True)
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts, needed = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
         pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity) if not is_empty(attempt)}
@@ -362,7 +367,7 @@ class Collector:
         else:
             reason = "no retained version needs it, nor did one of those before them"
         # a storage that tells no times (0) gives no reason to think that anything is old
-        young = age < self._retention.min_age_ms or file.entry.modified_ms <= 0
+        young = age < least_age_ms(file.kind, self._retention.min_age_ms) or file.entry.modified_ms <= 0
         return verdict(WAIT if young else DELETE, age, reason)
 
     def _without_pinned(

@@ -18,6 +18,7 @@ from lamina.format.attempt_id import AttemptId
 from lamina.format.manifest import CommitManifest
 from lamina.storage import Listed
 from lamina.store.collection.retention import Retention
+from lamina.store.files.locator import is_part
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.versions.resolution import Versions
 
@@ -63,7 +64,7 @@ class Retained:
         The lineage ends where a manifest that it goes on with cannot be read; that version is still found.
 
         Raises:
-            LaminaError: `storage.*`.
+            LaminaError: `storage.*` of the checkpoint's storage; a place of log objects may be out of reach.
         """
         retention = self._retention = Retention.recorded(newest)
         confirmed, oldest = max(self.named), min(self.named)
@@ -72,6 +73,7 @@ class Retained:
         for number, name in self.named.items():
             numbers.setdefault(name, []).append(number)
         after, published = confirmed + 1, self._now
+        attempt = newest.attempt
         try:
             for attempt, version in chain([(newest.attempt, newest.version)], self._versions.walk(newest)):
                 if not retention.retains(after, published, confirmed, self._now):
@@ -85,7 +87,7 @@ class Retained:
                 # a storage that tells no times (0) gives no reason to think that anything is old
                 after, published = version, (entry.modified_ms or self._now) if entry else published
         except LaminaError as error:
-            if not error.kind.startswith("file."):
+            if not error.kind.startswith("file.") and not is_part(self._files.locator.of(attempt).name):
                 raise
 
     def forget_collected(self, opened: Mapping[int, Opened], present: Collection[str]) -> set[int]:
@@ -106,11 +108,20 @@ class Retained:
             version
             for version in older
             for name in needed[version]
-            if name not in present and name not in others and not self._files.exists(name)
+            if name not in present and name not in others and self._is_gone(name)
         }
         for version in gone:
             del self.below[version]
         return gone
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether a file is known not to be there; of a place that is out of reach nobody knows."""
+        try:
+            return not self._files.exists(name)
+        except LaminaError:
+            if is_part(name):
+                return False
+            raise
 
     def now(self) -> set[int]:
         """Those that are retained now."""

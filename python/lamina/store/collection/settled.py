@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.store.collection.classes import number_of
+from lamina.store.collection.classes import least_age_ms, number_of
 from lamina.store.collection.lineage import RetainedLineage
 from lamina.store.collection.retention import Retention
 from lamina.store.model import WAIT, Collected, Version
@@ -20,7 +20,7 @@ class Settled:
     Args:
         confirmed: the version that it went by.
         below: the first version with the same attempt that lets something leave; None where none does.
-        until_ms: when the first file has waited for the minimum age; None where none waits.
+        until_ms: when the first file has waited for as long as it has to; None where none waits.
     """
 
     confirmed: Version
@@ -38,7 +38,11 @@ class Settled:
         if lineage.retained > 1:
             # the oldest one that is retained leaves by the number of the one after it
             leaves.append(lineage.entries[lineage.retained - 2][1] + retention.min_versions)
-        waits = [now - one.age_ms + retention.min_age_ms for one in collected.verdicts if one.action == WAIT]
+        waits = [
+            now - one.age_ms + least_age_ms(one.kind, retention.min_age_ms)
+            for one in collected.verdicts
+            if one.action == WAIT
+        ]
         return cls(confirmed, min(leaves, default=None), min(waits, default=None))
 
     def holds(self, confirmed: Version, now_ms: int) -> bool:

@@ -167,13 +167,14 @@ class TableBuilding:
         written = (*mergeable(replaced), *base[1:]) if base else replaced
         require_room(self._files.local_max_bytes, sum(one.length for one in written))
         try:
-            share.take(OPEN_BYTES + FETCH_BYTES)
+            share.take(OPEN_BYTES)
             merged = work.merged(sources, whole=not base)
             with self._lock:
                 if self._local is None:
                     self._local = LocalTables(self._files)
                 local = self._local
                 try:
+                    self._fetch(local, base[1:], share, work.worked)
                     list_, rows, counted = self._on_top(local, replaced, base, merged, work.worked)
                 except BaseException:
                     # what is wrong may be wrong with them
@@ -191,6 +192,15 @@ class TableBuilding:
 
         return Compacted(list_, len(replaced), total, rows, in_place, counted)
 
+    @staticmethod
+    def _fetch(local: LocalTables, tables: Sequence[Reference], share: Share, worked: Callable[[], None]) -> None:
+        """Gets the tables that the job stands on. They are here but in the first job of a store, so that most hold no
+        memory for it: of what small jobs share it would be half."""
+        if local.lacks(tables):
+            share.take(FETCH_BYTES)
+            local.fetch(tables, lambda _: worked())
+            share.give(FETCH_BYTES)
+
     def _on_top(
         self,
         local: LocalTables,
@@ -200,7 +210,6 @@ class TableBuilding:
         worked: Callable[[], None],
     ) -> tuple[TableList, int, dict[str, int]]:
         older = table_list(self._files, base) if base else None
-        local.fetch(base[1:], lambda _: worked())
         with local.database(older) as directory:
             with Database(directory, self._options) as database:
                 rows = database.ingest(run)

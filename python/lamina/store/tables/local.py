@@ -40,6 +40,10 @@ class LocalTables:
             self._directory = tempfile.mkdtemp(prefix="lamina-tables-")
         self.remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
+    def lacks(self, references: Iterable[Reference]) -> bool:
+        """Whether any of the tables is not here yet."""
+        return any(not os.path.exists(self._path(reference.path or "")) for reference in references)
+
     def fetch(
         self,
         references: Sequence[Reference],

@@ -48,15 +48,19 @@ object StatePool {
     val (pool, blocks) =
       if (!sharesHeap) {
         val budget = HeapCap.resolve(settings.get(Fixed), conf, Machine.current(), Fixed)
-        val rows = (budget * ofRows).toLong
-        (new PagePool(rows, SystemMemory.Native, Fixed), budget - rows)
+        val blocks = blocksOf(budget, ofRows)
+        (new PagePool(budget - blocks, SystemMemory.Native, Fixed), blocks)
       } else {
         val pool = heap.get(settings, conf)
-        (pool, pool.setAside(1 - ofRows))
+        (pool, pool.setAside(blocksOf(_, ofRows)))
       }
-    BlockCache.set(math.max(blocks, LeastBlocks))
+    BlockCache.set(blocks)
     pool
   }
+
+  /** What blocks have of a budget of which a part is for rows: within it, also where that part is nearly all. */
+  private[lamina] def blocksOf(budget: Long, ofRows: Double): Long =
+    math.max(budget - (budget * ofRows).toLong, math.min(LeastBlocks, budget / 2))
 
   /** Whether tables on RocksDB have a cap of their own. */
   private def hasOwn(settings: StoreSettings): Boolean =

@@ -161,13 +161,29 @@ private[table] object Layer {
 private[table] final class TransientRow {
   private var memory: ByteBuffer = _
 
+  /** Rows since the last one that needed so much. */
+  private var small = 0
+
   def of(keyBase: AnyRef, keyOffset: Long, keyLength: Int, value: Array[Byte]): Long = {
     val bytes = Rows.HeaderBytes + Rows.padded(keyLength) + Rows.padded(value.length) + 8L
-    if (memory == null || memory.capacity < bytes) memory = ByteBuffer.allocateDirect(Rows.clamp(2 * bytes))
+    small = if (memory == null || memory.capacity <= TransientRow.Kept || bytes > TransientRow.Kept) 0 else small + 1
+    if (memory == null || memory.capacity < bytes || small > TransientRow.Small) {
+      memory = ByteBuffer.allocateDirect(Rows.clamp(if (bytes < TransientRow.Kept) 2 * bytes else bytes + bytes / 8))
+      small = 0
+    }
     val row = (Platform.getDirectBufferAddress(memory) + 7L) & ~7L
     Rows.writeHeader(row, keyLength, value.length, 0)
     Platform.copyMemory(keyBase, keyOffset, null, Rows.keyAddress(row), keyLength)
     Platform.copyMemory(value, Platform.BYTE_ARRAY_OFFSET.toLong, null, Rows.valueAddress(row), value.length)
     row
   }
+
+  private[table] def capacity: Int = if (memory == null) 0 else memory.capacity
+}
+
+private[table] object TransientRow {
+
+  /** What is larger goes after so many small rows: each table and column family has such memory, which is in no budget. */
+  val Kept = 1 << 20
+  val Small = 1024
 }

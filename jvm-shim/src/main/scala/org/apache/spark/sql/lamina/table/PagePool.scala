@@ -138,10 +138,10 @@ final class PagePool(
   /** How large pages of rows are made: small where a large one for each transaction would be a large part of all memory. */
   private[table] def mostPageBytes: Long = if (writers.get * PageBytes <= tableBytes / 4) PageBytes else ShortPageBytes
 
-  /** Keeps a part of what is not in memory for something else; gives the bytes. */
-  private[lamina] def setAside(part: Double): Long = synchronized {
+  /** Keeps a part of what is not in memory for something else, so many bytes of so many; gives the bytes. */
+  private[lamina] def setAside(part: Long => Long): Long = synchronized {
     trim()
-    aside = ((maxBytes - reserved) * part).toLong
+    aside = part(maxBytes - reserved)
     aside
   }
 
