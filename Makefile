@@ -174,7 +174,7 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) -m tests.kill --minutes 15 --broken "wrong object waited for"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
-	$(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup tests/packaging $(call REPORT,packaging)
+	$(PY) -m pytest --numprocesses $(WORKERS) tests/packaging $(call REPORT,packaging)
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
 	$(INSTALL) matplotlib

@@ -9,13 +9,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from lamina._version import __version__
 from tests.packaging.conftest import Environment, Program
 from tests.packaging.test_three_ways import check
-
-pytestmark = pytest.mark.xdist_group("installs")
 
 MINORS = ["4.2", "4.3"]
 

@@ -17,8 +17,6 @@ import pytest
 
 from tests.packaging.conftest import NO_NETWORK, PASSED_ON, Environment, still_running
 
-pytestmark = pytest.mark.xdist_group("demo")
-
 FLIGHTS = 336_776
 QUERIES = {"delays", "sessions", "weather", "once"}
 

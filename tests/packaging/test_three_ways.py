@@ -8,8 +8,6 @@ import pytest
 
 from tests.packaging.conftest import Environment, Program, Run
 
-pytestmark = pytest.mark.xdist_group("installs")
-
 MASTERS = ["local[2]", "local-cluster[2,1,1024]"]
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.packaging.conftest import Environment, Program
 
-pytestmark = pytest.mark.xdist_group("installs")
-
 
 def test_a_jar_for_another_spark_names_the_right_one(user: Environment, run_program: Program) -> None:
     other = {"4.2": "4.3", "4.3": "4.2"}[user.spark_minor]
