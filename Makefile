@@ -68,7 +68,7 @@ check-operators: $(VENV)/.dev
 	$(PY) hatch_build.py
 	$(PYTEST_APART) tests/spark/test_operators.py -k "inner or full_outer or real_time or formats_3_and_4 or checksums"
 
-test: $(VENV)/.dev  ## Everything but test-spark (half an hour on two cores)
+test: $(VENV)/.dev  ## Everything but test-spark (40 minutes on two cores)
 	$(PY) -m tests.promises --begin test
 	$(STAGES) lint test-faults test-hadoop test-unit test-kill test-scala test-packaging
 	$(PY) -m tests.promises test
@@ -102,7 +102,7 @@ test-unit: $(VENV)/.dev  ## Unit and conformance tests, without Spark
 test-scala: $(VENV)/.dev $(SBT_JAR)  ## Format and tests of the Scala sources; on Spark 4.2, beside 4.3, only what may differ there
 	$(SBT) $(foreach project,$(SBT_PROJECTS),$(project)/scalafmtCheckAll $(project)/test)
 
-test-spark: $(VENV)/.dev  ## Tests with Spark (half an hour on two cores)
+test-spark: $(VENV)/.dev  ## Tests with Spark (45 minutes on two cores)
 	$(PY) -m tests.promises --begin test-spark
 	$(STAGES) test-long test-pyspark test-suites
 	$(PY) -m tests.matrix --check
@@ -152,7 +152,7 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-kill KILL_MINUTES=100
 	$(MAKE) test-arm64
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-pyspark test-long test-pyspark-4.2
-	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-suites test-scala
+	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-suites test-scala test-packaging
 	for mode in rocksdb heap-changelog rocksdb-changelog; do LAMINA_MODE=$$mode $(MAKE) test-pyspark test-suites || exit 1; done
 	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
 
@@ -174,7 +174,7 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) -m tests.kill --minutes 15 --broken "wrong object waited for"
 
 test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
-	$(PY) -m pytest --numprocesses $(WORKERS) tests/packaging $(call REPORT,packaging)
+	$(PY) -m pytest tests/packaging $(call REPORT,packaging)
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
 	$(INSTALL) matplotlib

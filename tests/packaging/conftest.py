@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from lamina._version import __version__
 
@@ -76,18 +75,6 @@ def make(repository: Path, *arguments: str) -> None:
     """Calls a documented command, with the Python that runs these tests."""
     python = f"PYTHON={getattr(sys, '_base_executable', sys.executable)}"
     subprocess.run(["make", "--silent", python, *arguments], cwd=repository, check=True, stdin=subprocess.DEVNULL)
-
-
-class DemoBesideTheRest(LoadScopeScheduling):
-    """The demo on one worker, and all that shares environments and the local Maven repository on another."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "demo" if "test_demo.py" in nodeid else "rest"
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> DemoBesideTheRest:
-    return DemoBesideTheRest(config, log)
 
 
 @pytest.fixture(scope="session")
