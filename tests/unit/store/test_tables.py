@@ -810,3 +810,21 @@ def test_only_a_job_that_has_tables_to_fetch_holds_memory_for_that(tables: Query
     other = tables.open()
     versions += tables.run_batches(other, versions[-1], 3)
     assert peak(other, versions[-1]) >= OPEN_BYTES + FETCH_BYTES
+
+
+def test_a_check_does_not_count_what_the_next_commit_is_to_refer_to_as_not_needed(tables: Query) -> None:
+    store = tables.open()
+    versions, name = materialized(tables, store, EMPTY)
+    log = {version.version: version.attempt for version in versions}
+
+    def orphans() -> dict[str, tuple[int, int]]:
+        return dict(StoreChecker(tables.storage, store.identity, log, clock=tables.clock).check().orphans)
+
+    assert of_class(tables, TableListName) == [name]
+    assert orphans() == {}
+    # once a later version is there that does not refer to it, it is not needed
+    other = tables.open()
+    wait(tables, 1000)
+    later = tables.commit(other, versions[-1], {b"k": (PUT, b"v")})
+    log[later.version] = later.attempt
+    assert orphans().keys() == {"table_list", "table"}

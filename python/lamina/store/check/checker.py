@@ -8,6 +8,7 @@ retained no more (`retained`).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from lamina.store.check.manifests import manifests
 from lamina.store.check.other_pins import OtherPins
 from lamina.store.check.places import Place, parts_of, place_of, users_of
 from lamina.store.check.report import COUNTS, LINEAGE, Problem, StoreCheck
-from lamina.store.collection.classes import FOREIGN, kind_of, number_of
+from lamina.store.collection.classes import FOREIGN, MERGED, kind_of, number_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.locator import is_part
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -102,12 +103,15 @@ class StoreChecker:
         problems, collected = self._confirmed_problems()
         damaged = {version for problem in problems for version in problem.versions}
         newest = max(self._named, default=0)
+        newest_ms = self._published_ms(opened.get(newest), listing)
         orphans: dict[str, tuple[int, int]] = {}
         for name, entry in listing.items():
             place, kind = (None, name), kind_of(name)
             # a commit in a log object takes no place of its own
-            is_needed = place in needed or place in broken or number_of(name) > newest
-            if not is_needed and kind != FOREIGN and not is_part(name):
+            is_needed = place in needed or place in broken
+            # what was merged since, the next commit is to refer to
+            is_newer = number_of(name) > newest or (kind in MERGED and entry.modified_ms >= newest_ms)
+            if not is_needed and not is_newer and kind != FOREIGN and not is_part(name):
                 number, total = orphans.get(kind, (0, 0))
                 orphans[kind] = (number + 1, total + entry.size)
         whole = self._retained.versions | {version for version, _ in pinned}
@@ -125,6 +129,11 @@ class StoreChecker:
             tuple(parts_of({*needed, *broken, *self._findings.unread})),
             newest,
         )
+
+    def _published_ms(self, opened: Opened | None, listing: Mapping[str, Listed]) -> float:
+        """When a version was published, in the storage's own time."""
+        listed = None if opened is None else self._files.locator.of(opened.manifest.attempt).listed(listing)
+        return math.inf if listed is None else listed.modified_ms
 
     def _opened(self, listing: Mapping[str, Listed]) -> dict[int, Opened]:
         """The manifest of each version that has a file and can be read, newest first."""

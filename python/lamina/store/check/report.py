@@ -33,7 +33,7 @@ class StoreCheck:
         files, bytes: that were verified.
         rows: live rows of the newest version, counted; None where it was not, or that version is broken.
         orphans: files that none of the versions needs, by class: number and bytes. Those of versions above the newest
-            are left out: a batch may need them by now.
+            are left out, and younger segments and tables: a batch may need them by now.
         collected: versions that left retention while the check ran.
         warnings: what is no damage yet, one sentence each.
         parts: the attempts that are needed, of those whose commits are in log objects.
@@ -51,7 +51,7 @@ class StoreCheck:
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
     parts: tuple[str, ...]
-    newest: int = 0
+    newest: int
 
 
 @dataclass(frozen=True)

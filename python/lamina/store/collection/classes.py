@@ -13,6 +13,9 @@ TEMPORARY, FOREIGN = "temporary", "foreign"
 LOG = "log"
 """Classes of files."""
 
+MERGED = frozenset({SEGMENT, TABLE_LIST, TABLE})
+"""Those that are made in the background, and referred to by a later commit."""
+
 _PUBLISHED_WITHIN = 6
 """Minimum ages."""
 
