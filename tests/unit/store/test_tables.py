@@ -828,3 +828,20 @@ def test_a_check_does_not_count_what_the_next_commit_is_to_refer_to_as_not_neede
     later = tables.commit(other, versions[-1], {b"k": (PUT, b"v")})
     log[later.version] = later.attempt
     assert orphans().keys() == {"table_list", "table"}
+
+
+def test_keys_that_only_ascend_leave_no_table_for_each_job(tables: Query) -> None:
+    """RocksDB merges none of them by itself, since they overlap nothing."""
+    store, base, counts, states = tables.open(), EMPTY, [], {}
+    for job in range(100):
+        for half in range(2):
+            rows = {b"%06d" % (10 * job + 5 * half + row): b"%d" % row for row in range(5)}
+            base = tables.commit(store, base, {key: (PUT, value) for key, value in rows.items()})
+            states |= rows
+        counts.append(len(listed(tables, compact(tables, store, base)).tables))
+    assert counts[15] == 16
+    assert max(counts) <= 32
+    # each table was published once for each time that it doubled
+    assert len(of_class(tables, TableName)) <= 2 * len(counts)
+    tables.assert_restores(tables.open(), base)
+    assert len(states) == 1000

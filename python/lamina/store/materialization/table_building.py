@@ -214,6 +214,7 @@ class TableBuilding:
             with Database(directory, self._options) as database:
                 rows = database.ingest(run)
                 database.settle(worked)
+                database.join(worked)
                 counted = database.merged()
             # after its end, since a merge may have begun once more; and nothing is published that cannot be opened
             with Database(directory, read_only=True) as database:

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -35,6 +35,9 @@ DEFAULT = TableOptions()
 
 _MOST_AT_ONCE = 64
 """Values that are looked up at once."""
+
+_MOST_IN_A_ROW = 16
+"""Small tables next to each other, before they are joined."""
 
 _LOOK_S = 0.005
 _IDLE_LOOKS = 400
@@ -165,6 +168,19 @@ class Database:
                 worked()
                 waiting.wait(_LOOK_S)
 
+    def join(self, worked: Callable[[], None]) -> None:
+        """Joins small tables that lie next to each other; `worked` is called after each merge.
+
+        RocksDB puts a run whose keys overlap no table's where it never merges any: keys that only ascend, such as
+        times, would leave a table for each run, and each is open wherever the store is.
+        """
+        with _Told(self._directory):
+            for row in _rows(self._db.live_files(), self._table_bytes // 4):
+                options = self._rocksdict.CompactOptions()
+                options.set_bottommost_level_compaction(self._rocksdict.BottommostLevelCompaction.force())
+                self._db.compact_range(row[0]["start_key"], row[-1]["end_key"], options)
+                worked()
+
     def merged(self) -> dict[str, int]:
         """What was merged since the database was opened, by the names of metrics; empty where nothing is counted."""
         text = self._options.get_statistics()
@@ -207,6 +223,30 @@ class Database:
                 yield _entries(keys, values)
             # an iterator that meets a damaged block says that it is at the end
             position.status()
+
+
+def _rows(tables: Sequence[Mapping[str, Any]], small: int) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Tables that are to be joined: more than `_MOST_IN_A_ROW` by the order of their keys, each smaller than `small`
+    and than the others together, so that an entry is merged as often only as its table doubles."""
+    row: list[Mapping[str, Any]] = []
+    for table in sorted(tables, key=lambda one: one["start_key"]):
+        if table["size"] < small:
+            row.append(table)
+        else:
+            yield from _joinable(row)
+            row = []
+    yield from _joinable(row)
+
+
+def _joinable(row: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    if len(row) <= _MOST_IN_A_ROW:
+        return
+    largest = max(range(len(row)), key=lambda one: row[one]["size"])
+    if 2 * row[largest]["size"] <= sum(table["size"] for table in row):
+        yield row
+    else:
+        yield from _joinable(row[:largest])
+        yield from _joinable(row[largest + 1 :])
 
 
 def _entries(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
