@@ -70,7 +70,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "a5c84ce6cf935031",
-        "cb76e41139787050",
+        "4820633ea0bf1867",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "what a check counts as not needed; and that more than 16 small tables in a row are joined, which keys in no "
         "order do not leave",

@@ -66,9 +66,8 @@ def test_every_request_of_a_maintenance_process_meets_the_distance(tmp_path: Pat
 
 
 def test_chains_are_counted_of_stores_that_are_merged_meanwhile(tmp_path: Path) -> None:
-    found = compaction.run({"stores": STORES, "rows": 3, "batches": 120, "interval_s": 0.05, "folder": str(tmp_path)})
-    # where the machine is busy, a chain may reach its limit before it is merged
-    assert found["segments"] > 0 and found["failed"] == 0
+    found = compaction.run({"stores": STORES, "rows": 3, "batches": 120, "interval_s": 0.1, "folder": str(tmp_path)})
+    assert found["segments"] > 0 and found["failed"] == found["snapshots"] == found["at_limit"] == 0
     assert 1 < found["last_longest"] <= found["longest"] < 120
 
 

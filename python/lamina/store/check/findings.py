@@ -10,7 +10,8 @@ from lamina.store.check.places import Place
 from lamina.store.check.report import UNREAD, Problem
 from lamina.store.files.locator import is_part
 
-_DAMAGE = ("file.", "state.", "attempt-id.")
+DAMAGE = ("file.", "state.", "attempt-id.")
+"""How the kinds of errors begin that say that a file is damaged or lost; of others it was not read."""
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Findings:
             LaminaError: `error`, where the storage of the checkpoint that is checked failed. Another one's, and one of
                 log objects, leaves the file unread.
         """
-        if error.kind.startswith(_DAMAGE):
+        if error.kind.startswith(DAMAGE):
             self.broken.setdefault(place, Found(error)).versions.update(versions)
         elif place[0] is not None or is_part(place[1]):
             self.note_unread(place, error, *versions)

@@ -16,6 +16,7 @@ from lamina.format.container import FOOTER, HEADER, LOG, Footer, check_header, d
 from lamina.format.log_object import LogIndex, Part, PartId
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Listed, Storage, is_temporary
+from lamina.store.check.findings import DAMAGE
 from lamina.store.check.report import UNREAD, LogCheck, Problem, StoreCheck
 from lamina.store.files.log_parts import Found, LogObjects
 from lamina.store.files.log_places import LogPlace, Unreached
@@ -95,7 +96,7 @@ class LogChecker:
             return ObjectCheck(warning=f"{error.message}; no store that was checked needs it")
         if error.message in self._named:
             return ObjectCheck()
-        kind = error.kind if error.kind.startswith("file.") else UNREAD
+        kind = error.kind if error.kind.startswith(DAMAGE) else UNREAD
         return ObjectCheck(problem=Problem(kind, (), error.message))
 
     def _verify(self, log: str, found: Found, needed: Mapping[str, StoreIdentity]) -> None:

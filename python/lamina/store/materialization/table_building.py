@@ -196,7 +196,7 @@ class TableBuilding:
     def _fetch(local: LocalTables, tables: Sequence[Reference], share: Share, worked: Callable[[], None]) -> None:
         """Gets the tables that the job stands on. They are here but in the first job of a store, so that most hold no
         memory for it: of what small jobs share it would be half."""
-        if local.lacks(tables):
+        if local.absent(tables):
             share.take(FETCH_BYTES)
             local.fetch(tables, lambda _: worked())
             share.give(FETCH_BYTES)

@@ -175,10 +175,10 @@ class Database:
         times, would leave a table for each run, and each is open wherever the store is.
         """
         with _Told(self._directory):
-            for row in _rows(self._db.live_files(), self._table_bytes // 4):
+            for few in _small_neighbours(self._db.live_files(), self._table_bytes // 4):
                 options = self._rocksdict.CompactOptions()
                 options.set_bottommost_level_compaction(self._rocksdict.BottommostLevelCompaction.force())
-                self._db.compact_range(row[0]["start_key"], row[-1]["end_key"], options)
+                self._db.compact_range(few[0]["start_key"], few[-1]["end_key"], options)
                 worked()
 
     def merged(self) -> dict[str, int]:
@@ -225,28 +225,28 @@ class Database:
             position.status()
 
 
-def _rows(tables: Sequence[Mapping[str, Any]], small: int) -> Iterator[Sequence[Mapping[str, Any]]]:
+def _small_neighbours(tables: Sequence[Mapping[str, Any]], small: int) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Tables that are to be joined: more than `_MOST_IN_A_ROW` by the order of their keys, each smaller than `small`
     and than the others together, so that an entry is merged as often only as its table doubles."""
-    row: list[Mapping[str, Any]] = []
+    neighbours: list[Mapping[str, Any]] = []
     for table in sorted(tables, key=lambda one: one["start_key"]):
         if table["size"] < small:
-            row.append(table)
+            neighbours.append(table)
         else:
-            yield from _joinable(row)
-            row = []
-    yield from _joinable(row)
+            yield from _joinable(neighbours)
+            neighbours = []
+    yield from _joinable(neighbours)
 
 
-def _joinable(row: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
-    if len(row) <= _MOST_IN_A_ROW:
+def _joinable(tables: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    if len(tables) <= _MOST_IN_A_ROW:
         return
-    largest = max(range(len(row)), key=lambda one: row[one]["size"])
-    if 2 * row[largest]["size"] <= sum(table["size"] for table in row):
-        yield row
+    largest = max(range(len(tables)), key=lambda one: tables[one]["size"])
+    if 2 * tables[largest]["size"] <= sum(table["size"] for table in tables):
+        yield tables
     else:
-        yield from _joinable(row[:largest])
-        yield from _joinable(row[largest + 1 :])
+        yield from _joinable(tables[:largest])
+        yield from _joinable(tables[largest + 1 :])
 
 
 def _entries(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:

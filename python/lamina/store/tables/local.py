@@ -40,9 +40,9 @@ class LocalTables:
             self._directory = tempfile.mkdtemp(prefix="lamina-tables-")
         self.remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
-    def lacks(self, references: Iterable[Reference]) -> bool:
-        """Whether any of the tables is not here yet."""
-        return any(not os.path.exists(self._path(reference.path or "")) for reference in references)
+    def absent(self, references: Iterable[Reference]) -> list[Reference]:
+        """Those of the tables that are not here yet."""
+        return [reference for reference in references if not os.path.exists(self._path(reference.path or ""))]
 
     def fetch(
         self,
@@ -58,7 +58,7 @@ class LocalTables:
         Raises:
             LaminaError: `file.*` naming the file, `storage.*`.
         """
-        absent = [reference for reference in references if not os.path.exists(self._path(reference.path or ""))]
+        absent = self.absent(references)
         at_once = _FETCHED_AT_ONCE
         while at_once < min(len(absent), _MOST_AT_ONCE) and more(FILE_PIECE_BYTES):
             at_once += 1

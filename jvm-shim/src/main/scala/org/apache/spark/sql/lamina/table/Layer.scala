@@ -166,8 +166,8 @@ private[table] final class TransientRow {
 
   def of(keyBase: AnyRef, keyOffset: Long, keyLength: Int, value: Array[Byte]): Long = {
     val bytes = Rows.HeaderBytes + Rows.padded(keyLength) + Rows.padded(value.length) + 8L
-    small = if (memory == null || memory.capacity <= TransientRow.Kept || bytes > TransientRow.Kept) 0 else small + 1
-    if (memory == null || memory.capacity < bytes || small > TransientRow.Small) {
+    small = if (capacity <= TransientRow.Kept || bytes > TransientRow.Kept) 0 else small + 1
+    if (capacity < bytes || small > TransientRow.Small) {
       memory = ByteBuffer.allocateDirect(Rows.clamp(if (bytes < TransientRow.Kept) 2 * bytes else bytes + bytes / 8))
       small = 0
     }
