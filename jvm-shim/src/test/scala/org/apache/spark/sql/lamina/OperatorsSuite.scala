@@ -154,6 +154,12 @@ class OperatorsSuite extends AnyFunSuite with BeforeAndAfterAll {
       .toDF()
   }
 
+  compared("transformWithState with timers and keys of maps that are set while others are walked", variants = timers) {
+    _.groupByKey(_.key)
+      .transformWithState(new Ticking, TimeMode.EventTime(), OutputMode.Update())
+      .toDF()
+  }
+
   compared(
     "transformWithState with TTL",
     // else Spark makes one batch without data after the other
@@ -226,6 +232,33 @@ class EventsOfKey extends StatefulProcessor[String, Event, (String, Long, String
 
   private def result(key: String): (String, Long, String, String) =
     (key, events.get(), latest.get().mkString(" "), often.iterator().toSeq.sorted.mkString(" "))
+}
+
+/** Sets a key's timer a little on when it is due, and a further key of a map for each one that it has. */
+class Ticking extends StatefulProcessor[String, Event, (String, Long, String)] {
+  import implicits._
+
+  @transient private var numbers: MapState[Int, Int] = _
+
+  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
+    numbers = getHandle.getMapState[Int, Int]("numbers", TTLConfig.NONE)
+
+  override def handleInputRows(key: String, rows: Iterator[Event], timers: TimerValues)
+      : Iterator[(String, Long, String)] = {
+    rows.foreach(event => numbers.updateValue(event.value, 0))
+    if (getHandle.listTimers().isEmpty) getHandle.registerTimer(timers.getCurrentWatermarkInMs() + 100)
+    Iterator.empty
+  }
+
+  override def handleExpiredTimer(key: String, timers: TimerValues, expired: ExpiredTimerInfo)
+      : Iterator[(String, Long, String)] = {
+    getHandle.registerTimer(expired.getExpiryTimeInMs() + 100)
+    val seen = numbers.keys().map { number =>
+      numbers.updateValue(number + 1000, 1)
+      number
+    }.toSeq.sorted
+    Iterator((key, expired.getExpiryTimeInMs(), seen.mkString(" ")))
+  }
 }
 
 /** How often a key came, with states that expire before the next batch and states that stay for an hour. */

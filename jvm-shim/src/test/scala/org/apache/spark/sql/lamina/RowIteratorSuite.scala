@@ -37,6 +37,26 @@ class RowIteratorSuite extends ProviderFixture {
     }
   }
 
+  test("a walk gives no key that has come since it began, and such as were removed and put again") {
+    onEveryWalk { (store, walk) =>
+      put(store, (2001L to 2500L).map(at => at -> 1): _*)
+      val later = store.iterator(family)
+      var at = 3000L
+      val seen = walk.map { pair =>
+        val known = pair.key.getLong(0)
+        // before it and behind it, whatever the order
+        put(store, at -> 0, -at -> 0)
+        at += 1
+        store.remove(key(1000L), family)
+        put(store, 1000L -> 1000)
+        known
+      }.toList
+      assert(seen.sorted == rows.map(_._1))
+      assert(keys(later).sorted == rows.map(_._1) ++ (2001L to 2500L))
+      assert(keys(store.iterator(family)).size == 1500 + 2 * rows.size)
+    }
+  }
+
   test("rows that a walk has given stay as they were, and so do those that it has fetched") {
     onEveryWalk { (store, walk) =>
       put(store, rows.map { case (at, _) => at -> -1 }: _*)

@@ -2,7 +2,10 @@ package org.apache.spark.sql.lamina.table
 
 import org.apache.spark.unsafe.Platform
 
-/** Walks rows of a column family. Updates meanwhile are allowed and may or may not be seen. */
+/**
+ * Walks rows of a column family. Updates meanwhile are allowed: keys that the open transaction brings in are not seen, and of others
+ * the newest value, if they are still there.
+ */
 abstract class RowCursor {
 
   /** Whether the next row comes from the version that the open transaction is based on. */
@@ -10,11 +13,40 @@ abstract class RowCursor {
 
   /** The address of the next row, or 0 at the end. */
   def next(): Long
+
+  /** To be called when nobody goes on with it. */
+  def end(): Unit
+}
+
+/** Passes over keys that came since it began: it goes by those that were there, as a walk of a snapshot does. */
+private[table] abstract class FamilyCursor(family: FamilyTable, startsAtBase: Boolean) extends RowCursor {
+  private val begun = if (startsAtBase) -1 else family.walks.begin()
+
+  /** The undo log, and how many of its entries are known. */
+  private var log = if (startsAtBase) null else family.undoLog
+  private var known = if (startsAtBase) 0 else log.size
+  private var newKeys: NewKeys = _
+
+  /** Hears what has come and gone. */
+  protected final def learn(): Unit = if (log != null && ((log ne family.undoLog) || known != log.size)) {
+    if (newKeys == null) newKeys = new NewKeys
+    log = family.tellWalk(newKeys, this, log, known)
+    if (log != null) known = log.size
+  }
+
+  /** Whether a key that it comes to has come since it began, as far as it has heard. */
+  protected final def isNew(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
+    newKeys != null && newKeys.has(KeyHash.hash(keyBase, keyOffset, keyLength))
+
+  /** Whether it has come to a place behind that of a key: what becomes of that is nothing to it. */
+  private[table] def hasPassed(key: Long, length: Int): Boolean
+
+  override def end(): Unit = family.walks.end(begun)
 }
 
 /** All rows, in the order of the index. */
 private[table] final class ScanCursor(family: FamilyTable, index: HashIndex, override var base: Boolean)
-    extends RowCursor {
+    extends FamilyCursor(family, base) {
   private val buffer = new HashIndex.WordBuffer
   private val wasEmpty = !base && family.rows == 0
   private var started = false
@@ -28,16 +60,22 @@ private[table] final class ScanCursor(family: FamilyTable, index: HashIndex, ove
         position += 1
         if (word != 0L && word != HashIndex.Tombstone) {
           val row = family.seen(word, base)
-          if (row != 0L) return row
+          if (row != 0L && (base || !isNew(null, Rows.keyAddress(row), Rows.keyLength(row)))) return row
         }
       }
       if (wasEmpty || (started && prefix == 0L)) return 0L
+      // of the part that is copied now: what comes later is not in the copy
+      learn()
       started = true
       prefix = index.copySegment(prefix, buffer)
       position = 0
     }
     0L
   }
+
+  /** Rows of the part that it is in were copied. */
+  override private[table] def hasPassed(key: Long, length: Int): Boolean =
+    started && (prefix == 0L || java.lang.Long.compareUnsigned(KeyHash.hash(null, key, length), prefix) < 0)
 }
 
 /**
@@ -50,7 +88,7 @@ private[table] final class RangeCursor(
     from: Array[Byte],
     until: Array[Byte],
     override var base: Boolean
-) extends RowCursor {
+) extends FamilyCursor(family, base) {
   import RangeCursor.Offset
 
   private var passed: Array[Byte] = _
@@ -69,13 +107,20 @@ private[table] final class RangeCursor(
         val length = Platform.getInt(null, key - 4)
         if (until != null && KeyOrder.compare(null, key, length, until, Offset, until.length) >= 0) ended = true
         else {
+          if (!base) learn()
           pass(key, length)
-          row = if (base) family.getBase(null, key, length) else family.get(null, key, length)
+          row =
+            if (base) family.getBase(null, key, length)
+            else if (isNew(null, key, length)) 0L
+            else family.get(null, key, length)
         }
       }
     }
     row
   }
+
+  override private[table] def hasPassed(key: Long, length: Int): Boolean =
+    passed != null && KeyOrder.compare(null, key, length, passed, Offset, passedLength) <= 0
 
   private def pass(key: Long, length: Int): Unit = {
     if (passed == null || passed.length < length)

@@ -45,6 +45,14 @@ final class FamilyTable private[table] (
   private val spilled = if (layered) new FamilySpill(id, index, lists, labelled, counts, layer) else null
   private var transient: TransientRow = _
 
+  /** What walks that go on in a transaction have to know of it. */
+  private[table] val walks = new KeyChanges(row => live(row) == 0L)
+
+  private[table] def undoLog: LongLog = undo
+
+  private[table] def tellWalk(keys: NewKeys, walk: FamilyCursor, log: LongLog, from: Int): LongLog =
+    walks.tell(keys, walk, log, from, undo, previous)
+
   /** Fills an empty column family. */
   private[lamina] val filling = new FamilyFill(id, index, lists, keys, counts, pool, layer)
 
@@ -285,7 +293,10 @@ final class FamilyTable private[table] (
     // the base's row is there before that of the transaction, as always
     val isRead = mayBeBelow(word) && (entry == null || !Spilled.isFresh(entry)) &&
       readBelow(hash, keyBase, keyOffset, keyLength)
-    if (entry != null) spilled.bringBack(entry, hash, keyBase, keyOffset, keyLength, undo)
+    if (entry != null) {
+      spilled.bringBack(entry, hash, keyBase, keyOffset, keyLength, undo)
+      walks.broughtBack(undo)
+    }
     if (isRead || entry != null) {
       // what was read may have made another log
       undo.ensure()
@@ -301,7 +312,7 @@ final class FamilyTable private[table] (
     ()
   }
 
-  /** All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start. */
+  /** All rows, in no order, but for those whose keys come while it runs. */
   def scan(startsAtBase: Boolean): RowCursor = scan(startsAtBase, if (layered) layer.scanned else null)
 
   /** The same; `transient` gets rows of a layered family that are not in the table. */
@@ -349,6 +360,7 @@ final class FamilyTable private[table] (
       remove(key, Platform.BYTE_ARRAY_OFFSET.toLong, key.length)
       row = cursor.next()
     }
+    cursor.end()
   }
 
   /** Each key whose state differs from the base once; stops early when `visit` says false. */
@@ -410,6 +422,7 @@ final class FamilyTable private[table] (
     }
     previous = undo
     undo = new LongLog(pool)
+    walks.ended(isKept = true)
     closeBaseRows()
     if (layered) {
       if (spilled.commit()) shrink()
@@ -422,6 +435,7 @@ final class FamilyTable private[table] (
     rewind(undo)
     resting.add(this, undo, newRows = true)
     undo = new LongLog(pool)
+    walks.ended(isKept = false)
     closeBaseRows()
     if (layered) spilled.abort()
   }
@@ -440,12 +454,14 @@ final class FamilyTable private[table] (
 
   /** Afterwards: has the table what the base has. Nobody has a row in hand, since those of a layered family are copied. */
   private[table] def endSpill(): Unit = {
+    val next = new LongLog(pool)
+    walks.giveUp(undo, next)
     lists.rest(this, resting)
     closeBaseRows()
     spilled.takeBack(rewind(undo))
     freeRows(undo, newRows = true, 0, undo.size)
     undo.close()
-    undo = new LongLog(pool)
+    undo = next
     shrink()
   }
 

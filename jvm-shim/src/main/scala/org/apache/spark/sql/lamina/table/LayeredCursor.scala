@@ -17,7 +17,7 @@ private[table] final class LayeredCursor(
     from: Array[Byte],
     until: Array[Byte],
     override var base: Boolean
-) extends RowCursor {
+) extends FamilyCursor(family, base) {
   import LayeredCursor._
 
   /** The last key that was looked up, or null. */
@@ -44,7 +44,10 @@ private[table] final class LayeredCursor(
         val key = if (order <= 0) copied(own) else theirs
         if (until != null && KeyOrder.compare(key, Offset, key.length, until, Offset, until.length) >= 0) ended = true
         else {
-          row = look(key, if (order >= 0) entries.values(position) else null)
+          if (!base) learn()
+          row =
+            if (!base && isNew(key, Offset, key.length)) 0L
+            else look(key, if (order >= 0) entries.values(position) else null)
           passed = key
           if (order <= 0) place = keys.after(place)
           if (order >= 0) position += 1
@@ -53,6 +56,9 @@ private[table] final class LayeredCursor(
     }
     row
   }
+
+  override private[table] def hasPassed(key: Long, length: Int): Boolean =
+    passed != null && KeyOrder.compare(null, key, length, passed, Offset, passed.length) <= 0
 
   /** The row of a key that differs from the state below, or is there with a value. */
   private def look(key: Array[Byte], value: Array[Byte]): Long = {

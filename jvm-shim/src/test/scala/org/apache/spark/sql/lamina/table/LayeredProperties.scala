@@ -33,30 +33,37 @@ object LayeredProperties extends Properties("layered table") {
 
   /** Families whose rows are all in memory. */
   private val inMemory = Gen.frequency(3 -> Gen.const(Set.empty[Int]), 2 -> Gen.someOf(Families).map(_.toSet))
-  private val anyStep: Gen[Step] = Gen.frequency(
+
+  /** Those of one transaction, whatever becomes of its memory. */
+  private val within: Seq[(Int, Gen[Step])] = Seq(
     24 -> (for (f <- family; k <- key; v <- value)
       yield step(s"put $f $k ${v.take(3)}×${v.length}")(_.put(f, k, v))),
     14 -> (for (f <- family; k <- key) yield step(s"remove $f $k") { model => model.remove(f, k); () }),
     10 -> (for (k <- key; v <- value) yield step(s"append $k ${v.take(3)}×${v.length}")(_.append(k, v))),
-    4 -> (for (a <- bound; b <- bound; base <- Gen.oneOf(true, false))
-      yield step(s"range $a $b $base") { model => model.begin(); model.checkRange(a, b, base) }),
     1 -> family.map(f => step(s"drop $f")(_.dropFamily(f))),
-    8 -> Gen.const(step("commit") { model => model.commit(); () }),
-    3 -> Gen.const(step("abort")(_.abort())),
-    3 -> Gen.const(step("step back") { model => model.stepBack(); () }),
-    3 -> Gen.const(step("maintain")(_.maintain())),
-    2 -> Gen.const(step("hold")(_.hold())),
-    2 -> Gen.const(step("release")(_.release())),
-    6 -> Gen.oneOf(true, false).map(newest => step(s"raise $newest")(_.raise(newest))),
-    4 -> Gen.const(step("cut")(_.cut())),
-    6 -> Gen.const(step("forget")(_.forget())),
-    2 -> Gen.const(step("commit without scans") { model =>
-      for (_ <- 0 to LabelledKeys.KeptUnscanned) model.commit()
-    }),
     6 -> Gen.const(step("spill")(_.spill())),
-    3 -> Gen.const(step("relieve")(_.relieve())),
-    2 -> Gen.const(step("send in vain")(_.sendInVain())),
-    4 -> Gen.const(step("check")(_.check()))
+    3 -> Gen.const(step("relieve")(_.relieve()))
+  )
+  private val stepWithin: Gen[Step] = Gen.frequency(within: _*)
+  private val anyStep: Gen[Step] = Gen.frequency(
+    within ++ Seq[(Int, Gen[Step])](
+      4 -> (for (a <- bound; b <- bound; base <- Gen.oneOf(true, false))
+        yield step(s"range $a $b $base") { model => model.begin(); model.checkRange(a, b, base) }),
+      8 -> Gen.const(step("commit") { model => model.commit(); () }),
+      3 -> Gen.const(step("abort")(_.abort())),
+      3 -> Gen.const(step("step back") { model => model.stepBack(); () }),
+      3 -> Gen.const(step("maintain")(_.maintain())),
+      2 -> Gen.const(step("hold")(_.hold())),
+      2 -> Gen.const(step("release")(_.release())),
+      6 -> Gen.oneOf(true, false).map(newest => step(s"raise $newest")(_.raise(newest))),
+      4 -> Gen.const(step("cut")(_.cut())),
+      6 -> Gen.const(step("forget")(_.forget())),
+      2 -> Gen.const(step("commit without scans") { model =>
+        for (_ <- 0 to LabelledKeys.KeptUnscanned) model.commit()
+      }),
+      2 -> Gen.const(step("send in vain")(_.sendInVain())),
+      4 -> Gen.const(step("check")(_.check()))
+    ): _*
   )
 
   property("a random history gives what a map gives") = forAll(Gen.listOfN(200, anyStep), inMemory) { (steps, held) =>
@@ -106,6 +113,49 @@ object LayeredProperties extends Properties("layered table") {
           },
           layered = true
         )
+    }
+
+  property("keys that come during a scan are not seen by it, and those that were there and stay are") =
+    forAll(
+      Gen.listOfN(40, Gen.zip(family, key, value)),
+      Gen.listOfN(40, stepWithin),
+      Gen.choose(1, 5),
+      Gen.oneOf(true, false)
+    ) { (rows, steps, every, layered) =>
+      leavesNothing(
+        { model =>
+          rows.take(25).foreach { case (f, k, v) => model.put(f, k, v) }
+          model.commit()
+          model.begin()
+          rows.drop(25).foreach { case (f, k, v) => model.put(f, k, v) }
+          for (f <- Families; ranged <- Seq(false, true) if !ranged || model.table.family(f).ordered) {
+            val before = model.state.keySet.collect { case (`f`, k) => k }
+            var (there, left) = (before, steps)
+            val in = model.table.family(f)
+            val cursor =
+              if (ranged) in.range(null, null, startsAtBase = false) else in.scan(startsAtBase = false)
+            var seen = Vector.empty[String]
+            def changes(): Unit = if (left.nonEmpty) {
+              left.head(model)
+              left = left.tail
+              there &= model.state.keySet.collect { case (`f`, k) => k }
+            }
+            changes()
+            var row = cursor.next()
+            while (row != 0L) {
+              seen :+= keyOf(row)
+              if (seen.size % every == 0) changes()
+              row = cursor.next()
+            }
+            cursor.end()
+            assert(seen.distinct.size == seen.size, "a key was seen twice")
+            assert((seen.toSet -- before).isEmpty, s"${seen.toSet -- before} came since")
+            assert((there -- seen).isEmpty, s"${there -- seen} were passed over")
+          }
+          model.abort()
+        },
+        layered
+      )
     }
 
   property("a key that is changed, spilled, forgotten and changed again is in the base what it was") =

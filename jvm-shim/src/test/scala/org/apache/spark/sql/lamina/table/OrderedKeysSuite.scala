@@ -79,8 +79,8 @@ class OrderedKeysSuite extends AnyFunSuite {
       }
       allocated
     }
-    // two objects: the cursor, 56 bytes, and an array for a key of 31 bytes
-    assert(bounds.forall(_ <= 56 + 48), s"$bounds bytes a scan")
+    // two objects: the cursor, 80 bytes, and an array for a key of 31 bytes
+    assert(bounds.forall(_ <= 80 + 48), s"$bounds bytes a scan")
   }
 
   test("a scan that finds nothing allocates its cursor alone") {
@@ -89,7 +89,7 @@ class OrderedKeysSuite extends AnyFunSuite {
       val prefix = bytes(group(501))
       val until = KeyOrder.successor(prefix)
       val allocated = AllocatedBytes.of(if (rowsOf(family, prefix, until) != 0) fail("a row"))
-      assert(allocated <= 56)
+      assert(allocated <= 80)
     }
   }
 
