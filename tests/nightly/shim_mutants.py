@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant(
         "a_walk_goes_on_in_the_table_that_an_upgrade_left",
         "RowIterator.scala",
-        "    if (store.live ne live) throw store.stale()\n",
-        "",
+        "    if ((store.live ne live) || from.table",
+        "    if (from.table",
         (OTHER_TABLE,),
         "RowLifetimeSuite.scala",
     ),

@@ -95,7 +95,8 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
   private def checkAndStep(): Unit = {
     // A commit ends the transaction that the walk began in: it goes on with what was committed.
     val base = store.reading()
-    if (store.live ne live) throw store.stale()
+    // an upgrade may have loaded the table anew, whose families then are others
+    if ((store.live ne live) || from.table != null && !live.table.has(from.table)) throw store.stale()
     checked = store.open.state
     if (isAhead && store.open.left) throw store.stale()
     step()
@@ -140,6 +141,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
 
   private def exhausted(): Unit = {
     if (afterCommit) store.open.scans -= 1
+    cursor.end()
     cursor = null
   }
 

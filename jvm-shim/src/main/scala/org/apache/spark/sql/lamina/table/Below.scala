@@ -55,6 +55,9 @@ private[lamina] final class BelowEntries(first: Int = BelowEntries.LeastEntries 
 
   /** Empties it, for so many. */
   def clear(room: Int): Unit = {
+    // values may be large
+    java.util.Arrays.fill(keys.asInstanceOf[Array[AnyRef]], 0, count, null)
+    java.util.Arrays.fill(values.asInstanceOf[Array[AnyRef]], 0, count, null)
     count = 0
     bytes = 0L
     isLast = false

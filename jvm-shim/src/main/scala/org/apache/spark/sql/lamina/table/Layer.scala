@@ -84,8 +84,7 @@ private[table] final class Layer(pool: PagePool, table: Relief) {
   /** What the transaction sees has changed: scans that are under way read it anew. */
   def renew(): Unit = {
     came = 0L
-    vain = 0
-    skipped = 0
+    forgetting.reset()
     view = if (spill == null) null else new SpilledBelow(below, spill, 0L)
   }
 
@@ -99,8 +98,8 @@ private[table] final class Layer(pool: PagePool, table: Relief) {
 
   private var coming = 0L
 
-  /** How often rows were looked for in vain lately, and how many more looks are left out for that. */
-  private var vain, skipped = 0
+  /** Looks for rows that may go. */
+  private val forgetting = new Backoff
 
   /**
    * Where memory is short, forgets some rows that are the same below before more come: looked at for each so many bytes that do, and
@@ -112,32 +111,25 @@ private[table] final class Layer(pool: PagePool, table: Relief) {
     came += Layer.RowBytes + bytes
     if (coming >= PagePool.BytesALook) {
       coming = 0L
-      if (!pool.isNearlyFull) {
-        vain = 0
-        skipped = 0
-      } else if (!forgetSome() && came > pool.writersShare && table.canSpill && !pool.othersForget())
+      if (!pool.isNearlyFull) forgetting.reset()
+      else if (!forgetSome() && came > pool.writersShare && table.canSpill && !pool.othersForget())
         table.spillEarly()
     }
   }
 
   /** Whether as much could be forgotten as may come until the next look. */
-  private def forgetSome(): Boolean =
-    if (skipped > 0) {
-      skipped -= 1
-      false
-    } else {
-      var forgotten = 0L
-      table.forgetting.foreach { family =>
-        var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
-        while (parts > 0) {
-          forgotten += family.forgetClean()
-          parts -= 1
-        }
+  private def forgetSome(): Boolean = forgetting.isDue && {
+    var forgotten = 0L
+    table.forgetting.foreach { family =>
+      var parts = math.max(1, family.indexParts / Layer.PartOfIndex)
+      while (parts > 0) {
+        forgotten += family.forgetClean()
+        parts -= 1
       }
-      vain = if (forgotten > 0) 0 else math.min(vain + 1, Layer.MostVain)
-      skipped = (1 << vain) - 1
-      forgotten >= PagePool.BytesALook
     }
+    forgetting.done(forgotten > 0)
+    forgotten >= PagePool.BytesALook
+  }
 }
 
 private[table] object Layer {
@@ -150,8 +142,6 @@ private[table] object Layer {
 
   /** All rows are looked at in so many looks. */
   val PartOfIndex = 16
-
-  val MostVain = 5
 
   /** Reads after which it is tried again to keep a row. */
   val Unkept = 1024
@@ -184,6 +174,6 @@ private[table] final class TransientRow {
 private[table] object TransientRow {
 
   /** What is larger goes after so many small rows: each table and column family has such memory, which is in no budget. */
-  val Kept = 1 << 20
+  val Kept = 64 << 10
   val Small = 1024
 }

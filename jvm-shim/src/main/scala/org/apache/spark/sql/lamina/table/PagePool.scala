@@ -79,6 +79,9 @@ final class PagePool(
 ) {
   import PagePool._
 
+  /** Looks for what tables at rest could give back: each of them has all of its rows looked at. */
+  private[lamina] val looksAtRest = new Backoff
+
   /** By address: the lowest are used first, so that the others become empty. `open` are those with a free page. */
   private val chunks, open = new TreeMap[Long, Chunk]()
 

@@ -78,7 +78,7 @@ private[table] final class Resting(pool: PagePool) {
     var left = limit
     while (left > 0 && isOver) {
       val first = logs.peekFirst()
-      val until = math.min(first.log.size.toLong, first.done + left).toInt
+      val until = first.done + math.min(first.log.size - first.done, left).toInt
       first.family.freeRows(first.log, first.newRows, first.done, until)
       left -= until - first.done
       first.done = until

@@ -43,6 +43,9 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
 
   def family(id: Int): FamilyTable = families.getOrElse(id, throw new NoSuchElementException(s"no column family $id"))
 
+  /** Whether a column family is one of its, and not one of before it was loaded anew. */
+  def has(family: FamilyTable): Boolean = familyOrNull(family.id) eq family
+
   /** The column family, or null where there is none. */
   def familyOrNull(id: Int): FamilyTable = families.getOrElse(id, null)
 
@@ -57,6 +60,7 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
       layer.renew()
       layer.writing(begins = true)
     }
+    families.values.foreach(_.walks.begun())
     isSent = false
     lacksPlace = false
     open = true
@@ -181,9 +185,10 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
       // what is gone cannot be stepped back to
       families.values.foreach(_.forgetUndo())
       stepBackPossible = false
-      forgetting.foreach(_.dropBase())
+      // before they go: rows that are in both places are the same
       layer.below = new SpilledBelow(layer.below, spilled, at)
       layer.renew()
+      forgetting.foreach(_.dropBase())
     }
     val forgotten = forgetting.map(_.forgetAllClean()).sum
     resting.freeRows(Long.MaxValue)
