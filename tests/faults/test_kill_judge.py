@@ -290,8 +290,8 @@ def test_a_campaign_with_something_wrong_fails_however_many_it_killed(monkeypatc
         ("LaminaError: [state.base] version 9", 1),
         ("LaminaError: [internal] KeyError", 1),
         ("LaminaError: [engine.lost] the engine ended", None),
-        ("LaminaError: [storage.failed] a batch is not committed: 1.log was not written: [engine.lost] gone", None),
-        ("LaminaError: [storage.failed] a batch is not committed: 1.log was not written: [storage.failed] 503", 1),
+        ("LaminaError: [storage.failed] batch 7 is not committed: 1.log was not written: [engine.lost] gone", None),
+        ("LaminaError: [storage.failed] batch 7 is not committed: 1.log was not written: [storage.failed] 503", 1),
         ("Exception: Job aborted due to stage failure: A shuffle map stage with indeterminate output", None),
     ],
 )

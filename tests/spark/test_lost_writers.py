@@ -26,6 +26,6 @@ def test_a_batch_fails_as_soon_as_one_who_writes_for_it_is_lost(tmp_path: Path, 
     found = json.loads(
         run_program("lost_writer_query.py", argument, **{processes.MARK: uuid.uuid4().hex}).splitlines()[-1]
     )
-    assert "a batch is not committed" in found["error"]
+    assert "is not committed" in found["error"]
     assert reason in found["error"], found["error"]
     assert found["batches"] == ["0"]

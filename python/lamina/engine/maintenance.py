@@ -240,10 +240,25 @@ class Maintainer:
         if kept is not None:
             return kept
         opened = self._stores.open(argument)
+        for old in self._pop_of_older_runs(argument):
+            self._stores.close(old.opened)
         with self._lock:
             others = self._others.setdefault(opened.checkpoint, KnownOthers(opened.checkpoint, self._clock))
             kept = self._kept[argument.store] = _Kept(argument, opened, others, now)
         return kept
+
+    def _pop_of_older_runs(self, argument: OpenArgument) -> list[_Kept]:
+        """Takes out stores as other runs of the query have opened them: what they know of log objects is as large as
+        the checkpoint, and none of them is used again."""
+        with self._lock:
+            old = [
+                store
+                for store, kept in self._kept.items()
+                if store.checkpoint_url == argument.store.checkpoint_url
+                and kept.argument.run_id != argument.run_id
+                and not kept.in_work
+            ]
+            return [self._kept.pop(store) for store in old]
 
 
 class Sweeper:

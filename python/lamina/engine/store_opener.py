@@ -234,13 +234,23 @@ class StoreOpener:
             shared.left(store, now)
             for one in self._shared.values():
                 one.forget(now - _UNUSED_S)
-            forgotten = [self._shared.pop(key)] if shared.users == 0 and shared.read_only else []
+            forgotten = [self._shared.pop(key)] if shared.users == 0 and shared.read_only else self._pop_outlived()
             unused = [key for key, shared in self._shared.items() if shared.users == 0]
             for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
                 forgotten.append(self._shared.pop(old))
         # what waits in a changelog is published first
         for one in forgotten:
             self._forget(one)
+
+    def _pop_outlived(self) -> list[_Shared]:
+        """Takes out what unused checkpoints of a run are known by, where another run has used them since."""
+        runs: dict[str, str] = {}
+        outlived = []
+        for key, shared in reversed(self._shared.items()):
+            url, run, *_ = key
+            if not shared.read_only and runs.setdefault(url, run) != run and shared.users == 0:
+                outlived.append(key)
+        return [self._shared.pop(key) for key in outlived]
 
     def _forget(self, shared: _Shared) -> None:
         if shared.changelog is not None and self._ticker is not None:
@@ -260,7 +270,12 @@ class StoreOpener:
             shared = _Shared(state, logs, argument.read_only, changelog)
             with self._lock:
                 self._shared[key] = shared
-                return shared, shared.entered(argument.store, self._failures_of(settings))
+                known = shared.entered(argument.store, self._failures_of(settings))
+                outlived = self._pop_outlived()
+        for one in outlived:
+            # an upload of its may hang
+            threading.Thread(target=self._forget, args=(one,), name="lamina-forget", daemon=True).start()
+        return shared, known
 
     def _changelog_of(
         self, argument: OpenArgument, state: CheckpointState, logs: LogObjects, settings: Settings

@@ -148,10 +148,14 @@ def test_what_is_kept_of_a_store_goes_with_a_newer_run_or_after_an_hour_without_
     maintainer = Maintainer(clock, SequenceIds())
     for partition, version in enumerate(versions):
         maintainer.work(job(tmp_path, partition, version))
-    maintainer.work(job(tmp_path, 1, versions[1], run="newer"))
     assert len(maintainer._kept) == 3
+    other = Query(Storage(str(tmp_path / "other")), min_versions=3)
+    maintainer.work(job(tmp_path / "other", 3, idle(other, 3)))
+    # of the run before none is used again, whichever store is opened first
+    maintainer.work(job(tmp_path, 1, versions[1], run="newer"))
+    assert [store.partition for store in maintainer._kept] == [3, 1]
     clock.advance(3_600_001)
-    maintainer.work(job(tmp_path, 2, versions[2]))
+    maintainer.work(job(tmp_path, 2, versions[2], run="newer"))
     assert [store.partition for store in maintainer._kept] == [2]
 
 

@@ -251,3 +251,33 @@ def test_handles_of_a_store_share_since_when_something_is_in_the_log(tmp_path: P
         stores.close(opened)
         clock.advance(interval_ms // 2)
     assert due == [False, False, True]
+
+
+def test_what_a_run_knew_goes_when_the_next_one_begins_and_its_stores_are_closed(tmp_path: Path) -> None:
+    """A query that is restarted in a living application has another run each time, and what they know is large."""
+    stores = StoreOpener(Settings.parse, SystemClock(), RandomIds(), ticker=Ticker())
+    settings = {PREFIX + "changelog.enabled": "true"}
+
+    def runs() -> list[str]:
+        return [key[1] for key in stores._shared]
+
+    for number in range(3):
+        opened = [
+            stores.open(argument(tmp_path, partition, run=f"run {number}", settings=settings)) for partition in (0, 1)
+        ]
+        assert runs() == [f"run {number}"]
+        for one in opened:
+            stores.close(one)
+        # the same one may go on: with `unloadOnCommit` it has no store open between two batches
+        assert runs() == [f"run {number}"]
+    old = stores.open(argument(tmp_path, 0, run="run 2", settings=settings))
+    new = stores.open(argument(tmp_path, 0, run="run 3", settings=settings))
+    other = stores.open(argument(tmp_path / "other", 0, run="run 0", settings=settings))
+    assert runs() == ["run 2", "run 3", "run 0"]
+    stores.close(other)
+    stores.close(old)
+    assert runs() == ["run 3", "run 0"]
+    assert old.changelog is not None
+    with pytest.raises(RuntimeError):
+        old.changelog._uploads.submit(lambda: None)
+    stores.close(new)

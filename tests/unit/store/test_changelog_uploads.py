@@ -36,16 +36,24 @@ class Hanging(Storage):
 
 
 class Unsafe(Storage):
-    """What it publishes is there, and may not last."""
+    """What it publishes is there, and may not last; so many times."""
+
+    def __init__(self, times: int = 1 << 30) -> None:
+        super().__init__(f"memory://unsafe/{next(NUMBERS)}")
+        self.times = times
 
     def publish(self, path: str, chunks: Iterable[Any]) -> int:
-        super().publish(path, chunks)
-        raise LaminaError.from_kind("storage.failed", "the directory could not be flushed") from NotDurable()
+        size = super().publish(path, chunks)
+        self.times -= 1
+        if self.times >= 0:
+            raise LaminaError.from_kind("storage.failed", "the directory could not be flushed") from NotDurable()
+        return size
 
 
-def of(storage: Storage) -> Changelog:
-    settings = {"upload.attempts": 1, "upload.timeoutMs": 100, "persistDelayMs": 1, "batchDelayMs": 1}
-    parsed = Settings.parse({f"{PREFIX}changelog.{name}": str(value) for name, value in settings.items()})
+def of(storage: Storage, *, attempts: int = 1, level: str = "task") -> Changelog:
+    settings = {"upload.attempts": attempts, "upload.timeoutMs": 100, "persistDelayMs": 1, "batchDelayMs": 1}
+    named = {f"{PREFIX}changelog.{name}": str(value) for name, value in settings.items()}
+    parsed = Settings.parse({**named, f"{PREFIX}durability.level": level})
     return Changelog(LogPlace(storage), "uuid", parsed, SystemClock(), RandomIds())
 
 
@@ -93,10 +101,27 @@ def test_an_attempt_that_hung_until_its_time_was_over_publishes_nothing_any_more
 
 
 def test_an_object_that_may_not_last_is_there_for_nobody() -> None:
-    storage = Unsafe(f"memory://unsafe/{next(NUMBERS)}")
+    storage = Unsafe()
     changelog = of(storage)
     heard, answers = told(changelog, 0)
     assert heard.wait(60)
     assert answers[0] is not None
     assert not list(storage.list(paths.LOG))
+    changelog.close()
+
+
+def test_an_object_that_the_barrier_may_have_seen_is_written_again_and_never_deleted() -> None:
+    """Spark's log may name it already: to delete it would lose the batch for certain."""
+    storage = Unsafe(times=1)
+    changelog = of(storage, attempts=2, level="executor")
+    heard, answers = told(changelog, 0)
+    assert heard.wait(60)
+    assert answers == [None]
+    assert storage.times == -1
+    changelog.close()
+    never = Unsafe()
+    changelog = of(never, attempts=2, level="executor")
+    heard, answers = told(changelog, 0)
+    assert heard.wait(60)
+    assert len(list(never.list(paths.LOG))) == 1
     changelog.close()

@@ -6,8 +6,11 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent import futures
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -306,3 +309,55 @@ def test_attempts_beside_one_that_hangs_leave_others_to_come(made: Callable[...,
     uploads.upload("an object", 7, storage)
     assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["failed"]) == (4, 2, 0)
     hangs.set()
+
+
+class NoThreads:
+    """A pool that the system refuses threads from its call with that number on."""
+
+    def __init__(self, pool: Any, refused: Collection[int]) -> None:
+        self._pool = pool
+        self._refused = refused
+        self.asked = 0
+
+    def submit(self, call: Callable[[], None]) -> Any:
+        self.asked += 1
+        if self.asked in self._refused:
+            raise RuntimeError("can't start new thread")
+        return self._pool.submit(call)
+
+    def shutdown(self, **how: bool) -> None:
+        self._pool.shutdown(**how)
+
+
+def test_an_attempt_beside_another_that_gets_no_thread_fails_nothing(made: Callable[..., Uploads]) -> None:
+    uploads = warmed(made())
+    slow = threading.Event()
+    pool = uploads._attempts = NoThreads(uploads._attempts, {2})  # type: ignore[assignment]
+    threading.Timer(1.0, slow.set).start()
+    uploads.upload("an object", 1, slow.wait)
+    assert pool.asked == 2
+    assert uploads.stats()["hedges"] == 0
+    assert uploads.stats()["failed"] == 0
+
+
+def test_an_attempt_that_gets_no_thread_is_tried_again(made: Callable[..., Uploads]) -> None:
+    uploads = made()
+    pool = uploads._attempts = NoThreads(uploads._attempts, {1})  # type: ignore[assignment]
+    uploads.upload("an object", 1, works)
+    assert pool.asked == 2
+    uploads._attempts = NoThreads(pool._pool, range(10))  # type: ignore[assignment]
+    with fails_with("storage.failed") as caught:
+        uploads.upload("an object", 1, works)
+    assert "an object was not written in 3 attempts: can't start new thread" in caught.error.message
+
+
+def test_who_asks_what_hangs_hears_of_it_in_every_python(made: Callable[..., Uploads]) -> None:
+    """A future's time-out has been a class of its own up to Python 3.10."""
+    uploads = made(timeout_s=0.05)
+
+    class Hangs:
+        def result(self, _: float) -> bool:
+            raise futures.TimeoutError
+
+    uploads._attempts = SimpleNamespace(submit=lambda _: Hangs(), shutdown=uploads._attempts.shutdown)  # type: ignore[assignment]
+    assert uploads.ask(lambda: True) is False

@@ -92,6 +92,8 @@ class Changelog:
         self._clock = clock
         self._uploads = uploads or Uploads(retries_of(settings), settings.changelog_uploads_in_flight, clock)
         self._longest_s = longest_s(settings)
+        # an entry of Spark's commit log may name an object as soon as it is there
+        self._is_looked_for = settings.durability_level == "executor"
         self._figures = figures
         policy = Policy(
             settings.changelog_persist_delay_ms / 1000,
@@ -111,7 +113,7 @@ class Changelog:
             self._uploads.upload(
                 self._storage.location(path),
                 size,
-                lambda: self._storage.publish(path, self._until(ends, chunks)),
+                lambda: self._attempt(path, ends, chunks),
                 commits=len(group.commits),
                 early=group.early,
                 ends=ends,
@@ -125,6 +127,16 @@ class Changelog:
             if error.kind != "storage.failed" or not self._uploads.ask(lambda: self._is_there(path, size)):
                 raise
         self._written(group.log, self._place, b"".join(chunks[-2:]), size)
+
+    def _attempt(self, path: str, ends: float, chunks: Sequence[Any]) -> None:
+        try:
+            self._storage.publish(path, self._until(ends, chunks))
+        except LaminaError as error:
+            if not self._is_looked_for or not isinstance(error.__cause__, NotDurable):
+                raise
+            # not deleted but written again: gone for certain would be worse than there and not flushed
+            log.warning("%s is there, and may not last: %s", self._storage.location(path), error)
+            raise LaminaError.from_kind(error.kind, error.message) from None
 
     def _until(self, ends: float, chunks: Sequence[Any]) -> Iterator[Any]:
         """`chunks`, which do not end after that time: an attempt that hung until then does not publish any more."""

@@ -20,6 +20,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -163,10 +164,11 @@ class Uploads:
         hedges: set[Future[object]] = set()
         begun = failed = 0
         error: BaseException | None = None
+        has_threads = True
 
         def begin() -> Future[object]:
-            self._count("attempts")
             future = self._attempts.submit(publish)
+            self._count("attempts")
             running[future] = self._clock.monotonic()
             return future
 
@@ -179,12 +181,18 @@ class Uploads:
                 begun += 1
                 if begun > 1:
                     self._count("again")
-                begin()
+                try:
+                    begin()
+                except RuntimeError as refused:
+                    # the system has no further thread
+                    error, failed = refused, failed + 1
             hedge_at = math.inf
-            if not hedges or not failed:
+            if running and has_threads and (not hedges or not failed):
                 hedge_at = max(running.values()) + self._hedge_after_s(len(hedges))
             deadlines = [ends, hedge_at, *(began + self._retries.timeout_s for began in running.values())]
-            done, _ = wait([*running, *late], max(0.0, min(deadlines) - now), FIRST_COMPLETED)
+            done: set[Future[object]] = set()
+            if running:
+                done, _ = wait([*running, *late], max(0.0, min(deadlines) - now), FIRST_COMPLETED)
             for future in done:
                 found = future.exception()
                 if found is None:
@@ -209,8 +217,12 @@ class Uploads:
                     error = TimeoutError(f"an attempt took longer than {self._retries.timeout_s:g} s")
             if running:
                 if now >= hedge_at and not done:
-                    hedges.add(begin())
-                    self._count("hedges")
+                    try:
+                        hedges.add(begin())
+                    except RuntimeError:
+                        has_threads = False
+                    else:
+                        self._count("hedges")
                 continue
             if begun >= self._retries.attempts:
                 self._count("failed")
@@ -221,7 +233,8 @@ class Uploads:
         """What `call` gives; False where it takes longer than an attempt may."""
         try:
             return self._attempts.submit(call).result(self._retries.timeout_s)
-        except TimeoutError:
+        except futures.TimeoutError:
+            # another class than Python's own up to 3.10
             return False
 
     def stats(self) -> dict[str, float]:

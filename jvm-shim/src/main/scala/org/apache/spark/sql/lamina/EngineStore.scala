@@ -206,11 +206,15 @@ class EngineStore(
 
   /**
    * Whether a commit on an attempt whose rows are here may begin by itself, without a call before it: the engine knows
-   * attempts by their ids, and its answer seldom is that it wants more than what changed.
+   * attempts by their ids, and its answer seldom is that it wants more than what changed. Where a commit shares a log
+   * object it has to know before that whether its base is there, which a remote storage is asked beside the batch.
    */
   def beginsWithCommit(attempt: Option[String], loadEmpty: Boolean, forceSnapshot: Boolean): Boolean =
-    storeConf.enableStateStoreCheckpointIds && attempt.isDefined && !loadEmpty && !forceSnapshot &&
-      !handle(readOnly = false).settings.get(EngineStore.CompactionKey).contains("rolling")
+    storeConf.enableStateStoreCheckpointIds && attempt.isDefined && !loadEmpty && !forceSnapshot && {
+      val opened = handle(readOnly = false)
+      !opened.settings.get(EngineStore.CompactionKey).contains("rolling") &&
+      !(opened.remote && opened.settings.get(EngineStore.ChangelogKey).contains("true"))
+    }
 
   /**
    * Whether a commit that changes nothing has to be told to the engine all the same. It confirms the version, so that
@@ -380,6 +384,7 @@ object EngineStore {
   /** What tables and merges of all stores took then on the local disk. */
   @volatile var localBytes = 0L
 
+  private val ChangelogKey = StoreSettings.Prefix + "changelog.enabled"
   private val CompactionKey = StoreSettings.Prefix + "compaction.mode"
 
   /** What this JVM has been warned of: once is enough. */

@@ -31,8 +31,7 @@ import org.apache.spark.util.Utils
 final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends CheckpointFileManager {
   import LaminaCheckpointFileManager._
 
-  private val chosen = chosenByUser(path, conf)
-  private val inner = chosen.getOrElse(chosenBySpark(path, conf))
+  private val inner = chosenByUser(path, conf).getOrElse(chosenBySpark(path, conf))
 
   BarrierNews.listen()
 
@@ -60,10 +59,11 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
   }
 
   /**
-   * Threads that look for objects, which end when there are none to look for. One where the user has said which file manager is
-   * taken: Spark's own may be asked by several threads, and each has its own, so that looks that hang hold up no other query.
+   * Threads that look for objects, which end when there are none to look for. One where the file manager is of the user's own:
+   * Spark's may be asked by several threads. Each query has its own threads, so that looks that hang hold up no other one.
    */
-  private lazy val looking = DaemonThreads.pool("lamina-barrier", if (chosen.isDefined) 1 else LooksAtOnce)
+  private lazy val looking =
+    DaemonThreads.pool("lamina-barrier", if (isSparks(inner)) LooksAtOnce else 1)
 
   /** An entry in memory until it is whole, and then until what it names is durable. */
   private final class HeldEntry(file: Path, overwriteIfPossible: Boolean, bytes: ByteArrayOutputStream)
@@ -97,7 +97,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
       new Looks(looking, log => places.exists(log, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)))
     var (waited, pauseMs) = (logs, FirstPauseMs)
     try
-      while ({ waited = waited.filterNot(isDurable(places, looks, _)); waited.nonEmpty }) {
+      while ({ waited = waited.filterNot(isDurable(file, places, looks, _)); waited.nonEmpty }) {
         if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started) > timeoutMs) {
           val failed = waited.toSeq.sorted.flatMap(log => looks.failure(log).map(log -> _)).headOption
           val log = failed.fold(waited.min)(_._1)
@@ -105,8 +105,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
           throw new LaminaError(
             LaminaError.StorageFailed,
             s"batch ${file.getName} is not committed: ${waited.size} of its ${logs.size} log objects are not known to be durable " +
-              s"after $timeoutMs ms, such as ${places.location(log)}$why; the query goes on from the batch before when it is " +
-              "started again",
+              s"after $timeoutMs ms, such as ${places.location(log)}$why; $GoesOn",
             failed.map(_._2).orNull
           )
         }
@@ -117,26 +116,27 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
   }
 
   /** Whether an object is known to be there: by what was heard of it, or by a look. */
-  private def isDurable(places: LogPlaces, looks: Looks, log: String): Boolean = DurableLogs.outcome(log) match {
-    case Some(None) => true
-    // of an engine that was lost nobody knows what it has written
-    case Some(Some(failure)) => looks.afterFailure(log) match {
-        case Some(false) => throw new LaminaError(
-            LaminaError.StorageFailed,
-            s"a batch is not committed: ${places.location(log)} was not written: ${failure.getMessage}",
-            failure
-          )
-        case Some(true) =>
-          DurableLogs.tell(log, None)
-          true
-        case None => false
-      }
-    case None =>
-      val there = looks.found(log).contains(true)
-      // a store that rests names the object of its last commit with each batch
-      if (there) DurableLogs.tell(log, None)
-      there
-  }
+  private def isDurable(file: Path, places: LogPlaces, looks: Looks, log: String): Boolean =
+    DurableLogs.outcome(log) match {
+      case Some(None) => true
+      // of an engine that was lost nobody knows what it has written
+      case Some(Some(failure)) => looks.afterFailure(log) match {
+          case Some(false) => throw new LaminaError(
+              LaminaError.StorageFailed,
+              s"batch ${file.getName} is not committed: ${places.location(log)} was not written: ${failure.getMessage}; $GoesOn",
+              failure
+            )
+          case Some(true) =>
+            DurableLogs.tell(log, None)
+            true
+          case None => false
+        }
+      case None =>
+        val there = looks.found(log).contains(true)
+        // a store that rests names the object of its last commit with each batch
+        if (there) DurableLogs.tell(log, None)
+        there
+    }
 
   private var ofState: Option[(Path, LogPlaces)] = None
 
@@ -155,6 +155,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
 private[lamina] object LaminaCheckpointFileManager {
   private val TimeoutKey = StoreSettings.Prefix + "changelog.barrierTimeoutMs"
   private val DefaultTimeoutMs = 300000L
+  private val GoesOn = "the query goes on from the batch before when it is started again"
   private val FirstPauseMs = 1L
   private val LongestPauseMs = 50L
 
@@ -196,6 +197,11 @@ private[lamina] object LaminaCheckpointFileManager {
   private val InnerKey = StoreSettings.Prefix + "changelog.checkpointFileManagerClass"
 
   private val LooksAtOnce = 16
+
+  private def isSparks(manager: CheckpointFileManager): Boolean = {
+    val name = manager.getClass.getName
+    name.startsWith("org.apache.spark.") && !name.startsWith("org.apache.spark.sql.lamina.")
+  }
 
   /** As Spark does where no class is set. */
   private def chosenBySpark(path: Path, conf: Configuration): CheckpointFileManager =

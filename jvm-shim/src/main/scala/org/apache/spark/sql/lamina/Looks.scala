@@ -1,9 +1,9 @@
 package org.apache.spark.sql.lamina
 
-import java.io.IOException
 import java.util.concurrent.{ExecutionException, ExecutorService, Future}
 
 import scala.collection.mutable
+import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 
@@ -11,15 +11,15 @@ import org.apache.spark.internal.Logging
  * Looks for objects on other threads: at most one goes on for each object, and one that hangs holds nobody up who hears of the
  * object meanwhile. Not thread-safe.
  *
- * @param exists may throw `IOException`; then nothing is known, and the next look begins
+ * @param exists may fail; then nothing is known, and the next look begins
  */
 private[lamina] final class Looks(threads: ExecutorService, exists: String => Boolean) extends Logging {
   private val going = mutable.HashMap.empty[String, Future[Boolean]]
   private val afterFailures = mutable.HashSet.empty[String]
-  private val failures = mutable.HashMap.empty[String, IOException]
+  private val failures = mutable.HashMap.empty[String, Throwable]
 
   /** Why the last look for an object gave nothing, if one has failed. */
-  def failure(log: String): Option[IOException] = failures.get(log)
+  def failure(log: String): Option[Throwable] = failures.get(log)
 
   /** What the last look has found, if it has; begins the next one where none goes on. */
   def found(log: String): Option[Boolean] = going.get(log) match {
@@ -49,7 +49,7 @@ private[lamina] final class Looks(threads: ExecutorService, exists: String => Bo
     try Some(look.get())
     catch {
       case failed: ExecutionException => failed.getCause match {
-          case error: IOException =>
+          case NonFatal(error) =>
             // once: it is looked for often
             if (failures.put(log, error).isEmpty)
               logWarning(s"log object $log could not be looked for, and is again", error)

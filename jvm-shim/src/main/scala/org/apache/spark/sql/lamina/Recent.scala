@@ -21,5 +21,7 @@ private[lamina] final class Recent[Key, Value] {
 }
 
 private[lamina] object Recent {
-  val Kept = 4096
+
+  /** Also of thousands of stores that rest, each on an object of its own: some megabytes. */
+  val Kept = 1 << 15
 }

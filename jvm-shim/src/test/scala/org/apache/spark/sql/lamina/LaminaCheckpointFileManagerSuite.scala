@@ -13,6 +13,8 @@ import java.util.concurrent.{
 }
 import java.util.concurrent.atomic.AtomicInteger
 
+import scala.jdk.CollectionConverters._
+
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path, PathFilter}
 import org.scalatest.funsuite.AnyFunSuite
@@ -50,6 +52,13 @@ final class DeniedFileManager(path: Path, conf: Configuration)
     extends FileSystemBasedCheckpointFileManager(path, conf) {
   override def exists(path: Path): Boolean =
     if (path.getName.endsWith(".log")) throw new IOException("you may not") else super.exists(path)
+}
+
+/** Says it by an exception of its own, as clients of storages do. */
+final class UnconnectedFileManager(path: Path, conf: Configuration)
+    extends FileSystemBasedCheckpointFileManager(path, conf) {
+  override def exists(path: Path): Boolean =
+    if (path.getName.endsWith(".log")) throw new IllegalStateException("no connection") else super.exists(path)
 }
 
 object HangingFileManager {
@@ -221,6 +230,7 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     val error = intercept[LaminaError](checkpoint.write("commits/7", entry(lost)))
     assert(error.kind === LaminaError.StorageFailed)
     assert(error.getMessage.contains(lost) && error.getMessage.contains("the engine was killed"))
+    assert(error.getMessage.contains("batch 7 ") && error.getMessage.contains("when it is started again"))
     assert(!checkpoint.has("commits/7"))
     checkpoint.publish(written)
     checkpoint.write("commits/7", entry(written))
@@ -228,12 +238,32 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
   }
 
   test("a storage that cannot be asked fails the batch in time, and says why") {
-    val checkpoint = new Checkpoint(timeoutMs = 200L, inner = classOf[DeniedFileManager].getName)
-    val (one, other) = ("a6" * 16, "a7" * 16)
-    checkpoint.publish(one)
-    val error = intercept[LaminaError](checkpoint.write("commits/7", entry(one, other)))
-    assert(error.getMessage.contains("2 of its 2 log objects") && error.getMessage.contains("you may not"))
-    assert(error.getCause.isInstanceOf[IOException])
+    val managers = Seq(classOf[DeniedFileManager] -> "you may not", classOf[UnconnectedFileManager] -> "no connection")
+    managers.foreach { case (manager, why) =>
+      val checkpoint = new Checkpoint(timeoutMs = 200L, inner = manager.getName)
+      val (one, other) = ("a6" * 16, "a7" * 16)
+      checkpoint.publish(one)
+      val error = intercept[LaminaError](checkpoint.write("commits/7", entry(one, other)))
+      assert(error.getMessage.contains("2 of its 2 log objects") && error.getMessage.contains(why))
+      assert(error.getMessage.contains("batch 7 ") && error.getMessage.contains("when it is started again"))
+      assert(error.getCause.getMessage === why)
+    }
+  }
+
+  test("several objects are looked for at once with a file manager of Spark's, and not with one of the user's") {
+    def looking: Set[Thread] =
+      Thread.getAllStackTraces.keySet.asScala.filter(_.getName.startsWith("lamina-barrier")).toSet
+    Seq(classOf[FileSystemBasedCheckpointFileManager] -> true, classOf[RecordingFileManager] -> false).foreach {
+      case (manager, several) =>
+        val logs = "bcdef".map(letter => s"${if (several) 1 else 2}$letter" * 16)
+        val checkpoint = new Checkpoint(inner = manager.getName)
+        val before = looking
+        val writing = begun(checkpoint.write("commits/7", entry(logs: _*)))
+        assert(waits(writing))
+        assert(((looking -- before).size > 1) === several)
+        logs.foreach(checkpoint.publish)
+        writing.get(30, TimeUnit.SECONDS)
+    }
   }
 
   test("an object that nobody writes fails the batch in time, and says which") {
