@@ -20,7 +20,7 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
 from lamina.storage import trusted
-from lamina.store.tables.options import TableOptions
+from lamina.store.tables.options import FEWEST_MERGED, TableOptions
 
 FAMILY = struct.Struct(">H")
 """What comes before a key."""
@@ -65,6 +65,7 @@ class Database:
         self._rocksdict = _rocksdict()
         self._directory = directory
         self._table_bytes = options.table_bytes
+        self._has_own_options = options.factory is None
         self._options = options.options(create=not os.path.exists(os.path.join(directory, "CURRENT")))
         access = self._rocksdict.AccessType
         with _Told(directory):
@@ -154,6 +155,8 @@ class Database:
         """
         waiting, idle_looks = threading.Event(), 0
         with _Told(self._directory):
+            if self._has_own_options and self._newest_are_large():
+                self._db.set_options({"level0_file_num_compaction_trigger": str(FEWEST_MERGED)})
             while idle_looks < _IDLE_LOOKS:
                 running = self._db.property_int_value("rocksdb.num-running-compactions")
                 if not running and not self._db.property_int_value("rocksdb.compaction-pending"):
@@ -167,6 +170,12 @@ class Database:
                     )
                 worked()
                 waiting.wait(_LOOK_S)
+
+    def _newest_are_large(self) -> bool:
+        """Whether the newest tables, of which each may have any key, are as large as what is below them."""
+        tables = self._db.live_files()
+        newest = sum(int(table["size"]) for table in tables if table["level"] == 0)
+        return newest > 0 and 2 * newest >= sum(int(table["size"]) for table in tables)
 
     def join(self, worked: Callable[[], None]) -> None:
         """Joins small tables that lie next to each other; `worked` is called after each merge.

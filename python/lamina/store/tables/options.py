@@ -32,6 +32,11 @@ _METADATA_BLOCK_BYTES = 4 << 10
 
 _LEVELS = 7
 
+FEWEST_MERGED, MOST_MERGED = 4, 12
+"""So many of the newest tables, which may each have any key, are merged with all below, which is then written anew: the
+first number of them when they are together as large as what is below, else the second one, or fewer when they are
+larger than a level may be. A read that finds a key nowhere looks into the filter of each."""
+
 _MANAGED = {
     "write_buffer_size": "memory",
     "db_write_buffer_size": "memory",
@@ -114,6 +119,7 @@ class TableOptions:
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_target_file_size_base(self.table_bytes)
         options.set_max_bytes_for_level_base(self.level_bytes)
+        options.set_level_zero_file_num_compaction_trigger(MOST_MERGED)
         options.set_max_background_jobs(self.jobs)
         options.set_keep_log_file_num(1)
         options.set_stats_dump_period_sec(0)
