@@ -44,7 +44,7 @@ def run(
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="kill-", dir=keep)).resolve()
-    plan = plan_of(backend) if broken is None else broken_plan(broken)
+    plan = plan_of(backend, storage) if broken is None else broken_plan(broken)
     with place(storage, folder) as there:
         result = ran(Campaign(folder, there, seed, broken, plan, backend), minutes)
     if keep is None:

@@ -27,13 +27,14 @@ from tests.kill.points import (
     BETWEEN,
     COLLECTION,
     COMPACTION,
+    ENTRY,
     PUBLICATION,
     RESTORE,
     TABLES,
 )
 from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE, PROGRAM
 from tests.kill.records import Feed, Judge
-from tests.kill.storage import Place
+from tests.kill.storage import APART, Place
 from tests.kill.tasks import Kill
 
 COMPILER = "" if os.environ.get("LAMINA_ALL_COMPILERS") else "-XX:TieredStopAtLevel=1"
@@ -57,10 +58,12 @@ PLAN: tuple[tuple[str, str], ...] = (
 """Where and whom; a driver costs a start of Spark, so it comes up less often (`WEIGHTS`)."""
 
 
-def plan_of(backend: str) -> tuple[tuple[str, str], ...]:
+def plan_of(backend: str, storage: str) -> tuple[tuple[str, str], ...]:
     """Where and whom with a backend."""
     if backend == CHANGELOG:
-        return (*PLAN, *((ACCEPTED, victim) for victim in (ENGINE, EXECUTOR, DRIVER)))
+        # apart the barrier is around Spark's own file manager
+        points = (ACCEPTED,) if storage == APART else (ACCEPTED, *ENTRY)
+        return (*PLAN, *((point, victim) for point in points for victim in (ENGINE, EXECUTOR, DRIVER)))
     if backend == "heap":
         return PLAN
     others = tuple(one for one in PLAN if one[0] != COMPACTION[1])
@@ -70,7 +73,11 @@ def plan_of(backend: str) -> tuple[tuple[str, str], ...]:
 SPILLING = "rocksdb-spilling"
 """Tables of RocksDB with so little memory that batches keep their changes on the local disk."""
 
-_ROCKSDB = {PREFIX + "backend": "rocksdb", PREFIX + "rocksdb.materializeEvery": "3"}  # as often as segments are made
+_ROCKSDB = {
+    PREFIX + "backend": "rocksdb",
+    PREFIX + "rocksdb.materializeEvery": "3",  # as often as segments are made
+    PREFIX + "rocksdb.optionsFactory": "tests.kill.options:eager",
+}
 
 CHANGELOG = "heap-changelog"
 BACKENDS: dict[str, dict[str, str]] = {
@@ -103,13 +110,17 @@ def broken_plan(broken: str) -> tuple[tuple[str, str], ...]:
     return (BETWEEN, EXECUTOR), (BETWEEN, DRIVER), (AT_RANDOM, EXECUTOR)
 
 
-def broken_conf(broken: str | None) -> dict[str, str]:
-    """What Spark is told so that a barrier is broken."""
-    if broken not in BARRIERS:
+def barrier_conf(broken: str | None, plan: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """What Spark is told so that a barrier is broken, or somebody is killed behind it."""
+    if broken in BARRIERS:
+        name = BARRIERS[broken]
+    elif any(point in ENTRY for point, _ in plan):
+        name = "KilledAtTheEntry"
+    else:
         return {}
     jar = compile_jar("kill-barrier", [Path(__file__).parent / "barrier"])
-    name = f"org.apache.spark.sql.lamina.kill.{BARRIERS[broken]}"
-    return {"spark.jars": str(jar), PREFIX + "changelog.checkpointFileManagerClass": name}
+    manager = f"org.apache.spark.sql.lamina.kill.{name}"
+    return {"spark.jars": str(jar), PREFIX + "changelog.checkpointFileManagerClass": manager}
 
 
 class CannotGoOn(Exception):
@@ -165,7 +176,7 @@ class Campaign:
         self._feed()
         request = {
             "root": str(self.root), "checkpoint": self.checkpoint.url,
-            "conf": {**self.place.conf(), **BACKENDS[self.backend], **broken_conf(self.broken)},
+            "conf": {**self.place.conf(), **BACKENDS[self.backend], **barrier_conf(self.broken, self.plan)},
             "min_batches": str(MIN_BATCHES), "min_age_ms": MIN_AGE_S * 1000,
             "padding": PADDING if self.backend == SPILLING else 0,
         }  # fmt: skip

@@ -10,6 +10,8 @@ TABLES = ("during an ingest", "during a merge of tables", "during a link")
 """Of `backend` `rocksdb`, whose files are too small to be interrupted while they are published."""
 ACCEPTED = "accepted, not sealed"
 """Of the changelog, whose log objects are what is published otherwise."""
+ENTRY = ("durable, no entry", "entry written")
+"""Of the changelog, too: at the entry of a batch in Spark's commit log, around a file manager (`barrier/`)."""
 COLLECTION = "during collection"
 RESTORE = "during restore"
 

@@ -34,6 +34,8 @@ LATE_S = 3.0
 TOLD_AFTER_S = 2.0
 RESTORES = ("lamina-restore", "lamina-tables")
 """How the threads are called that read for a restore; of tables also those for a materialization."""
+MERGES = ("compaction-pending", "num-running-compactions")
+"""RocksDB's properties that say that it merges, or is about to."""
 T = TypeVar("T")
 
 
@@ -202,7 +204,8 @@ def reach_in_tables(orders: Orders) -> None:
         return rows
 
     def killed_settle(self: Database, worked: Callable[[], None]) -> None:
-        orders.reach(merged)
+        if any(self._db.property_int_value(f"rocksdb.{one}") for one in MERGES):
+            orders.reach(merged)
         settle(self, worked)
 
     def killed_link(self: LocalTables, source: str, target: str, *, has_room: bool = False) -> None:
