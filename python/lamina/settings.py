@@ -371,7 +371,7 @@ class Settings:
         "`background` merges increments in the maintenance process; `full` writes the whole state every "
         "`compaction.fullInterval` batches as part of the commit, a store that this batch does not change with the "
         "next one that changes it; `rolling` rewrites one of `compaction.rollingParts` parts of the state with each "
-        "commit, in turn, so that older files fall off.",
+        "commit, in turn, so that older files fall off. `backend` `rocksdb` takes `background` alone: leave this out.",
         "`full` makes restores read one file, and those batches as slow as the state is large. `rolling` makes every "
         "batch alike and merges nothing afterwards, and every batch writes a part of the state. Its files are of "
         "format 2, which readers of format 1 refuse.",

@@ -9,15 +9,14 @@ remembers what it needs, and nothing is kept here.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
+from lamina.storage import in_flight
 from lamina.store.files.store_files import Opened, StoreFiles
 
 READS = 32
@@ -122,24 +121,8 @@ class Footprints:
         What is not remembered is read, and not remembered either.
         """
         known = {attempt: self._known[attempt] for attempt in attempts if attempt in self._known}
-        with closing(self._reads([attempt for attempt in attempts if attempt not in known])) as reads:
+        unknown = [attempt for attempt in attempts if attempt not in known]
+        read = partial(footprint, self._files)
+        with closing(in_flight(self._files.storage, read, unknown, READS)) as reads:
             for attempt in attempts:
                 yield partial(known.__getitem__, attempt) if attempt in known else next(reads)
-
-    def _reads(self, attempts: Sequence[str]) -> Generator[Callable[[], Footprint], None, None]:
-        if not self._files.storage.remote or len(attempts) < 2:
-            # a local read takes less time than handing it to a thread
-            for attempt in attempts:
-                yield partial(footprint, self._files, attempt)
-            return
-        pool = ThreadPoolExecutor(min(READS, len(attempts)), thread_name_prefix="lamina-collection")
-        try:
-            reads: deque[Future[Footprint]] = deque()
-            for attempt in attempts:
-                reads.append(pool.submit(footprint, self._files, attempt))
-                if len(reads) == READS:
-                    yield reads.popleft().result
-            while reads:
-                yield reads.popleft().result
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)

@@ -9,9 +9,9 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from lamina.format.attempt_id import GROUP, AttemptId
 from lamina.format.container import LOG, Footer, check_header
 from lamina.format.log_object import LogIndex, Part, PartId
 from lamina.format.manifest import StoreIdentity
-from lamina.storage import Listed, Storage, is_temporary
+from lamina.storage import Listed, Storage, all_of, is_temporary
 from lamina.store.files import log_needs
 from lamina.store.files.locator import attempt_of, name_of
 from lamina.store.files.log_needs import Kept, Needs, Said
@@ -39,9 +39,6 @@ _INDEX_PARTS_KEPT = 131_072
 so the indexes of so many are kept for 2,000 stores. One is always kept."""
 
 _READ_AT_ONCE = 8
-
-_Asked = TypeVar("_Asked")
-_Found = TypeVar("_Found")
 
 _LOOK_S = 5.0
 """A listing of all objects serves all stores of the checkpoint for so long."""
@@ -405,7 +402,7 @@ class LogObjects:
             unknown = [id for id in listed if id not in self._objects]
             for first in range(0, len(unknown), _READ_TOGETHER):
                 some = [(id, *listed[id]) for id in unknown[first : first + _READ_TOGETHER]]
-                indexes = self._each(self._index_of_listed, some)
+                indexes = all_of(self.storage, self._index_of_listed, some, _READ_AT_ONCE)
                 with self._lock:
                     for (_, place, entry), index in zip(some, indexes, strict=True):
                         if index is not None:
@@ -415,10 +412,10 @@ class LogObjects:
                 self._went_on += 1
                 progressed()
             unheard = sorted(files - self._read_from.keys() - {self._told})
-            heard = zip(unheard, self._each(lambda path: log_needs.read(self.storage, path), unheard), strict=True)
+            read = all_of(self.storage, partial(log_needs.read, self.storage), unheard, _READ_AT_ONCE)
             with self._lock:
                 self._read_from = {path: said for path, said in self._read_from.items() if path in files}
-                for path, said in heard:
+                for path, said in zip(unheard, read, strict=True):
                     # what could not be read for a moment is read again
                     if not isinstance(said, LaminaError):
                         self._read_from[path] = said
@@ -474,13 +471,6 @@ class LogObjects:
         return any(
             found.modified_ms < old and found.needless and not found.is_needless for found in self._objects.values()
         )
-
-    def _each(self, call: Callable[[_Asked], _Found], asked: Sequence[_Asked]) -> list[_Found]:
-        """What `call` gives for each; on a remote storage several at once."""
-        if len(asked) < 2 or not self.storage.remote:
-            return [call(one) for one in asked]
-        with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="lamina-log-indexes") as threads:
-            return list(threads.map(call, asked))
 
     def _index_of_listed(self, listed: tuple[str, LogPlace, Listed]) -> LogIndex | None:
         """An index; None where it cannot be read, which is tried again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from lamina.format.manifest import (
 )
 from lamina.format.paths import SegmentName, TableListName
 from lamina.format.table_list import TableListManifest
-from lamina.storage import Listed, Storage, trusted
+from lamina.storage import Listed, Storage, all_of, trusted
 from lamina.storage.backend import PIECE_BYTES, ranges
 from lamina.storage.local import PIECE_BYTES as LOCAL_PIECE_BYTES
 from lamina.store.files.locator import CommitLocation, Locator, attempt_of, attempts_in, is_part
@@ -165,10 +165,8 @@ class StoreFiles:
 
     def missing(self, names: Sequence[str]) -> set[str]:
         """Those of the files that are not there; on a remote storage asked for at once."""
-        if len(names) < 2 or not self.storage.remote:
-            return {name for name in names if not self.exists(name)}
-        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="lamina-looks") as threads:
-            return {name for name, there in zip(names, threads.map(self.exists, names), strict=True) if not there}
+        found = all_of(self.storage, self.exists, names, _ASKED_AT_ONCE)
+        return {name for name, there in zip(names, found, strict=True) if not there}
 
     def attempts(self) -> Mapping[int, Sequence[AttemptId]]:
         """The attempts whose commits are there, by version."""
