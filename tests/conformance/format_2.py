@@ -54,13 +54,15 @@ class StoreByAttempts(DirectStore):
 class InFormat2(StoreConformance):
     """All of the suite, but that a writer of an older run is not refused: no log names what it writes."""
 
+    kind: type[StoreByAttempts] = StoreByAttempts
+
     def setup_method(self) -> None:
         super().setup_method()
         self.log = CommitLog()
 
     def open(self, *, writable: bool = True, min_versions: int | None = None, **changed: Any) -> DirectStore:
         settings = _settings({**self.settings, **changed})
-        return StoreByAttempts(
+        return self.kind(
             self.log,
             self.storage,
             StoreId("conformance:/checkpoint/state", 0, 0, "default"),

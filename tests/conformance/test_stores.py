@@ -13,6 +13,7 @@ from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
 from lamina.testing.store_conformance import StoreConformance
 from tests.conformance.format_2 import InFormat2
+from tests.conformance.in_log import InLog
 from tests.s3_server import EVERYDAY, OnS3Server
 
 
@@ -130,6 +131,14 @@ class TestHeapWithShortChainsInFormat2(InFormat2, OnMemory):
     settings: ClassVar[dict[str, Any]] = TestHeapWithShortChains.settings
 
 
+class TestHeapInLogOnLocalFiles(InLog, OnLocalFiles):
+    pass
+
+
+class TestHeapInLogOnMemory(InLog, OnMemory):
+    pass
+
+
 class TestRocksdbOnLocalFiles(OnLocalFiles):
     settings: ClassVar[dict[str, Any]] = {"backend": "rocksdb", "rocksdb_materialize_every": 2}
 
@@ -140,6 +149,10 @@ class TestRocksdbOfEachVersion(OnMemory):
 
 class TestRocksdbOnMemoryInFormat2(InFormat2, OnMemory):
     settings: ClassVar[dict[str, Any]] = TestRocksdbOnLocalFiles.settings
+
+
+class TestRocksdbInLog(InLog, OnMemory):
+    settings: ClassVar[dict[str, Any]] = {**InLog.settings, **TestRocksdbOnLocalFiles.settings}
 
 
 @pytest.mark.long
