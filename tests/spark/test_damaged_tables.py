@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -11,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from lamina.format import verify
 from lamina.format.container import FORMAT_VERSION, Footer, checksum
 from lamina.format.manifest import FILE, CommitManifest
+from lamina.format.table_list import TableListManifest
 from lamina.settings import PREFIX
 from tests.sealed import sealed
 from tests.spark.streams import A_FILE_EACH, LAMINA, Streams
@@ -23,6 +25,10 @@ CONF = {
     PREFIX + "heap.handOverMs": "0",
 }
 BATCHES = 4
+
+TABLE_MAGIC = 0x88E241B785F4CFF7.to_bytes(8, "little")
+"""The end of a block based table of RocksDB; the four bytes before it are the version of its format."""
+NEWER_TABLES = 99
 
 
 class OnTables:
@@ -77,17 +83,45 @@ class OnTables:
 
     def of_a_newer_format(self, path: Path) -> None:
         """Puts the list there as a later lamina would write it, and has the newest version refer to that."""
+        value = verify(path.read_bytes(), str(path)).to_json()
+        self.replace({path: resealed(path, value, FORMAT_VERSION + 1)})
+
+    def of_a_newer_rocksdb(self, path: Path) -> None:
+        """Puts the table there as a later RocksDB would write it, and has the list and the newest version refer to
+        that."""
         data = path.read_bytes()
-        value = verify(data, str(path)).to_json()
-        new = sealed(data[: Footer.parse(data, len(data), str(path)).manifest_offset], value, FORMAT_VERSION + 1)
-        path.write_bytes(new)
-        commit = self.newest.read_bytes()
-        end = Footer.parse(commit, len(commit), str(self.newest))
+        assert data.endswith(TABLE_MAGIC)
+        end = len(data) - len(TABLE_MAGIC)
+        table = data[: end - 4] + NEWER_TABLES.to_bytes(4, "little") + TABLE_MAGIC
+        value = verify(self.list.read_bytes(), str(self.list)).to_json()
+        for one in value["tables"]:
+            if one["path"] == path.name:
+                one["sha256"] = checksum(table)
+        self.replace({path: table, self.list: resealed(self.list, value)})
+
+    def replace(self, files: Mapping[Path, bytes]) -> None:
+        """Puts files there, and has the newest version refer to them."""
         manifest = self.manifest.to_json()
-        for reference in manifest["references"]:
-            if reference["path"] == path.name:
-                reference |= {"length": len(new), "size": len(new), "sha256": checksum(new)}
-        self.newest.write_bytes(sealed(commit[: end.manifest_offset], manifest, end.version))
+        for path, data in files.items():
+            path.write_bytes(data)
+            for reference in manifest["references"]:
+                if reference["path"] == path.name:
+                    reference |= {"length": len(data), "size": len(data), "sha256": checksum(data)}
+        self.newest.write_bytes(resealed(self.newest, manifest))
+
+    def linked_as(self, table: Path) -> str:
+        """The name that a table has in the directory of a database."""
+        manifest = verify(self.list.read_bytes(), str(self.list))
+        assert isinstance(manifest, TableListManifest)
+        (name,) = (one.name for one in manifest.tables if one.path == table.name)
+        return name
+
+
+def resealed(path: Path, value: Mapping[str, Any], version: int | None = None) -> bytes:
+    """The bytes of a file with another manifest, and of another version where one is given."""
+    data = path.read_bytes()
+    end = Footer.parse(data, len(data), str(path))
+    return sealed(data[: end.manifest_offset], value, end.version if version is None else version)
 
 
 def missing(path: Path) -> None:
@@ -122,22 +156,24 @@ def test_a_query_names_a_table_or_list_that_it_cannot_use_and_goes_on_when_that_
     query.remove_other_ways()
     query.feed()
     table = query.tables[0]
-    cases: list[tuple[Path, Callable[[Path], None], str]] = [
-        (table, missing, "file.missing"),
-        (table, flipped, "file.damaged"),
-        (table, cut, "file.damaged"),
-        (table, put(query.other_table), "file.damaged"),
-        (query.list, missing, "file.missing"),
-        (query.list, flipped, "file.damaged"),
-        (query.list, put(query.other_list), "file.damaged"),
-        (query.list, query.of_a_newer_format, "file.version"),
+    linked = query.linked_as(table)
+    cases: list[tuple[Path, Callable[[Path], None], str, str]] = [
+        (table, missing, "file.missing", table.name),
+        (table, flipped, "file.damaged", table.name),
+        (table, cut, "file.damaged", table.name),
+        (table, put(query.other_table), "file.damaged", table.name),
+        (table, query.of_a_newer_rocksdb, "file.damaged", linked),
+        (query.list, missing, "file.missing", query.list.name),
+        (query.list, flipped, "file.damaged", query.list.name),
+        (query.list, put(query.other_list), "file.damaged", query.list.name),
+        (query.list, query.of_a_newer_format, "file.version", query.list.name),
     ]
-    for path, broken, kind in cases:
-        whole = {one: one.read_bytes() for one in (path, query.newest)}
+    for path, broken, kind, name in cases:
+        whole = {one: one.read_bytes() for one in (path, query.list, query.newest)}
         broken(path)
         message = query.failure()
         assert f"[{kind}]" in message, message
-        assert path.name in message, message
+        assert name in message, message
         for one, data in whole.items():
             one.write_bytes(data)
     assert sorted(query.answers.batches) == list(range(BATCHES))
