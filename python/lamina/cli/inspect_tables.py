@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -100,8 +100,8 @@ def _process(writer: LogWriter) -> Iterator[tuple[str, str]]:
     text = f"{count_text('commit', writer.commits)} in its object of {time_text(writer.published_ms)}"
     if before := uploads.get("uploads", 0):
         text += (
-            f"; {count_text('upload', before)} before it, half of late in {uploads.get('p50_ms', 0)} ms, 99 % in "
-            f"{uploads.get('p99_ms', 0)} ms"
+            f"; {count_text('upload', before)} before it{_bytes(uploads)}, half of late in {uploads.get('p50_ms', 0)} "
+            f"ms, 99 % in {uploads.get('p99_ms', 0)} ms"
         )
     others = [
         ("again", "tried again"),
@@ -123,6 +123,16 @@ def _process(writer: LogWriter) -> Iterator[tuple[str, str]]:
         done.append(f"{count_text('load', loads['loads'])} in {seconds:.1f} s, {replayed} replayed")
     if done:
         yield "", "; ".join(done)
+
+
+def _bytes(uploads: Mapping[str, int]) -> str:
+    """Those of uploads, and of which before a batch was over; objects of earlier releases do not say."""
+    if "bytes" not in uploads:
+        return ""
+    early = uploads.get("early_bytes", 0)
+    return f", {size_text(uploads['bytes'])}" + (
+        f" ({size_text(early)} of it before a batch was over)" if early else ""
+    )
 
 
 def _unmerged(stores: Sequence[StoreSurvey]) -> str:

@@ -367,8 +367,8 @@ def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> 
 
 
 def test_inspect_shows_what_the_newest_object_of_each_process_says_of_it(lamina: Lamina, query: QueryOnDisk) -> None:
-    uploads = {"uploads": 40, "again": 3, "failed": 1, "hedges": 2, "hedges_won": 1, "queued": 0, "p50_ms": 80}
-    uploads["p99_ms"] = 700
+    uploads = {"uploads": 40, "bytes": 8 << 20, "early_bytes": 2 << 20, "again": 3, "failed": 1, "queued": 0}
+    uploads |= {"hedges": 2, "hedges_won": 1, "p50_ms": 80, "p99_ms": 700}
     merges, loads = {"merges": 3, "failed": 1, "merge_ms": 1500}, {"loads": 2, "replayed_bytes": 2048, "load_ms": 250}
     older = {"id": "a" * 32, "uploads": {"uploads": 39}, "merges": {}, "loads": {}}
     newer = {"id": "a" * 32, "uploads": uploads, "merges": merges, "loads": loads}
@@ -387,7 +387,8 @@ def test_inspect_shows_what_the_newest_object_of_each_process_says_of_it(lamina:
         | {"figures": {"uploads": uploads, "merges": merges, "loads": loads}},
     ]
     out = " ".join(lamina("inspect", query.directory).out.split())
-    assert "40 uploads before it, half of late in 80 ms, 99 % in 700 ms; 3 tried again; 1 failed; 2 hedged, 1 of" in out
+    assert "40 uploads before it, 8.0 MiB (2.0 MiB of it before a batch was over), half of late in 80 ms, 99 %" in out
+    assert "99 % in 700 ms; 3 tried again; 1 failed; 2 hedged, 1 of" in out
     assert re.search(r"process 2 commits in its object of 2033-05-18 [^;]*; 2 failed process 2 commits", out)
     assert "3 merges in 1.5 s, 1 failed; 2 loads in 0.2 s, 2.0 KiB replayed" in out
     query.process = "of a later release"
@@ -401,6 +402,29 @@ def test_inspect_shows_what_the_newest_object_of_each_process_says_of_it(lamina:
     found = json.loads(lamina("inspect", query.directory, "--json").out)
     assert [writer["process"] for writer in found["log"]["writers"]] == ["a" * 32]
     assert found["problems"]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({}, ""),
+        ({"bytes": 3 << 20, "early_bytes": 0}, ", 3.0 MiB"),
+        ({"bytes": 3 << 20}, ", 3.0 MiB"),
+        ({"bytes": 3 << 20, "early_bytes": 700}, ", 3.0 MiB (700 B of it before a batch was over)"),
+    ],
+    ids=["nothing", "none early", "not which", "some early"],
+)
+def test_inspect_shows_the_bytes_of_uploads_where_an_object_says_them(
+    lamina: Lamina, query: QueryOnDisk, said: dict[str, int], shown: str
+) -> None:
+    """Objects of earlier releases do not."""
+    query.process = {"id": "a" * 32, "uploads": {"uploads": 40, **said, "p50_ms": 80, "p99_ms": 700}}
+    query.run(1)
+    os.utime(of_version(query, query.version), (2_000_000_000,) * 2)
+    (writer,) = json.loads(lamina("inspect", query.directory, "--json").out)["log"]["writers"]
+    assert writer["figures"] == {"uploads": query.process["uploads"]}
+    out = " ".join(lamina("inspect", query.directory).out.split())
+    assert f"; 40 uploads before it{shown}, half of late in 80 ms, 99 % in 700 ms" in out
 
 
 @pytest.mark.parametrize("what", [name for name in DAMAGE if name != "missing"])

@@ -51,7 +51,18 @@ after a failed one, and `queued_ms` how long uploads waited for their turn; `que
 when one began. `upload_p50_ms` and `upload_p99_ms` add up, over all uploads, what those of late had taken when each was
 over: divided by `uploads` they are percentiles, also of several processes together."""
 
-_SUMMARY = ("uploads", "again", "failed", "hedges", "hedges_won", "queued", "p50_ms", "p99_ms")
+_SUMMARY = (
+    "uploads",
+    "bytes",
+    "early_bytes",
+    "again",
+    "failed",
+    "hedges",
+    "hedges_won",
+    "queued",
+    "p50_ms",
+    "p99_ms",
+)
 
 _LATENCIES_KEPT = 512
 _LEAST_KNOWN = 20
