@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -395,12 +396,15 @@ def test_orphans_are_files_that_no_retained_version_needs(tmp_path: Path, looked
     checkpoint = looked_at(directory)
     footprints = kill_files.Footprints(checkpoint, 1)
     footprints.look()
-    assert kill_files.orphans(checkpoint, footprints, 4e9) == []
+    assert kill_files.orphans(checkpoint, footprints, 4e9, 12) == []
     for name in ("0/0/9-9_x.seg", "0/0/.1.lam.7-7.tmp", f"_lamina/runs/{temporary_name('1_run', 7, 7)}"):
         (directory / "state" / name).write_bytes(b"")
     checkpoint = looked_at(directory)
-    assert len(kill_files.orphans(checkpoint, footprints, 4e9)) == 3
-    assert kill_files.orphans(checkpoint, footprints, 0) == []
+    assert len(kill_files.orphans(checkpoint, footprints, 4e9, 12)) == 3
+    assert kill_files.orphans(checkpoint, footprints, 0, 12) == []
+    # who publishes a cut off one may go on for a minute
+    (young,) = kill_files.orphans(checkpoint, footprints, time.time() + 30, 12)
+    assert young.endswith("9-9_x.seg")
 
 
 def test_a_batch_that_leaves_retention_is_passed_over_and_a_lost_one_is_not(
@@ -448,7 +452,7 @@ def test_log_objects_that_lie_apart_are_looked_at_like_others(tmp_path: Path) ->
 
     def found() -> tuple[list[str], list[str], list[str], list[str]]:
         return (
-            kill_files.orphans(checkpoint, footprints, 4e9),
+            kill_files.orphans(checkpoint, footprints, 4e9, 12),
             kill_files.damaged(checkpoint),
             kill_files.checked(checkpoint),
             kill_files.misplaced(checkpoint, footprints.needed),

@@ -369,7 +369,7 @@ class Campaign:
         footprints.look()
         self.judge.check(self.done)
         return {
-            "orphans": kill_files.orphans(self.checkpoint, footprints, began),
+            "orphans": kill_files.orphans(self.checkpoint, footprints, began, MIN_AGE_S),
             "damaged": [
                 *kill_files.damaged(self.checkpoint),
                 *kill_files.checked(self.checkpoint),

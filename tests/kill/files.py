@@ -21,6 +21,7 @@ from lamina.format.log_object import PartId
 from lamina.format.manifest import CommitManifest
 from lamina.format.paths import CommitName, TableName, parse_name
 from lamina.storage import is_temporary
+from lamina.store.collection.classes import TEMPORARY, least_age_ms
 from lamina.store.files.locator import attempt_of
 
 
@@ -158,13 +159,18 @@ def _is_store(path: str) -> bool:
     return len(parts) == 4 and parts[2].isdigit() and not parts[3].endswith(".crc")
 
 
-def orphans(checkpoint: Checkpoint, footprints: Footprints, before: float) -> list[str]:
+def orphans(checkpoint: Checkpoint, footprints: Footprints, before: float, min_age_s: float) -> list[str]:
     """Files last written before `before` (seconds since 1970) that nothing needs, log objects and those cut off in
-    `_lamina`, too."""
+    `_lamina`, too. Of cut off ones those that are old enough to go: another process may go on with one."""
+    cut_off = before - (least_age_ms(TEMPORARY, 1000) / 1000 - 1) * min_age_s
     shared = checkpoint.written("state/_lamina").items()
     others = {path: written for path, written in shared if is_temporary(path.rsplit("/", 1)[1]) or _log_of(path)}
     found = {**state_files(checkpoint), **others}
-    old = [path for path, written in found.items() if path not in footprints.needed and written < before]
+    old = [
+        path
+        for path, written in found.items()
+        if path not in footprints.needed and written < (cut_off if is_temporary(path.rsplit("/", 1)[1]) else before)
+    ]
     return [path for path in old if not _stays(checkpoint, path, footprints)]
 
 
