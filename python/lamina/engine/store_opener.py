@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,13 +234,15 @@ class StoreOpener:
             shared.left(store, now)
             for one in self._shared.values():
                 one.forget(now - _UNUSED_S)
-            forgotten = [self._shared.pop(key)] if shared.users == 0 and shared.read_only else self._pop_outlived()
+            forgotten = [self._shared.pop(key)] if shared.users == 0 and shared.read_only else []
+            outlived = self._pop_outlived()
             unused = [key for key, shared in self._shared.items() if shared.users == 0]
             for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
                 forgotten.append(self._shared.pop(old))
         # what waits in a changelog is published first
         for one in forgotten:
             self._forget(one)
+        self._forget_later(outlived)
 
     def _pop_outlived(self) -> list[_Shared]:
         """Takes out what unused checkpoints of a run are known by, where another run has used them since."""
@@ -251,6 +253,15 @@ class StoreOpener:
             if not shared.read_only and runs.setdefault(url, run) != run and shared.users == 0:
                 outlived.append(key)
         return [self._shared.pop(key) for key in outlived]
+
+    def _forget_later(self, outlived: Iterable[_Shared]) -> None:
+        """Forgets what older runs had, of which an upload may hang."""
+        for one in outlived:
+            try:
+                threading.Thread(target=self._forget, args=(one,), name="lamina-forget", daemon=True).start()
+            except RuntimeError:
+                # no further thread
+                self._forget(one)
 
     def _forget(self, shared: _Shared) -> None:
         if shared.changelog is not None and self._ticker is not None:
@@ -272,9 +283,7 @@ class StoreOpener:
                 self._shared[key] = shared
                 known = shared.entered(argument.store, self._failures_of(settings))
                 outlived = self._pop_outlived()
-        for one in outlived:
-            # an upload of its may hang
-            threading.Thread(target=self._forget, args=(one,), name="lamina-forget", daemon=True).start()
+        self._forget_later(outlived)
         return shared, known
 
     def _changelog_of(

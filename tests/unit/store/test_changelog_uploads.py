@@ -123,5 +123,6 @@ def test_an_object_that_the_barrier_may_have_seen_is_written_again_and_never_del
     changelog = of(never, attempts=2, level="executor")
     heard, answers = told(changelog, 0)
     assert heard.wait(60)
+    assert answers[0] is not None
     assert len(list(never.list(paths.LOG))) == 1
     changelog.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -109,11 +110,12 @@ class Changelog:
         writer = f"lamina {__version__}"
         chunks = [*log_object.chunks(group.log, self._checkpoint, now, writer, group.commits, process)]
         size = sum(map(len, chunks))
+        unsafe = threading.Event()
         try:
             self._uploads.upload(
                 self._storage.location(path),
                 size,
-                lambda: self._attempt(path, ends, chunks),
+                lambda: self._attempt(path, ends, chunks, unsafe),
                 commits=len(group.commits),
                 early=group.early,
                 ends=ends,
@@ -124,11 +126,15 @@ class Changelog:
                 self._uploads.ask(lambda: self._deleted(path))
                 raise
             # a storage may fail after it did what it was asked for: nobody else writes that name
-            if error.kind != "storage.failed" or not self._uploads.ask(lambda: self._is_there(path, size)):
+            if (
+                unsafe.is_set()
+                or error.kind != "storage.failed"
+                or not self._uploads.ask(lambda: self._is_there(path, size))
+            ):
                 raise
         self._written(group.log, self._place, b"".join(chunks[-2:]), size)
 
-    def _attempt(self, path: str, ends: float, chunks: Sequence[Any]) -> None:
+    def _attempt(self, path: str, ends: float, chunks: Sequence[Any], unsafe: threading.Event) -> None:
         try:
             self._storage.publish(path, self._until(ends, chunks))
         except LaminaError as error:
@@ -136,6 +142,7 @@ class Changelog:
                 raise
             # not deleted but written again: gone for certain would be worse than there and not flushed
             log.warning("%s is there, and may not last: %s", self._storage.location(path), error)
+            unsafe.set()
             raise LaminaError.from_kind(error.kind, error.message) from None
 
     def _until(self, ends: float, chunks: Sequence[Any]) -> Iterator[Any]:

@@ -178,7 +178,13 @@ class Uploads:
         has_threads = True
 
         def begin() -> Future[object]:
-            future = self._attempts.submit(publish)
+            refused = threading.Event()
+            try:
+                # who has no thread may have queued it all the same
+                future = self._attempts.submit(lambda: None if refused.is_set() else publish())
+            except BaseException:
+                refused.set()
+                raise
             self._count("attempts")
             running[future] = self._clock.monotonic()
             return future

@@ -371,6 +371,7 @@ final class LaminaStateStore(
       from.table.remove(removed, Platform.BYTE_ARRAY_OFFSET.toLong, removed.length)
       row = cursor.next()
     }
+    cursor.end()
   }
 
   // ---- end of the open

@@ -478,16 +478,17 @@ final class StoreOpener(
     if (table.isLayered) {
       def forget(): Unit = {
         while (pool.isNearlyFull && table.synchronized(table.forgetSome())) ()
-        if (pool.isNearlyFull && pool.looksAtRest.isDue) {
+        if (!pool.isNearlyFull) pool.looksAtRest.reset()
+        else if (pool.looksAtRest.isDue) {
           var gave = false
           registry.layeredAtRest(pool).foreach { other =>
             while (pool.isNearlyFull && other.synchronized(other.forgetSomeAtRest())) gave = true
           }
-          while (pool.isNearlyFull && registry.evictOne(_.isOf(pool))) gave = true
           pool.looksAtRest.done(gave)
         }
       }
       forget()
+      while (pool.isNearlyFull && registry.evictOne(_.isOf(pool))) ()
       val (written, worth, deep) =
         table.synchronized((table.isAhead, table.isWorthAWait && vainWaits == 0, table.isDeep))
       if (vainWaits > 0) vainWaits -= 1

@@ -2,10 +2,7 @@ package org.apache.spark.sql.lamina.table
 
 import org.apache.spark.unsafe.Platform
 
-/**
- * Walks rows of a column family. Updates meanwhile are allowed: keys that the open transaction brings in are not seen, and of others
- * the newest value, if they are still there.
- */
+/** Walks rows of a column family. Updates meanwhile are allowed and may or may not be seen. */
 abstract class RowCursor {
 
   /** Whether the next row comes from the version that the open transaction is based on. */
@@ -15,16 +12,20 @@ abstract class RowCursor {
   def next(): Long
 
   /** To be called when nobody goes on with it. */
-  def end(): Unit
+  def end(): Unit = ()
 }
 
-/** Passes over keys that came since it began: it goes by those that were there, as a walk of a snapshot does. */
-private[table] abstract class FamilyCursor(family: FamilyTable, startsAtBase: Boolean) extends RowCursor {
-  private val begun = if (startsAtBase) -1 else family.walks.begin()
+/**
+ * May pass over keys that came since it began: then it goes by those that were there, as a walk of a snapshot does.
+ *
+ * @param passesNew whether it does
+ */
+private[table] abstract class FamilyCursor(family: FamilyTable, passesNew: Boolean) extends RowCursor {
+  private val begun = if (passesNew) family.walks.begin() else -1
 
   /** The undo log, and how many of its entries are known. */
-  private var log = if (startsAtBase) null else family.undoLog
-  private var known = if (startsAtBase) 0 else log.size
+  private var log = if (passesNew) family.undoLog else null
+  private var known = if (passesNew) log.size else 0
   private var newKeys: NewKeys = _
 
   /** Hears what has come and gone. */
@@ -36,7 +37,7 @@ private[table] abstract class FamilyCursor(family: FamilyTable, startsAtBase: Bo
 
   /** Whether a key that it comes to has come since it began, as far as it has heard. */
   protected final def isNew(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
-    newKeys != null && newKeys.has(KeyHash.hash(keyBase, keyOffset, keyLength))
+    newKeys != null && !newKeys.isEmpty && newKeys.has(KeyHash.hash(keyBase, keyOffset, keyLength))
 
   /** Whether it has come to a place behind that of a key: what becomes of that is nothing to it. */
   private[table] def hasPassed(key: Long, length: Int): Boolean
@@ -46,7 +47,7 @@ private[table] abstract class FamilyCursor(family: FamilyTable, startsAtBase: Bo
 
 /** All rows, in the order of the index. */
 private[table] final class ScanCursor(family: FamilyTable, index: HashIndex, override var base: Boolean)
-    extends FamilyCursor(family, base) {
+    extends RowCursor {
   private val buffer = new HashIndex.WordBuffer
   private val wasEmpty = !base && family.rows == 0
   private var started = false
@@ -60,22 +61,16 @@ private[table] final class ScanCursor(family: FamilyTable, index: HashIndex, ove
         position += 1
         if (word != 0L && word != HashIndex.Tombstone) {
           val row = family.seen(word, base)
-          if (row != 0L && (base || !isNew(null, Rows.keyAddress(row), Rows.keyLength(row)))) return row
+          if (row != 0L) return row
         }
       }
       if (wasEmpty || (started && prefix == 0L)) return 0L
-      // of the part that is copied now: what comes later is not in the copy
-      learn()
       started = true
       prefix = index.copySegment(prefix, buffer)
       position = 0
     }
     0L
   }
-
-  /** Rows of the part that it is in were copied. */
-  override private[table] def hasPassed(key: Long, length: Int): Boolean =
-    started && (prefix == 0L || java.lang.Long.compareUnsigned(KeyHash.hash(null, key, length), prefix) < 0)
 }
 
 /**
@@ -88,7 +83,7 @@ private[table] final class RangeCursor(
     from: Array[Byte],
     until: Array[Byte],
     override var base: Boolean
-) extends FamilyCursor(family, base) {
+) extends FamilyCursor(family, passesNew = !base) {
   import RangeCursor.Offset
 
   private var passed: Array[Byte] = _

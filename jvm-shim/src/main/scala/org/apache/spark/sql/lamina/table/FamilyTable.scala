@@ -51,7 +51,7 @@ final class FamilyTable private[table] (
   private[table] def undoLog: LongLog = undo
 
   private[table] def tellWalk(keys: NewKeys, walk: FamilyCursor, log: LongLog, from: Int): LongLog =
-    walks.tell(keys, walk, log, from, undo, previous)
+    walks.tell(keys, walk, log, from, undo)
 
   /** Fills an empty column family. */
   private[lamina] val filling = new FamilyFill(id, index, lists, keys, counts, pool, layer)
@@ -312,12 +312,15 @@ final class FamilyTable private[table] (
     ()
   }
 
-  /** All rows, in no order, but for those whose keys come while it runs. */
+  /**
+   * All rows, in no order. Rows that come while it runs may be seen, but none where there were none at its start: Spark asks that of
+   * a provider that it does not know.
+   */
   def scan(startsAtBase: Boolean): RowCursor = scan(startsAtBase, if (layered) layer.scanned else null)
 
   /** The same; `transient` gets rows of a layered family that are not in the table. */
   private[table] def scan(startsAtBase: Boolean, transient: TransientRow): RowCursor =
-    if (layered) new LayeredCursor(this, labelled, layer, transient, null, null, startsAtBase)
+    if (layered) new LayeredCursor(this, labelled, layer, transient, null, null, startsAtBase, passesNew = false)
     else new ScanCursor(this, index, startsAtBase)
 
   /** Each row whose key's hash is in a part of the hashes; reads no more of the index than holds that part. */
@@ -341,10 +344,13 @@ final class FamilyTable private[table] (
     }
   }
 
-  /** Rows with from ≤ key < until in unsigned byte order; null leaves a side open. */
+  /**
+   * Rows with from ≤ key < until in unsigned byte order; null leaves a side open. Those whose keys come while it runs are not seen,
+   * as in Spark's RocksDB, the only provider that has ranges.
+   */
   def range(from: Array[Byte], until: Array[Byte], startsAtBase: Boolean): RowCursor = {
     if (!ordered) throw new IllegalArgumentException(s"column family $id keeps no order")
-    if (layered) new LayeredCursor(this, labelled, layer, layer.scanned, from, until, startsAtBase)
+    if (layered) new LayeredCursor(this, labelled, layer, layer.scanned, from, until, startsAtBase, !startsAtBase)
     else new RangeCursor(this, keys, from, until, startsAtBase)
   }
 
@@ -360,7 +366,6 @@ final class FamilyTable private[table] (
       remove(key, Platform.BYTE_ARRAY_OFFSET.toLong, key.length)
       row = cursor.next()
     }
-    cursor.end()
   }
 
   /** Each key whose state differs from the base once; stops early when `visit` says false. */
@@ -422,7 +427,7 @@ final class FamilyTable private[table] (
     }
     previous = undo
     undo = new LongLog(pool)
-    walks.ended(isKept = true)
+    walks.ended()
     closeBaseRows()
     if (layered) {
       if (spilled.commit()) shrink()
@@ -435,7 +440,7 @@ final class FamilyTable private[table] (
     rewind(undo)
     resting.add(this, undo, newRows = true)
     undo = new LongLog(pool)
-    walks.ended(isKept = false)
+    walks.ended()
     closeBaseRows()
     if (layered) spilled.abort()
   }

@@ -16,8 +16,9 @@ private[table] final class LayeredCursor(
     transient: TransientRow,
     from: Array[Byte],
     until: Array[Byte],
-    override var base: Boolean
-) extends FamilyCursor(family, base) {
+    override var base: Boolean,
+    passesNew: Boolean
+) extends FamilyCursor(family, passesNew) {
   import LayeredCursor._
 
   /** The last key that was looked up, or null. */

@@ -10,6 +10,8 @@ private[table] final class NewKeys {
   private var came: OpenHashSet[Long] = _
   private var removed: OpenHashSet[Long] = _
 
+  def isEmpty: Boolean = came == null
+
   def has(hash: Long): Boolean = came != null && came.contains(hash)
 
   /** A key has come, or has gone. */
@@ -37,7 +39,7 @@ private[table] final class KeyChanges(isTombstone: Long => Boolean) {
   private var noted = List.empty[Noted]
 
   /** Entries of the undo log that changed nothing: they brought a key back from the disk. */
-  private var brought, broughtBefore: java.util.BitSet = _
+  private var brought: java.util.BitSet = _
 
   /** A walk begins, in the transaction that is said. */
   def begin(): Int = {
@@ -66,39 +68,31 @@ private[table] final class KeyChanges(isTombstone: Long => Boolean) {
     brought = null
   }
 
-  /** The transaction ends, and its undo log is kept, or is not. */
-  def ended(isKept: Boolean): Unit = {
+  /** The transaction ends: walks that go on are of what it has committed. */
+  def ended(): Unit = {
     transaction += 1
     walks = 0
-    if (isKept) broughtBefore = brought
     brought = null
+    noted = Nil
   }
-
-  /** Another transaction begins: nobody walks that did in the one before. */
-  def begun(): Unit = noted = Nil
 
   /**
    * Tells a walk of changes since an entry of a log, of keys that it has not passed.
    *
    * @return the log that it goes on with; null where its transaction has ended
    */
-  def tell(keys: NewKeys, walk: FamilyCursor, log: LongLog, from: Int, undo: LongLog, previous: LongLog): LongLog = {
-    def learn(log: LongLog, from: Int, but: java.util.BitSet): Unit = foreach(log, from, but) {
-      (_, key, length, came) => if (!walk.hasPassed(key, length)) keys.learn(KeyHash.hash(null, key, length), came)
-    }
+  def tell(keys: NewKeys, walk: FamilyCursor, log: LongLog, from: Int, undo: LongLog): LongLog = {
     var (at, first) = (log, from)
     while (at != null && (at ne undo)) {
-      noted.find(_.log eq at) match {
-        case Some(changes) =>
-          changes.tell(keys, first)
-          at = changes.next
-          first = 0
-        case None =>
-          if (at eq previous) learn(previous, first, broughtBefore)
-          at = null
-      }
+      val changes = noted.find(_.log eq at)
+      changes.foreach(_.tell(keys, first))
+      at = changes.fold[LongLog](null)(_.next)
+      first = 0
     }
-    if (at != null) learn(undo, first, brought)
+    if (at != null)
+      foreach(undo, first, brought) { (_, key, length, came) =>
+        if (!walk.hasPassed(key, length)) keys.learn(KeyHash.hash(null, key, length), came)
+      }
     at
   }
 

@@ -60,7 +60,6 @@ final class StoreTable(pool: PagePool, layered: Boolean = false, spills: () => S
       layer.renew()
       layer.writing(begins = true)
     }
-    families.values.foreach(_.walks.begun())
     isSent = false
     lacksPlace = false
     open = true
