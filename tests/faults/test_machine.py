@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -95,6 +96,26 @@ def test_a_query_that_cannot_write_says_which_file_and_why(
 @pytest.mark.parametrize("case", ["full disk", "quota"])
 def test_a_publication_without_room_leaves_no_part_of_a_file(results: dict[str, dict[str, Any]], case: str) -> None:
     assert result_of(results, case)["temporary_files"] == []
+
+
+def test_commits_go_on_where_the_disk_of_the_tables_is_full(results: dict[str, dict[str, Any]]) -> None:
+    result = result_of(results, "full disk of the engine")
+    assert result["error"] is None
+    # it was: no tables were made
+    assert result["failed_merges"] > 0
+
+
+def test_a_query_that_has_no_room_for_its_tables_says_where_and_why(results: dict[str, dict[str, Any]]) -> None:
+    error = result_of(results, "full disk of the engine")["opened"]
+    assert error is not None
+    assert "[storage.failed]" in error
+    assert re.search(r"/engine/lamina-\S+ on local disk: .*No space left on device", error), error
+
+
+def test_a_query_without_room_for_its_shuffles_fails_by_them(results: dict[str, dict[str, Any]]) -> None:
+    error = result_of(results, "full disk of Spark")["error"]
+    assert error is not None
+    assert "No space left on device" in error
 
 
 def test_a_query_goes_on_when_the_clock_is_set_back(results: dict[str, dict[str, Any]]) -> None:
