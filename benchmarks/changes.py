@@ -75,6 +75,15 @@ CHANGES: tuple[Change, ...] = (
         "what a check counts as not needed; and that more than 16 small tables in a row are joined, which keys in no "
         "order do not leave",
     ),
+    Change(
+        "4820633ea0bf1867",
+        "e8153038994d6793",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "that scans of ranges pass over keys that came since they began; what is done with what earlier runs of a "
+        "query left in memory, or where the system has no further thread; that an attempt begins at the open where the "
+        "log is on a remote storage; how many objects a barrier looks for at once with a file manager that is named; "
+        "and that more of the newest tables of RocksDB wait for a merge where what is below is larger",
+    ),
 )
 
 
