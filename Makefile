@@ -150,10 +150,12 @@ test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, 
 		"$(NEWEST)/testOnly org.apache.spark.sql.lamina.model.*"
 	$(PY) -m lamina.testing.state_machine --minutes 60
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-kill KILL_MINUTES=100
+	$(MAKE) test-broken
 	$(MAKE) test-arm64
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-pyspark test-long test-pyspark-4.2
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-suites test-scala test-packaging
-	for mode in rocksdb heap-changelog rocksdb-changelog; do LAMINA_MODE=$$mode $(MAKE) test-pyspark test-suites || exit 1; done
+	for mode in rocksdb heap-changelog rocksdb-changelog; do \
+		LAMINA_MODE=$$mode $(MAKE) test-pyspark test-long test-faults test-suites || exit 1; done
 	@echo "second runs of tests of Spark so far:"; cat build/second-runs.txt 2>/dev/null || echo none
 
 test-arm64: $(VENV)/.dev $(SBT_JAR)  ## The table's tests on arm64, by emulation; needs qemu-user and Debian's packages

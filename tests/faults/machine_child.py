@@ -24,11 +24,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from lamina.format import verify
+from lamina.format import log_object, verify
 from lamina.format.manifest import FILE, CommitManifest
 from lamina.settings import PREFIX
 from tests.spark.conftest import shim_jar
-from tests.spark.streams import A_FILE_EACH, LAMINA, Streams
+from tests.spark.streams import A_FILE_EACH, LAMINA, OF_MODE, Streams
 from tests.spark.test_restarts import unload_all
 
 BATCHES = 3
@@ -134,15 +134,18 @@ class Case:
         )
 
     def newest(self) -> CommitManifest:
-        """The manifest of the newest version of a store."""
+        """The manifest of the newest version of a store whose commits are files."""
         newest = max((self.state / "0" / "0").glob("*.lam"), key=lambda path: int(path.name.split("_")[0]))
         manifest = verify(newest.read_bytes(), str(newest))
         assert isinstance(manifest, CommitManifest)
         return manifest
 
     def newest_age_ms(self) -> float:
-        """How long ago it was written, as it says."""
-        return time.time() * 1000 - self.newest().created_ms
+        """How long ago the newest version was written, as its manifest says, or the index of its log object."""
+        if not OF_MODE:
+            return time.time() * 1000 - self.newest().created_ms
+        newest = max(self.state.glob("_lamina/log/*.log"), key=lambda path: path.stat().st_mtime_ns)
+        return time.time() * 1000 - log_object.verify(newest.read_bytes(), newest.stem, str(newest)).created_ms
 
     def left(self) -> list[str]:
         """Names of temporary files that failed publications left; those that are being written go by themselves."""

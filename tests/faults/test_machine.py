@@ -19,6 +19,7 @@ from lamina.store.direct.open import open_store
 from lamina.testing import ManualClock, MemoryBackend, SequenceIds
 from lamina.testing.expect import fails_with
 from tests.faults.machine_child import CASES, HOUR_MS, MOUNTED
+from tests.spark.streams import OF_MODE
 
 START_MS = 1_800_000_000_000
 
@@ -90,7 +91,7 @@ def test_a_query_that_cannot_write_says_which_file_and_why(
     assert error is not None
     assert "[storage.failed]" in error
     assert reason in error
-    assert ".lam" in error
+    assert (".log" if OF_MODE else ".lam") in error
 
 
 @pytest.mark.parametrize("case", ["full disk", "quota"])

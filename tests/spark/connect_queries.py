@@ -15,7 +15,7 @@ import lamina
 from tests.spark import test_operators as operators
 from tests.spark import test_transform_with_state as transforms
 from tests.spark.jvms import ONE_COMPILER
-from tests.spark.streams import HDFS, ROCKSDB, Query, Streams
+from tests.spark.streams import BACKEND, HDFS, OF_MODE, ROCKSDB, Query, Streams
 
 
 def with_rows(frames: operators.Frames) -> DataFrame:
@@ -59,7 +59,8 @@ def main(root: Path) -> None:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    spark = lamina.configure(SparkSession.builder.remote("local[2]").config(map=settings)).getOrCreate()
+    builder = SparkSession.builder.remote("local[2]").config(map=settings)
+    spark = lamina.configure(builder, BACKEND, changelog=bool(OF_MODE), rocksdb_materialize_every=1).getOrCreate()
     for name, query, _ in QUERIES:
         streams = Streams(spark, root / name)
         for run in range(RUNS):

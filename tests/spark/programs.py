@@ -60,7 +60,11 @@ def program_session(master: str, jar: str, settings: dict[str, str]) -> SparkSes
         "spark.sql.streaming.stateStore.lamina.heap.maxBytes": "256m",
         "spark.sql.streaming.stateStore.lamina.engine.python": sys.executable,
     }
-    chosen = {**shared, "spark.sql.streaming.stateStore.lamina.backend": BACKEND, **settings}
+    of_backend = {"spark.sql.streaming.stateStore.lamina.backend": BACKEND}
+    if BACKEND == "rocksdb":
+        # they have few batches
+        of_backend["spark.sql.streaming.stateStore.lamina.rocksdb.materializeEvery"] = "2"
+    chosen = {**shared, **of_backend, **settings}
     if chosen[CHECKPOINT_FORMAT_KEY] != "1":
         chosen = {**OF_MODE, **chosen}
     spark: SparkSession = SparkSession.builder.master(master).config(map=chosen).getOrCreate()

@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame
 from lamina.format import log_object
 from lamina.format.log_object import Part
 from lamina.spark.configure import FILE_MANAGER_KEY
-from tests.spark.streams import BEHIND_BARRIER, HDFS, LAMINA, Streams
-from tests.spark.test_backends import PREFIX, feed_pairs, pairs, totals
+from tests.s3_server import S3Server, Trouble
+from tests.spark.streams import BEHIND_BARRIER, HDFS, LAMINA, Run, Streams
+from tests.spark.test_backends import FROM_FILES, HEAP, PREFIX, feed_pairs, pairs, totals
 from tests.spark.test_restarts import Answers, rows, unload_all
 
 TASK = {PREFIX + "changelog.enabled": "true"}
@@ -40,6 +41,13 @@ def commits(checkpoint: Path) -> Counter[str]:
     text = "".join(path.read_text() for path in checkpoint.glob("commits/[0-9]*"))
     later = [version for version in re.findall(r"L1\.([0-9]+)\.[0-9]+\.o\.", text) if version != "1"]
     return Counter(files=len(later), parts=text.count(".g."))
+
+
+def of_log(run: Run) -> dict[str, int]:
+    """What the progress of a run says of log objects."""
+    names = ("Objects", "Commits", "Bytes", "EarlyBytes", "QueuedMs", "QueueDepth", "Attempts", "Failures")
+    times = ("UploadMs", "UploadP50Ms", "UploadP99Ms")
+    return {name: run.metric(f"laminaLog{name}") for name in (*names, *times, "Hedges", "HedgesWon")}
 
 
 def feed_totals(streams: Streams, batch: int) -> None:
@@ -83,9 +91,8 @@ def test_progress_says_what_became_durable_in_the_log(
     """Also that of a join, of which Spark drops what some stores say."""
     for batch in range(8):
         feed(streams, batch)
-    run = streams.run(query, LAMINA, mode=mode, conf=conf)
-    names = ("Objects", "Commits", "Bytes", "Attempts", "Failures", "UploadMs", "UploadP50Ms", "UploadP99Ms")
-    found = {name: run.metric(f"laminaLog{name}") for name in names}
+    run = streams.run(query, LAMINA, mode=mode, conf={**conf, PREFIX + "changelog.hedging.enabled": "false"})
+    found = of_log(run)
     checkpoint = streams.checkpoint(LAMINA)
     parts = commits(checkpoint)["parts"]
     # a run that ends does not report what became durable behind its last batch
@@ -96,6 +103,49 @@ def test_progress_says_what_became_durable_in_the_log(
     assert found["Failures"] == 0
     assert found["UploadP50Ms"] <= found["UploadP99Ms"]
     assert found["UploadMs"] <= found["UploadP99Ms"]
+    # each has room for all commits of a batch
+    assert found["EarlyBytes"] == found["Hedges"] == found["HedgesWon"] == 0
+
+
+def test_progress_says_what_uploads_waited_for_and_what_a_restart_reads(streams: Streams) -> None:
+    """Small objects, one upload at once, and one that hangs: others beside it make it durable all the same."""
+    for batch in range(8):
+        feed_pairs(streams, batch)
+        feed_totals(streams, batch)
+    one_at_once = {**HEAP, **FROM_FILES, **TASK, PREFIX + "changelog.upload.inFlight": "1"}
+    with S3Server() as server:
+        conf = {
+            **server.hadoop,
+            **one_at_once,
+            PREFIX + "changelog.path": f"s3a://{server.bucket}/log",
+            PREFIX + "changelog.maxObjectBytes": "4096",
+        }
+        server.proxy.inject(Trouble("PUT", ".log", delay=0.05, times=25))
+        # a second attempt of one before might be the first that hangs
+        server.proxy.inject(Trouble("PUT", ".log", delay=600, times=2))
+        run = streams.run(pairs, LAMINA, conf=conf)
+        found = of_log(run)
+        assert 0 < found["EarlyBytes"] <= found["Bytes"]
+        assert found["QueueDepth"] > 0 and found["QueuedMs"] > 0
+        assert 0 < found["HedgesWon"] <= found["Hedges"]
+        assert found["Attempts"] >= found["Objects"] + found["HedgesWon"]
+        assert found["Failures"] == 0
+        assert run.metric("laminaReloads") == run.metric("laminaReplayedBytes") == 0
+
+        unload_all(streams.spark)
+        feed_pairs(streams, 8)
+        restarted = streams.run(pairs, LAMINA, conf=conf)
+        assert restarted.metric("laminaReloads") > 0
+        assert restarted.metric("laminaLoadMs") > 0
+        assert restarted.metric("laminaReplayedBytes") > 0
+        unload_all(streams.spark)
+    assert sorted(run.all_rows + restarted.all_rows) == streams.run(pairs, HDFS).all_rows
+
+    # the only store's commit waits for the one before
+    alone = {**one_at_once, "spark.sql.shuffle.partitions": "1"}
+    found = of_log(streams.run(totals, LAMINA, mode="complete", checkpoint="alone", conf=alone))
+    assert found["Objects"] > 0
+    assert found["QueueDepth"] == found["EarlyBytes"] == 0
 
 
 def test_it_is_switched_at_each_restart(streams: Streams) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.spark.connect_queries import QUERIES, RUNS, feed
 from tests.spark.programs import run_program
-from tests.spark.streams import LAMINA, Query, Streams
+from tests.spark.streams import BACKEND, LAMINA, OF_MODE, Query, Streams
 
 pytestmark = pytest.mark.long
 
@@ -44,3 +44,5 @@ def test_a_query_through_connect_gives_the_same_rows_before_and_after_a_restart(
     assert theirs
     state = connected / name / "checkpoint" / LAMINA.rsplit(".", 1)[1] / "state"
     assert any(state.rglob("*.lam"))
+    assert any(state.rglob("*.log")) == bool(OF_MODE)
+    assert any(state.rglob("*.sst")) == (BACKEND == "rocksdb")

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tests.spark.streams import LAMINA, SCHEMA, Streams, configured
+from lamina.settings import PREFIX
+from tests.spark.streams import BACKEND, LAMINA, OF_MODE, SCHEMA, Streams, configured
 from tests.spark.test_restarts import engine_pid, unload_all
 
 pytestmark = pytest.mark.long
@@ -89,6 +90,9 @@ def test_fifty_restarts_at_random_points_give_the_answer_of_a_batch_query(
     settings = {
         "spark.sql.streaming.stateStore.providerClass": LAMINA,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        PREFIX + "backend": BACKEND,
+        PREFIX + "rocksdb.materializeEvery": "2",
+        **OF_MODE,
     }
     with configured(spark, settings):
         feed(SPARE)

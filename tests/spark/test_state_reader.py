@@ -17,7 +17,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lamina.spark.jars import jar_path
 from tests.spark.programs import run_program
-from tests.spark.streams import HDFS, LAMINA, ROCKSDB, SETTLED, Query, Streams, configured
+from tests.spark.streams import A_FILE_EACH, BEHIND_BARRIER, HDFS, LAMINA, ROCKSDB, SETTLED, Query, Streams, configured
+from tests.spark.test_backends import HEAP, TABLES
+from tests.spark.test_changelog import commits
 from tests.spark.test_transform_with_state import with_rows
 
 FORMATS = pytest.mark.parametrize("version", [1, 2], ids=["v1", "v2"])
@@ -254,6 +256,35 @@ def test_a_batch_reads_while_the_query_runs_as_it_does_later(
     assert any(query.batches.values())
     for batch, then in dict(found).items():
         assert then == load_all(spark, query.streams.checkpoint(HDFS), batch)
+
+
+ON_TABLES, IN_LOG_OBJECTS = TABLES | A_FILE_EACH, HEAP | BEHIND_BARRIER
+
+
+@pytest.mark.parametrize("conf", [ON_TABLES, IN_LOG_OBJECTS], ids=["tables", "log objects"])
+def test_state_on_tables_and_in_log_objects_reads_like_that_of_a_built_in_provider(
+    streams: Streams, spark: SparkSession, conf: dict[str, str]
+) -> None:
+    for batch in range(5):
+        streams.feed("l", rows(batch))
+        streams.feed("r", rows(batch + 1))
+    run = streams.run(near_by_window, LAMINA, conf=FOUR_STORES | KEEP_ALL | conf)
+    built_in = streams.run(near_by_window, HDFS, conf=FOUR_STORES | KEEP_ALL)
+    assert run.batches == built_in.batches
+    checkpoint = streams.checkpoint()
+    if conf is ON_TABLES:
+        stores = [path for part in ("0", "1") for path in (Path("0", part), *(Path("1", part, one) for one in STORES))]
+        assert all(list((checkpoint / "state" / store).glob("*.sst")) for store in stores)
+    else:
+        assert commits(checkpoint)["parts"] > 0
+        assert commits(checkpoint)["files"] == 0
+    before = committed(checkpoint)
+    for batch in (1, max(run.batches)):
+        found = load_all(spark, checkpoint, batch)
+        assert found == load_all(spark, streams.checkpoint(HDFS), batch)
+        assert all(found.values())
+    # maintenance may still write
+    assert before.items() <= committed(checkpoint).items()
 
 
 def test_a_reader_of_the_state_leaves_the_table_of_a_stopped_query_to_its_restart(
