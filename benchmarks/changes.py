@@ -84,6 +84,12 @@ CHANGES: tuple[Change, ...] = (
         "log is on a remote storage; how many objects a barrier looks for at once with a file manager that is named; "
         "and that more of the newest tables of RocksDB wait for a merge where what is below is larger",
     ),
+    Change(
+        "e8153038994d6793",
+        "5ec5e83ea7a14a5b",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "what a collection says that only asks",
+    ),
 )
 
 

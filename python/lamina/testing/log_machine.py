@@ -1,4 +1,4 @@
-"""The state machine with the changelog: commits are parts of log objects."""
+"""The state machine with the changelog, switched off and on: commits are parts of log objects, or files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize
+from hypothesis.stateful import initialize, rule
 
 from lamina.components import Clock
 from lamina.errors import LaminaError
@@ -24,7 +24,8 @@ from lamina.store.files.locator import attempt_of, is_part, name_of
 from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.log_places import LogPlace
 from lamina.testing.faults import Crashed, Fault, FaultyBackend
-from lamina.testing.machine_parts import MIN_VERSIONS, OPENINGS, Attempt
+from lamina.testing.machine_parts import CHANGES, MIN_VERSIONS, OPENINGS, Attempt
+from lamina.testing.rows import Position
 from lamina.testing.state_machine import StoreMachine
 
 _MOST_HELD = 1 << 20
@@ -54,13 +55,16 @@ class _Inline(Uploads):
 
 
 class LogMachine(StoreMachine):
-    """A query with the changelog over one store."""
+    """A query over one store, with the changelog until a restart switches it off."""
 
-    modes = (
-        {},
-        {"compaction_max_chain": 3},
-        {"compaction_mode": "rolling", "compaction_rolling_parts": 2},
-        {"backend": "rocksdb", "rocksdb_materialize_every": 2},
+    modes = tuple(
+        {"changelog_enabled": True, "changelog_materialize_parts": 3, **mode}
+        for mode in (
+            {},
+            {"compaction_max_chain": 3},
+            {"compaction_mode": "rolling", "compaction_rolling_parts": 2},
+            {"backend": "rocksdb", "rocksdb_materialize_every": 2},
+        )
     )
 
     @initialize(mode=st.integers(0, 100), fault=st.none() | OPENINGS)
@@ -68,6 +72,15 @@ class LogMachine(StoreMachine):
         self.uploads: dict[int, list[Callable[[], None]]] = {}
         self.parts: dict[str, set[str]] = {}
         super().start(mode, 2, fault)
+
+    @rule(changes=st.lists(CHANGES, min_size=1, max_size=2), number=st.integers(0, 1), maintain=st.integers(0, 2))
+    def restart_with_the_changelog_switched(
+        self, changes: list[tuple[Position, int, bytes]], number: int, maintain: int
+    ) -> None:
+        """Off or on, with some batches, which stand on what is in the log, or in files."""
+        self.settings = replace(self.settings, changelog_enabled=not self.settings.changelog_enabled)
+        self._new_run()
+        self.batches(changes, number, maintain)
 
     def _open(self, backend: FaultyBackend, run: str, *, read_only: bool) -> Store:
         storage = Storage("machine:/state", backend=backend)
@@ -80,7 +93,7 @@ class LogMachine(StoreMachine):
             StoreConf(self.settings, self.format_version, "none", MIN_VERSIONS),
             clock=self.clock,
             ids=self.ids,
-            groups=None if read_only else groups,
+            groups=groups if self.settings.changelog_enabled and not read_only else None,
             logs=LogObjects(storage, self.clock, self.ids),
         )
         self.uploads[id(store)] = uploads.waiting

@@ -67,12 +67,14 @@ class StoreMachine(QueryMachine):
     def _slowly(self, backend: FaultyBackend, milliseconds: int) -> None:
         """A call takes long; meanwhile batches are committed, and then another executor collects.
 
-        One thread of a process looks for log objects, or for one of them, at a time: all of its batches wait where that
-        takes long.
+        One thread of a process looks for log objects, or for one of them, or reads the index of one, at a time: all of
+        its batches wait where that takes long.
         """
         batches, self.batches_meanwhile = self.batches_meanwhile, []
         operation, path = backend.calls[-1]
-        all_wait = (operation, path) == ("list", paths.LOG) or (operation == "size" and path.startswith(paths.LOG))
+        all_wait = (operation, path) == ("list", paths.LOG) or (
+            operation in ("size", "read_tail") and path.startswith(paths.LOG)
+        )
         for batch in batches:
             if all_wait and self.executors[batch[1]].backend is backend:
                 continue

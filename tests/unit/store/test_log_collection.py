@@ -287,6 +287,9 @@ def test_what_a_collection_says_of_parts_and_objects() -> None:
     assert logs == {f"{paths.LOG}/{name}": size for name, size in gone.items()}
     assert not [one for both in found for one in both.deleted if is_part(one.path)]
     assert found[1].metrics()["delete_log_bytes"] == sum(gone.values())
+    # nor is one said again by who only asks, before there was another look
+    asked = stores[1].collect(versions[1], dry_run=True)
+    assert not [one for one in asked.deleted if one.kind == "log"]
 
 
 def test_a_process_whose_stores_have_settled_hears_and_is_heard_all_the_same() -> None:

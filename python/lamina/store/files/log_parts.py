@@ -273,7 +273,7 @@ class LogObjects:
 
     def needless(self, run: QueryRun, *, dry_run: bool = False) -> list[Needless]:
         """What nobody needs any more, as far as that is known; each is said once after a look to those who delete, and
-        once to those who only ask.
+        once, before that, to those who only ask.
 
         Who deletes it sees first to it that no newer run of the query has begun.
         """
@@ -282,7 +282,9 @@ class LogObjects:
                 return []
             gone = []
             for log_id, found in sorted(self._objects.items()):
-                is_new = found.is_needless and found.said_at.get(dry_run) != self._looked
+                # what was deleted since the look is no news to those who ask either
+                said_at = (found.said_at.get(False), found.said_at.get(dry_run))
+                is_new = found.is_needless and self._looked not in said_at
                 if is_new and found.place.is_own:
                     found.said_at[dry_run] = self._looked
                     gone.append(Needless.at(found.place, f"{log_id}.log", found.size, found.modified_ms))
