@@ -7,7 +7,7 @@ doubt measures again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks import machine
@@ -90,13 +90,27 @@ CHANGES: tuple[Change, ...] = (
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "what a collection says that only asks",
     ),
+    Change(
+        "5ec5e83ea7a14a5b",
+        "570c04666324ef59",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "that the version of a table's format is looked at when it is fetched, and what errors say of full local disks",
+    ),
 )
 
 
-def told_of(changes: Iterable[Change] | None) -> str:
-    """The reasons, as a sentence behind another one; nothing where there are none."""
-    reasons = "; ".join(change.why for change in changes or ())
-    return f" What has changed since is no part of it: {reasons}." if reasons else ""
+def told_of(changes: Sequence[Change] | None, all_changes: Sequence[Change] = CHANGES) -> str:
+    """Which changes since are no part of a figure, as a sentence behind another one; nothing where there are none."""
+    if not changes:
+        return ""
+    first = all_changes.index(changes[0]) + 1
+    return f" Measured before the [changes](#later-changes) from number {first} on, which are no part of it."
+
+
+def listed(changes: Iterable[Change] = CHANGES) -> str:
+    """All of them as a section of a page."""
+    lines = [f"{number}. {change.why[0].upper()}{change.why[1:]}." for number, change in enumerate(changes, 1)]
+    return "\n".join(["## Later changes\n", *lines, ""])
 
 
 def later(code: str, result: str, changes: Iterable[Change] = CHANGES) -> list[Change] | None:

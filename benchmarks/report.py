@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import batches_report, operators_report, proofs_report, store_report
 from benchmarks.changelog import CHANGELOG
-from benchmarks.changes import later, told_of
+from benchmarks.changes import later, listed, told_of
 from benchmarks.many_stores.answers import MANY_STORES
 from benchmarks.markdown import BARS, fill, table
 from benchmarks.rocksdb import ROCKSDB
@@ -161,6 +161,7 @@ def main() -> None:
         told = "Not shown, since shim or engine have changed after them: " + "; ".join(refused) + "."
         print(told, file=sys.stderr)
         parts.insert(1, told + "\n")
+    parts.append(listed())
     (given.docs / EVIDENCE).write_text("\n".join(parts))
     (given.docs / PAGE).write_text(page_of(results, [name for name in CHARTS if name in results]))
     if given.docs == DOCS and "aggregation" in results:

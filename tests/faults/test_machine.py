@@ -111,6 +111,7 @@ def test_a_query_that_has_no_room_for_its_tables_says_where_and_why(results: dic
     assert error is not None
     assert "[storage.failed]" in error
     assert re.search(r"/engine/lamina-\S+ on local disk: .*No space left on device", error), error
+    assert "engine.localDirectory" in error, error
 
 
 def test_a_query_without_room_for_its_shuffles_fails_by_them(results: dict[str, dict[str, Any]]) -> None:

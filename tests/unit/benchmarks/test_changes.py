@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import machine
-from benchmarks.changes import CHANGES, Change, later, told_of
+from benchmarks.changes import CHANGES, Change, later, listed, told_of
 
 FIRST = Change("a", "b", frozenset({"heap", "log"}), "one")
 SECOND = Change("b", "c", frozenset({"heap"}), "two")
@@ -35,9 +35,10 @@ def test_changes_that_lead_back_are_none(monkeypatch: pytest.MonkeyPatch) -> Non
     assert later("a", "heap", [FIRST, SECOND, BACK]) is None
 
 
-def test_the_reasons_are_told() -> None:
-    assert told_of([FIRST, SECOND]) == " What has changed since is no part of it: one; two."
+def test_a_figure_says_which_of_the_listed_changes_came_after_it() -> None:
+    assert "from number 2 on" in told_of([SECOND, BACK], [FIRST, SECOND, BACK])
     assert told_of([]) == told_of(None) == ""
+    assert listed([FIRST, SECOND]).splitlines()[2:] == ["1. One.", "2. Two."]
 
 
 def test_each_change_has_a_reason_and_spares_results() -> None:

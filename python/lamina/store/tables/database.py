@@ -20,6 +20,7 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
 from lamina.storage import trusted
+from lamina.store.tables.local_disk import ADVICE_NO_SPACE
 from lamina.store.tables.options import FEWEST_MERGED, TableOptions
 
 FAMILY = struct.Struct(">H")
@@ -312,5 +313,5 @@ class _Told:
             raise LaminaError.from_kind(
                 "file.damaged", f"the database in {self._directory} is damaged: {text}"
             ) from value
-        advice = "; it needs room for the tables of the store twice" if "No space" in text else ""
+        advice = ADVICE_NO_SPACE if "No space" in text else ""
         raise LaminaError.from_kind("storage.failed", f"RocksDB failed in {self._directory}: {text}{advice}") from value

@@ -7,6 +7,7 @@ directory of a database is made of hard links, and a table that is there need no
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -18,7 +19,8 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import Reference
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import FILE_PIECE_BYTES, StoreFiles
-from lamina.store.tables.local_disk import require_room
+from lamina.store.tables.local_disk import ADVICE_NO_SPACE, require_room
+from lamina.store.tables.table_format import require_known_format
 
 _FETCHED_AT_ONCE = 4
 _MOST_AT_ONCE = 16
@@ -81,6 +83,11 @@ class LocalTables:
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+            raise
+        try:
+            require_known_format(path, reference.path or "")
+        except LaminaError:
+            os.unlink(path)
             raise
         if linked:
             return 0
@@ -170,6 +177,7 @@ def _local_disk(directory: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        advice = ADVICE_NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise LaminaError.from_kind(
-            "storage.failed", f"tables could not be kept in {directory} on local disk: {error}"
+            "storage.failed", f"tables could not be kept in {directory} on local disk: {error}{advice}"
         ) from error

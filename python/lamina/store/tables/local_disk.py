@@ -14,6 +14,11 @@ from lamina.settings import PREFIX
 MAINTENANCE = "maintenance-"
 """How the directory of the maintenance process begins, which lies in that of its engine."""
 
+ADVICE_NO_SPACE = (
+    "; it needs room for the tables of its stores twice: make some, or set "
+    f"{PREFIX}engine.localDirectory to another disk"
+)
+
 _LOOK_S = 1.0
 """A look takes a few microseconds a file."""
 
