@@ -92,9 +92,10 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "5ec5e83ea7a14a5b",
-        "570c04666324ef59",
+        "3c1c36c185c4566b",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
-        "that the version of a table's format is looked at when it is fetched, and what errors say of full local disks",
+        "that the version of a table's format is looked at when it is fetched, and what errors say of full local disks "
+        "and of times that do not go together",
     ),
 )
 

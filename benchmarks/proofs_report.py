@@ -8,7 +8,11 @@ from typing import Any
 from benchmarks import soak
 from benchmarks.markdown import BARS, header, table, verdict
 from tests.kill import report
+from tests.kill.campaign import BACKENDS
 from tests.kill.processes import DRIVER
+
+KILLS = tuple("kill" if backend == "heap" else f"kill-{backend}" for backend in BACKENDS)
+"""The records of campaigns, by backend."""
 
 
 def soak_section(result: dict[str, Any]) -> str:
@@ -37,9 +41,11 @@ def soak_section(result: dict[str, Any]) -> str:
 
 def kill_section(result: dict[str, Any]) -> str:
     """How often whom and where, and what was wrong afterwards."""
-    parts = ["## Kills\n", header(result)]
+    parts = [f"## Kills, backend {result['backend']}\n", header(result)]
+    campaigns = result.get("campaigns", 1)
     parts.append(
-        f"A query in `local-cluster[2,1,1024]` for {result['minutes']:g} minutes: {result['batches']} batches of "
+        f"{campaigns} {'campaign' if campaigns == 1 else 'campaigns'}: a query in `local-cluster[2,1,1024]` for "
+        f"{result['minutes']:g} minutes: {result['batches']} batches of "
         f"self-describing records, {result['starts']} starts; SIGKILL of one process after the other, at random or "
         "when it has come to a named point. Each output is compared with the input, and at the end a record is added "
         "to each list that is in the state. Orphans are looked for in the checkpoint's state, and so are open "
@@ -62,11 +68,11 @@ def kill_section(result: dict[str, Any]) -> str:
 
 def kill_bars(result: dict[str, Any]) -> list[list[str]]:
     """How much was killed, and how much of that went wrong."""
-    faults = len(report.faults(result))
+    faults, kills = len(report.faults(result)), f"kills, backend {result['backend']}"
     counts = report.targets(result)
     return [
-        *([f"kills, {name}", f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in counts),
-        ["kills, what went wrong", "0", f"{faults}", verdict(not faults)],
+        *([f"{kills}, {name}", f"≥ {bar}", f"{count}", verdict(count >= bar)] for name, bar, count in counts),
+        [f"{kills}, what went wrong", "0", f"{faults}", verdict(not faults)],
     ]
 
 

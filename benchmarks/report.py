@@ -100,7 +100,7 @@ SECTIONS = {
     "operators-4.2": Section(operators_report.operators_section, operators_report.operators_bars),
     **{asked.result: Section(asked.section, asked.bars) for asked in ASKED},
     "soak": Section(proofs_report.soak_section),
-    "kill": Section(proofs_report.kill_section, proofs_report.kill_bars),
+    **{name: Section(proofs_report.kill_section, proofs_report.kill_bars) for name in proofs_report.KILLS},
     "kill-broken": Section(proofs_report.broken_section),
 }
 

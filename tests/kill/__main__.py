@@ -127,6 +127,11 @@ def show_progress(campaign: Campaign, point: str, victim: str) -> None:
     )
 
 
+def _counted(path: Path | None) -> list[dict[str, Any]]:
+    """What other campaigns have counted so far, some of which may end meanwhile."""
+    return [json.loads(path.read_text())] if path is not None and path.exists() else []
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -145,9 +150,9 @@ def main() -> None:
         given.backend = CHANGELOG
     if given.storage == APART and given.backend != CHANGELOG:
         parser.error(f"--storage {APART} is where a log lies, and --backend {given.backend} has none: {CHANGELOG} has")
-    known = [json.loads(given.add.read_text())] if given.add is not None and given.add.exists() else []
     # before anything is killed
-    check_alike([*known, {"storage": given.storage, "backend": given.backend}])
+    alike = {"storage": given.storage, "backend": given.backend, "code": machine.code()}
+    check_alike([*_counted(given.add), alike])
     result = run(given.minutes, given.seed, given.storage, given.broken, given.keep, given.backend)
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}
@@ -155,9 +160,11 @@ def main() -> None:
     else:
         other = [one for one in (given.storage, given.backend) if one not in (DISK, "heap")]
         name = "-".join(["kill", *other])
-        write_result(record_name(name, given.minutes), result)
+        counted = _counted(given.add)
+        total = merged([*counted, {**result, **alike}]) if counted else {**result, **alike}
+        write_result(record_name(name, total["minutes"]), total)
         if given.add is not None:
-            given.add.write_text(json.dumps(merged([*known, result]), indent=1, sort_keys=True) + "\n")
+            given.add.write_text(json.dumps(total, indent=1, sort_keys=True) + "\n")
     if given.json:
         print(json.dumps(result, indent=1))
     else:

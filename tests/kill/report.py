@@ -107,7 +107,7 @@ def targets(result: dict[str, Any]) -> list[tuple[str, int, int]]:
 
 def check_alike(results: list[dict[str, Any]]) -> None:
     """Ends the program where campaigns cannot be one result."""
-    for name in ("storage", "backend"):
+    for name in ("storage", "backend", "code"):
         if len(found := {str(result.get(name)) for result in results}) > 1:
             raise SystemExit(f"campaigns of another {name} do not add up: {', '.join(sorted(found))}")
 

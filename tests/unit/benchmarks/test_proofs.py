@@ -111,7 +111,8 @@ def killed(**changed: Any) -> dict[str, Any]:
         **RAN, "minutes": 65.0, "batches": 400, "starts": 4, "records": 24_000, "lost": 0, "duplicated": 0,
         "reordered": 0, "foreign": 0, "orphans": [], "damaged_files": [], "leaked_processes": [], "open_files_left": [],
         "kills": [[AT_RANDOM, EXECUTOR, 7], [BETWEEN, DRIVER, 2]], "failures_of_the_query": [], "stuck": "",
-        "broken": None, "tasks": 1200, "spilled_bytes": 0, "task_errors": {}, "unexplained_task_errors": [], **changed,
+        "broken": None, "backend": "heap",
+        "tasks": 1200, "spilled_bytes": 0, "task_errors": {}, "unexplained_task_errors": [], **changed,
     }  # fmt: skip
 
 

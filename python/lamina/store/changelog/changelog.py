@@ -46,21 +46,24 @@ def check_times(settings: Settings) -> None:
     """Raises `settings.invalid` where a log object may come after what its commits refer to was collected, or after the
     barrier gave it up."""
     longest_ms = round(1000 * longest_s(settings))
+    short = []
     # of that half, a part is for a commit's arrival, and one for listings that are some seconds old
     if longest_ms > judged_ms(settings.retention_min_age_ms) * 3 // 8:
+        short.append(
+            f"{PREFIX}retention.minAgeMs, {settings.retention_min_age_ms} ms, to three times as much, since what its "
+            "commits refer to may be collected before"
+        )
+    if settings.durability_level == "executor" and settings.changelog_barrier_timeout_ms <= longest_ms:
+        short.append(
+            f"{PREFIX}changelog.barrierTimeoutMs, {settings.changelog_barrier_timeout_ms} ms, to more than that, since "
+            "its batch would fail before"
+        )
+    if short:
         raise SettingsError(
             "settings.invalid",
             f"a log object may take {longest_ms} ms by {PREFIX}changelog.upload.attempts, "
-            f"{PREFIX}changelog.upload.timeoutMs and the delays of commits, and what its commits refer to "
-            f"may be collected after {PREFIX}retention.minAgeMs, {settings.retention_min_age_ms} ms: raise that to "
-            "three times as much, or lower the others",
-        )
-    if settings.durability_level == "executor" and settings.changelog_barrier_timeout_ms <= longest_ms:
-        raise SettingsError(
-            "settings.invalid",
-            f"{PREFIX}changelog.barrierTimeoutMs is {settings.changelog_barrier_timeout_ms} ms, and an object may "
-            f"take {longest_ms} ms by {PREFIX}changelog.upload.attempts, {PREFIX}changelog.upload.timeoutMs and "
-            "the delays of commits: raise it, or lower the others",
+            f"{PREFIX}changelog.upload.timeoutMs, {PREFIX}changelog.persistDelayMs and {_MOST_DELAYS} times "
+            f"{PREFIX}changelog.batchDelayMs: lower them, or raise {'; and '.join(short)}",
         )
 
 
