@@ -97,6 +97,16 @@ CHANGES: tuple[Change, ...] = (
         "that the version of a table's format is looked at when it is fetched, and what errors say of full local disks "
         "and of times that do not go together",
     ),
+    Change(
+        "3c1c36c185c4566b",
+        "77c9b612e2595966",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "that a merge does not wait for the long ones of others where somebody waits for its store; what jobs of an "
+        "older run of a query leave alone; that local tables are verified again which somebody met as damaged, and "
+        "that they count as used; when attempts of stores begin that changed nothing in the last batch, on a remote "
+        "storage; what a driver that has just started looks for; when memory of large rows is given back; and that "
+        "sections are verified side by side on a remote storage",
+    ),
 )
 
 

@@ -73,6 +73,16 @@ class _Kept:
     def store(self) -> Store:
         return self.opened.store
 
+    def is_newer_than(self, argument: OpenArgument) -> bool:
+        """Whether a newer run of the query than that of an open has opened it."""
+        own, other = self.opened.checkpoint.epoch, argument.claimed
+        return argument.run_id != self.argument.run_id and own is not None and other is not None and other[1] < own
+
+    def is_older_than(self, run_id: str, epoch: int | None) -> bool:
+        """Whether a run that is older than another one has opened it."""
+        own = self.opened.checkpoint.epoch
+        return run_id != self.argument.run_id and own is not None and epoch is not None and own < epoch
+
     def warn_once(self, stop: str) -> None:
         """Says once why nothing of the store is collected."""
         if stop not in self.stops:
@@ -127,9 +137,16 @@ class Maintainer:
 
     def _steps(
         self, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn | Deletion, None, None]:
+    ) -> Generator[Turn | Deletion, bool | None, None]:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
         kept = self._kept_for(OpenArgument.from_json(job["open"]))
+        if kept is None:
+            # of a run that is over: nobody misses it
+            report |= {
+                "ok": False,
+                "error": {"kind": "state.superseded", "message": "a newer run of the query is here"},
+            }
+            return
         try:
             confirmed = kept.store.confirm(Version(job["confirmed"]["version"], job["confirmed"]["attempt"]))
             # the engine knows best which wait: this process may be new, or have made some that it never heard of
@@ -163,17 +180,14 @@ class Maintainer:
 
     def _compaction(
         self, store: Store, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn | Deletion, None, Compacted | None]:
+    ) -> Generator[Turn | Deletion, bool | None, Compacted | None]:
         merge = store.plan_compaction(at_once=job["at_once"])
         if merge is None:
             return None
         long = merge.bytes > LONG_BYTES
         # who waits does not wait for the long merges of others, and shares the memory of the short ones
-        if long and not job["awaited"]:
-            yield Turn.LONG_MERGE
-            share = unbounded()
-        else:
-            share = self._memory.share()
+        is_alone = long and not job["awaited"] and (yield Turn.LONG_MERGE) is not False
+        share = unbounded() if is_alone else self._memory.share()
         began = self._clock.monotonic()
         try:
             compacted = merge.run(progress, share)
@@ -185,13 +199,13 @@ class Maintainer:
         # whatever becomes of the collection: this process believes in the segment, so the engine has to
         report["segment"] = segment_to_json(compacted.made)
         report["merged"] = dict(compacted.merged)
-        if long and job["collect"] and not job["awaited"]:
+        if is_alone and job["collect"]:
             yield Turn.WORKER
         return compacted
 
     def _collection(
         self, kept: _Kept, confirmed: Version, progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn | Deletion, None, None]:
+    ) -> Generator[Turn | Deletion, bool | None, None]:
         manifests = itertools.count(1)
 
         def progressed() -> None:
@@ -220,11 +234,14 @@ class Maintainer:
             if kept is not None and not kept.in_work:
                 kept.store.give_up_files()
 
-    def _kept_for(self, argument: OpenArgument) -> _Kept:
+    def _kept_for(self, argument: OpenArgument) -> _Kept | None:
+        """The store as this run of the query opened it; None where a newer run has it."""
         now = self._clock.monotonic()
         with self._lock:
             kept = self._kept.get(argument.store)
             closed = []
+            if kept is not None and kept.is_newer_than(argument):
+                return None
             if kept is not None and kept.argument != argument:
                 closed.append(self._kept.pop(argument.store))
                 kept = None
@@ -240,22 +257,22 @@ class Maintainer:
         if kept is not None:
             return kept
         opened = self._stores.open(argument)
-        for old in self._pop_of_older_runs(argument):
+        for old in self._pop_of_older_runs(argument, opened.checkpoint.epoch):
             self._stores.close(old.opened)
         with self._lock:
             others = self._others.setdefault(opened.checkpoint, KnownOthers(opened.checkpoint, self._clock))
             kept = self._kept[argument.store] = _Kept(argument, opened, others, now)
         return kept
 
-    def _pop_of_older_runs(self, argument: OpenArgument) -> list[_Kept]:
-        """Takes out stores as other runs of the query have opened them: what they know of log objects is as large as
+    def _pop_of_older_runs(self, argument: OpenArgument, epoch: int | None) -> list[_Kept]:
+        """Takes out stores as older runs of the query have opened them: what they know of log objects is as large as
         the checkpoint, and none of them is used again."""
         with self._lock:
             old = [
                 store
                 for store, kept in self._kept.items()
                 if store.checkpoint_url == argument.store.checkpoint_url
-                and kept.argument.run_id != argument.run_id
+                and kept.is_older_than(argument.run_id, epoch)
                 and not kept.in_work
             ]
             return [self._kept.pop(store) for store in old]
@@ -339,6 +356,8 @@ def main() -> None:
             sweeper.after_job()
         elif "left" in job:
             maintainer.leave(StoreId(**job["left"]))
+        elif "hurry" in job:
+            pool.hurry(job["hurry"])
         else:
             pool.begin(job)
 

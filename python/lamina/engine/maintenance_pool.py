@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -74,8 +74,9 @@ def delete(deletions: Sequence[Deletion], goes_on: Callable[[], None] = lambda: 
             deletion.error = error
 
 
-Steps = Generator[Turn | Deletion, None, dict[str, Any]]
-"""A job: where it yields something it goes on when its turn has come or the deletion is made; gives its report."""
+Steps = Generator[Turn | Deletion, bool | None, dict[str, Any]]
+"""A job: where it yields something it goes on when its turn has come or the deletion is made; gives its report. It is
+sent False where it goes on before its turn, since somebody waits for it."""
 
 
 @dataclass
@@ -84,6 +85,9 @@ class _Running:
 
     number: int
     steps: Steps
+    hurries: bool = False
+    turn: Future[None] | None = None
+    """For which it waits."""
 
 
 class MaintenancePool:
@@ -91,7 +95,7 @@ class MaintenancePool:
 
     1. At most `workers` threads work on jobs. A job that waits for others has none of them.
     2. Long merges are made one after the other, in a thread of their own: short jobs always get through, and what
-       merges have in memory is bounded.
+       merges have in memory is bounded. One for which somebody waits meanwhile goes on as a short one.
     3. Collections that want to delete while files of their checkpoint are being deleted wait, and are next, all
        together: one look at the runs and one request for many stores.
 
@@ -117,6 +121,7 @@ class MaintenancePool:
         self._long_merges = ThreadPoolExecutor(1, thread_name_prefix="lamina-long-merge")
         self._lock = threading.Lock()
         self._gathered: dict[KnownOthers, list[tuple[_Running, Deletion]]] = {}
+        self._jobs: dict[int, _Running] = {}
 
     def begin(self, job: Mapping[str, Any]) -> None:
         """Works on a job as soon as a worker is free."""
@@ -127,7 +132,19 @@ class MaintenancePool:
             if is_due():
                 self._goes_on(number, done)
 
-        self._workers.submit(self._advance, _Running(number, self._steps(job, progress)))
+        running = _Running(number, self._steps(job, progress))
+        with self._lock:
+            self._jobs[number] = running
+        self._workers.submit(self._advance, running)
+
+    def hurry(self, number: int) -> None:
+        """Somebody waits for a job: it does not wait for the long merges of others."""
+        with self._lock:
+            running = self._jobs.get(number)
+            if running is not None:
+                running.hurries = True
+                if running.turn is not None and running.turn.cancel():
+                    self._workers.submit(self._resume, running, False)
 
     def _now_and_then(self) -> Callable[[], bool]:
         """Says whether enough time has passed since it last said so, or since now."""
@@ -143,10 +160,12 @@ class MaintenancePool:
 
         return is_due
 
-    def _advance(self, running: _Running) -> None:
+    def _advance(self, running: _Running, has_turn: bool | None = None) -> None:
         try:
-            wait = next(running.steps)
+            wait = running.steps.send(has_turn)
         except StopIteration as end:
+            with self._lock:
+                del self._jobs[running.number]
             self._send({"number": running.number, "report": end.value})
             self._ended()
             return
@@ -154,14 +173,15 @@ class MaintenancePool:
             self._delete(running, wait)
             return
         self._waits(running)
-        self._pool_of(wait).submit(self._resume, running)
+        with self._lock:
+            if wait is Turn.LONG_MERGE and not running.hurries:
+                running.turn = self._long_merges.submit(self._resume, running, True)
+            else:
+                self._workers.submit(self._resume, running, wait is Turn.WORKER)
 
-    def _pool_of(self, turn: Turn) -> ThreadPoolExecutor:
-        return self._long_merges if turn is Turn.LONG_MERGE else self._workers
-
-    def _resume(self, running: _Running) -> None:
+    def _resume(self, running: _Running, has_turn: bool) -> None:
         self._goes_on(running.number, 0)
-        self._advance(running)
+        self._advance(running, has_turn)
 
     def _delete(self, running: _Running, deletion: Deletion) -> None:
         with self._lock:

@@ -64,7 +64,7 @@ class MaintenanceQueue:
     1. A store has at most one job in work; which store is next is for `Turns` to say. A store that is closed meanwhile
        keeps its jobs for a while, since it may be open again for its next commit.
     2. The process works on `workers` jobs at once. One that waits there, with long merges or for a deletion, takes no
-       place among them.
+       place among them. Where somebody waits for a job of the same store, it hears so, and waits for no long merges.
     3. The process is started with the engine and started again when it dies. The jobs that it died in are reported as
        failed and not repeated: the stores ask again soon, and a job that kills the process must not do so for ever.
     4. The process ends with the engine, since its standard input is a pipe that only the engine holds.
@@ -116,10 +116,18 @@ class MaintenanceQueue:
         with self._changed:
             self._storages.add(storage_of(job.url))
             new = self._turns.add(store, job, self._clock.monotonic())
+            self._hurry(store)
             # a commit that asks wakes nobody while all workers are busy: the end of a job looks for the next
             if self._busy() < self._workers:
                 self._changed.notify_all()
             return new
+
+    def _hurry(self, store: Hashable) -> None:
+        """Where somebody waits for a job of a store, the one before it is not to wait for the long merges of others."""
+        if self._alive and self._turns.is_awaited(store):
+            for number, work in self._work.items():
+                if work.store == store and work.heard is None and not work.hangs:
+                    self._lines.put(_line({"hurry": number}))
 
     def call_later(self, store: Hashable, delay_s: float, submit: Callable[[], None]) -> None:
         """Calls `submit`, which may queue a job for the store, after `delay_s`, in place of an earlier call."""
@@ -363,6 +371,7 @@ class MaintenanceQueue:
             work = self._work.get(told["number"])
             if work is not None and not work.hangs:
                 work.heard = None if told.get("waits") else self._clock.monotonic()
+                self._hurry(work.store)
                 self._changed.notify_all()
 
     def _lost(self, code: int) -> None:

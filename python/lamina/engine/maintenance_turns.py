@@ -81,6 +81,10 @@ class Turns:
     def __len__(self) -> int:
         return len(self._compactions) + len(self._collections) + len(self._awaited)
 
+    def is_awaited(self, store: Hashable) -> bool:
+        """Whether somebody waits for a job of the store."""
+        return any(other == store for other, _ in self._awaited)
+
     def add(self, store: Hashable, job: Job, now: float) -> bool:
         """Lets a job wait; False where it took the place of one that was waiting."""
         if job.is_awaited:

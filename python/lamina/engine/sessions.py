@@ -290,7 +290,7 @@ class StoreHandle:
             self.store.replace_segment(stamped["name"], None if found is None else segment_from_json(found))
         # a store that is not opened here again must not keep its segments young for ever
         closed_for_s = 0.0 if self._closed_s is None else self._now() - self._closed_s
-        if self.store.waiting_segments() and closed_for_s < _STAMPED_S:
+        if self._is_to_be_stamped() and closed_for_s < _STAMPED_S:
             # the query's next batch may be far off, and Spark may ask for no maintenance until then
             self._maintenance.call_later(self.argument.store, self._stamp_s, self._stamp)
 
@@ -312,8 +312,12 @@ class StoreHandle:
         for one in waiting:
             one.end(error)
 
+    def _is_to_be_stamped(self) -> bool:
+        """Whether there are segments that a commit of this run may still refer to."""
+        return bool(self.store.waiting_segments()) and not self._stores.is_outlived(self.opened)
+
     def _stamp(self) -> None:
-        if self.store.waiting_segments():
+        if self._is_to_be_stamped():
             self._queue(collect=False)
 
 

@@ -244,14 +244,29 @@ class StoreOpener:
             self._forget(one)
         self._forget_later(outlived)
 
+    def is_outlived(self, opened: OpenedStore) -> bool:
+        """Whether a newer run of the query has stores here than the one that a store was opened by."""
+        epoch = opened.checkpoint.epoch
+        with self._lock:
+            newest = self._newest_epochs().get(opened.id.checkpoint_url)
+        return epoch is not None and newest is not None and epoch < newest
+
+    def _newest_epochs(self) -> dict[str, int]:
+        """The epoch of the newest run that has written here, by checkpoint."""
+        newest: dict[str, int] = {}
+        for (url, *_), shared in self._shared.items():
+            if (epoch := shared.state.epoch) is not None:
+                newest[url] = max(epoch, newest.get(url, epoch))
+        return newest
+
     def _pop_outlived(self) -> list[_Shared]:
-        """Takes out what unused checkpoints of a run are known by, where another run has used them since."""
-        runs: dict[str, str] = {}
-        outlived = []
-        for key, shared in reversed(self._shared.items()):
-            url, run, *_ = key
-            if not shared.read_only and runs.setdefault(url, run) != run and shared.users == 0:
-                outlived.append(key)
+        """Takes out what unused checkpoints of a run are known by, where a newer run has used them since."""
+        newest = self._newest_epochs()
+        outlived = [
+            key
+            for key, shared in self._shared.items()
+            if shared.users == 0 and shared.state.epoch is not None and shared.state.epoch < newest[key[0]]
+        ]
         return [self._shared.pop(key) for key in outlived]
 
     def _forget_later(self, outlived: Iterable[_Shared]) -> None:

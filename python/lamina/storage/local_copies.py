@@ -199,7 +199,7 @@ class LocalCache:
             except OSError:
                 room(os.stat(path).st_size)
                 shutil.copyfile(path, target)
-            _used(path)
+            note_use(path)
             self.count("hit_bytes", os.stat(target).st_size)
         except OSError as error:
             log.warning("the local copy %s of %s could not be used: %s", path, url, error)
@@ -216,7 +216,7 @@ class LocalCache:
         try:
             size, epoch = os.stat(source).st_size, self._total.read().epoch
             if os.path.exists(path):
-                _used(path)
+                note_use(path)
             elif size > self.largest or self._total.reserve(size, self.max_bytes) is None:
                 self.count("no_room")
                 self.want_room(size)
@@ -447,8 +447,8 @@ class Writing:
         self.discard()
 
 
-def _used(path: str) -> None:
-    """Notes the use of a copy that is linked, whose time of change says that nobody has changed it."""
+def note_use(path: str) -> None:
+    """Notes the use of a copy that is linked, by any of its names; its time of change says that nobody changed it."""
     with contextlib.suppress(OSError):
         os.utime(path, ns=(SystemClock().now_ms() * 1_000_000, os.stat(path).st_mtime_ns))
 

@@ -3,7 +3,8 @@
 A mark on the file says so (an extended attribute): with which checksum, size and time of change, and since which start
 of the machine. What a machine had not written to its disk when it failed so is never trusted. A disk that gives other
 bytes than were written, or none, shows where a block is read, since RocksDB verifies each: whoever meets that takes the
-marks away, and the next one reads and verifies the files. Where a file system has no attributes, all are verified.
+marks away, and marks the files as distrusted, under all of their names. The next one reads and verifies them. Where a
+file system has no attributes, all are verified when they are linked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import os
 
 _MARK = "user.lamina.verified"
+_DISTRUST = "user.lamina.distrusted"
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
@@ -33,16 +35,35 @@ def trust(path: str, checksum: str) -> None:
     if mark is not None:
         with contextlib.suppress(OSError):
             os.setxattr(path, _MARK, mark)
+    acquit(path)
 
 
 def distrust(directory: str) -> None:
-    """Takes the marks of all files in a directory away, under whatever names they are."""
+    """Says of all files in a directory, under whatever names they are, that they have to be verified."""
     if not hasattr(os, "removexattr"):
         return
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
+            path = os.path.join(directory, name)
             with contextlib.suppress(OSError):
-                os.removexattr(os.path.join(directory, name), _MARK)
+                os.removexattr(path, _MARK)
+            with contextlib.suppress(OSError):
+                os.setxattr(path, _DISTRUST, b"1")
+
+
+def is_distrusted(path: str) -> bool:
+    """Whether that was said of a file, and it was not verified since."""
+    try:
+        return hasattr(os, "getxattr") and bool(os.getxattr(path, _DISTRUST))
+    except OSError:
+        return False
+
+
+def acquit(path: str) -> None:
+    """Says of a file that it was verified since."""
+    if hasattr(os, "removexattr"):
+        with contextlib.suppress(OSError):
+            os.removexattr(path, _DISTRUST)
 
 
 def _mark(path: str, checksum: str) -> bytes | None:

@@ -159,6 +159,30 @@ def test_what_is_kept_of_a_store_goes_with_a_newer_run_or_after_an_hour_without_
     assert [store.partition for store in maintainer._kept] == [2]
 
 
+def test_a_job_of_an_older_run_takes_nothing_from_a_newer_one(tmp_path: Path) -> None:
+    """A handle that was closed asks for an hour that its segments be kept, whoever has the store by then."""
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    versions = [idle(query, partition) for partition in range(3)]
+    uuid = query.open().identity.checkpoint
+    maintainer = Maintainer(SystemClock(), SequenceIds())
+
+    def work(partition: int, run: str, epoch: int) -> dict[str, Any]:
+        asked = job(tmp_path, partition, versions[partition], run=run)
+        asked["open"]["claimed"] = {"checkpoint": uuid, "epoch": epoch}
+        return maintainer.work(asked)
+
+    assert work(0, "run", 1)["ok"]
+    assert work(0, "newer", 2)["ok"] and work(1, "newer", 2)["ok"]
+    kept, shared = dict(maintainer._kept), dict(maintainer._stores._shared)
+    assert work(0, "run", 1)["error"]["kind"] == "state.superseded"
+    # one that the newer run has not opened yet
+    work(2, "run", 1)
+    assert kept.items() <= maintainer._kept.items()
+    assert shared.items() <= maintainer._stores._shared.items()
+    assert work(2, "newer", 2)["ok"]
+    assert {one.argument.run_id for one in maintainer._kept.values()} == {"newer"}
+
+
 def test_a_segment_comes_out_of_its_report_as_it_is_in_its_file(tmp_path: Path) -> None:
     query = Query(Storage(str(tmp_path)))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
@@ -575,6 +599,11 @@ def test_the_segments_of_a_closed_store_are_stamped_for_an_hour(
     clock.advance(closed_for_s * 1000)
     store._maintained(report)
     assert bool(asked) == again
+    # no commit of its run comes any more
+    opened.open(job(tmp_path, 1, version, run="newer")["open"])
+    asked.clear()
+    store._maintained(report)
+    assert not asked
 
 
 def test_a_store_whose_segment_waits_is_asked_for_again_although_nobody_maintains_it(

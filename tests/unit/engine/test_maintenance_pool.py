@@ -95,6 +95,39 @@ def test_long_merges_go_one_after_the_other_and_short_jobs_get_through() -> None
     assert sorted(at_once) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("is_parked", [True, False], ids=["as it waits", "before it does"])
+def test_a_long_merge_for_which_somebody_waits_goes_on_beside_those_of_others(is_parked: bool) -> None:
+    free, merging, planning = threading.Event(), threading.Event(), threading.Event()
+    had_turn: dict[int, bool | None] = {}
+
+    def steps(number: int) -> Steps:
+        if number:
+            assert planning.wait(PATIENCE_S)
+        had_turn[number] = yield Turn.LONG_MERGE
+        if not number:
+            merging.set()
+            assert free.wait(PATIENCE_S)
+        return {"ok": True}
+
+    pool, told = pool_of(steps, workers=2)
+    pool.begin({"number": 0})
+    assert merging.wait(PATIENCE_S)
+    pool.begin({"number": 1})
+    if is_parked:
+        planning.set()
+        told.wait_for("waits", 1)
+    pool.hurry(1)
+    planning.set()
+    told.wait_for("report", 1)
+    pool.hurry(1)
+    pool.begin({"number": 2})
+    told.wait_for("waits", 2)
+    assert had_turn == {0: True, 1: False}
+    free.set()
+    told.wait_for("report", 0, 2)
+    assert had_turn == {0: True, 1: False, 2: True}
+
+
 class Gathering(FaultyBackend):
     """A storage whose first deletion takes until it is told to go on."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,36 @@ def test_a_job_that_waits_in_the_process_takes_no_worker_and_its_store_has_no_ot
     assert queue._newly_hanging() == []
     queue._note({"number": 1, "progress": 0})
     assert begin_all(queue) == []
+
+
+def test_a_job_that_waits_in_the_process_hears_that_somebody_waits_for_the_next_one_of_its_store(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=2)
+    queue._alive = True
+
+    def hurried() -> list[int]:
+        found = []
+        while not queue._lines.empty():
+            line = queue._lines.get()
+            assert line is not None
+            found.append(json.loads(line)["hurry"])
+        return found
+
+    queue.submit("a", asked())
+    queue.submit("b", asked())
+    assert begin_all(queue) == ["a", "b"]
+    queue._note({"number": 1, "waits": True})
+    queue._note({"number": 2, "waits": True})
+    assert hurried() == []
+    # while it waits there, and before it does
+    queue.submit("a", awaited())
+    assert hurried() == [1]
+    queue._note({"number": 2, "progress": 0})
+    queue.submit("b", awaited())
+    assert hurried() == []
+    queue._note({"number": 2, "waits": True})
+    assert hurried() == [2]
 
 
 def test_a_storage_in_which_half_of_the_workers_wait_for_an_answer_gets_no_more_of_them(

@@ -90,6 +90,25 @@ def test_who_has_an_older_version_gets_only_what_came_after_it(distance: int) ->
     assert rows_of(load, query.states[have.attempt]) == query.states[wanted.attempt]
 
 
+def test_what_came_after_it_is_verified_at_the_same_time_where_a_read_is_a_round_trip() -> None:
+    distance = 6
+    together = threading.Barrier(distance)
+    inner = Storage("memory://store-tests/verified-together")
+    backend = FaultyBackend(inner._backend, wait=lambda _ms: together.wait(timeout=30))
+    backend.remote = True
+    query = Query(Storage(inner.url, backend=backend))
+    versions = query.run_batches(query.open(), EMPTY, 8)
+    have, wanted = versions[-1 - distance], versions[-1]
+    reader = query.open()
+    # what its manifests say is known
+    assert reader.load(wanted, have=have, read_only=True).files == distance
+    waits = Fault("read", ".lam", effect=Effect.DELAY, times=distance)
+    backend.inject(waits)
+    load = reader.load(wanted, have=have, read_only=True)
+    assert waits.times == 0
+    assert rows_of(load, query.states[have.attempt]) == query.states[wanted.attempt]
+
+
 def test_increments_are_used_where_the_references_were_compacted_over_the_version_that_the_caller_has() -> None:
     query = Query()
     store = query.open()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from lamina.errors import LaminaError
-from lamina.store.files.shared_looks import HOLDS_S, SharedLooks
+from lamina.store.files.shared_looks import HOLDS_S, SharedLooks, _Look
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 
@@ -100,6 +100,24 @@ def test_neither_an_absence_nor_a_failure_counts_twice() -> None:
         looks.is_there("a")
     storage.fails = False
     assert looks.is_there("a") and storage.asked == 3
+
+
+def test_an_absence_that_comes_while_somebody_asks_whether_an_object_was_seen_is_none_that_was() -> None:
+    """The answer comes without the lock."""
+
+    class Coming(Future[bool]):
+        """An answer that comes as soon as somebody has seen that it is not there yet."""
+
+        def done(self) -> bool:
+            is_done = super().done()
+            if not is_done:
+                self.set_result(False)
+            return is_done
+
+    looks = SharedLooks(Storage(), ManualClock(0))
+    looks._looks["a"] = _Look(0.0, Coming())
+    assert not looks.was_seen("a")
+    assert not looks.was_seen("a")
 
 
 def test_what_is_forgotten_is_asked_for() -> None:

@@ -349,6 +349,51 @@ def test_a_table_for_which_there_is_no_room_is_read_each_time(directory: Path) -
     assert machine.counted.cache.stats()["no_room"] > 0
 
 
+def test_copies_of_tables_that_jobs_stand_on_are_not_the_ones_that_nobody_used_for_longest(machine: Machine) -> None:
+    store = machine.tables.open()
+    manifest = store.manifest(machine.version)
+    assert manifest is not None
+    kept = LocalTables(StoreFiles(machine.counted.storage, store.identity))
+    kept.fetch([one for one in manifest.references if is_table(one.path or "")])
+    changed = os.stat(machine.copy()).st_mtime_ns
+    os.utime(machine.copy(), ns=(0, changed))
+    kept.keep(table.path for table in machine.list.tables)
+    status = os.stat(machine.copy())
+    assert status.st_atime_ns > 0
+    assert status.st_mtime_ns == changed
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_tables_that_somebody_met_as_damaged_are_verified_before_the_next_job_stands_on_them(
+    machine: Machine, is_damaged: bool
+) -> None:
+    """Whoever keeps them from one job to the next: the cache, the maintenance process and the JVM have one file."""
+    store = machine.tables.open()
+    manifest = store.manifest(machine.version)
+    assert manifest is not None
+    references = [one for one in manifest.references if is_table(one.path or "")]
+    whole = {table.name: machine.copy(number).read_bytes() for number, table in enumerate(machine.list.tables)}
+    kept = LocalTables(StoreFiles(machine.counted.storage, store.identity))
+    kept.fetch(references)
+    directory = kept.hand_out(machine.list)
+    if is_damaged:
+        data = bytearray(machine.copy().read_bytes())
+        data[len(data) // 3] ^= 4
+        # in place, so under all names, and as if nobody had written to it
+        times = os.stat(machine.copy())
+        with open(machine.copy(), "r+b") as copy:
+            copy.write(data)
+        os.utime(machine.copy(), ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert kept.absent(references) == []
+    trusted.distrust(directory)
+    assert kept.absent(references) == references
+    kept.fetch(references)
+    assert kept.absent(references) == []
+    again = Path(kept.hand_out(machine.list))
+    assert {name: (again / name).read_bytes() for name in whole} == whole
+    assert len(machine.read_tables()) == int(is_damaged)
+
+
 @pytest.mark.parametrize(("free", "expected"), [(0, 4), (3, 7), (100, 16)])
 def test_as_many_tables_are_fetched_at_once_as_there_is_memory_for(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, free: int, expected: int

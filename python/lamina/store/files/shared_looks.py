@@ -77,8 +77,9 @@ class SharedLooks:
     def was_seen(self, name: str) -> bool:
         """Whether `is_there` would be True, and ask nobody."""
         with self._lock:
-            look = self._counting(name)
-            return look is not None and look.answer.done()
+            look = self._looks.get(name)
+            # in this order: the answer may come meanwhile, without the lock
+            return look is not None and look.answer.done() and look.counts(self._clock.monotonic())
 
     def forget(self, name: str) -> None:
         """The next one who asks for an object has the storage asked."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, Reference
+from lamina.storage import all_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.model import Load, Version
@@ -25,6 +26,9 @@ HAVE = "have"
 
 _MAX_STEPS = 8
 """Increments that a caller gets one by one, where the references do not split at the version that it has."""
+
+_CHECKED_AT_ONCE, _CHECKED_BYTES = 32, 16 << 20
+"""Sections that are verified at once, and what they may have in memory together."""
 
 
 class Loader:
@@ -181,10 +185,10 @@ class Loader:
 
     def _all_whole(self, references: Sequence[Reference], share: Share) -> bool:
         try:
-            for reference in references:
-                share.take(self._files.reading_bytes(reference))
+            for some in self._together(references):
+                share.take(sum(map(self._files.reading_bytes, some)))
                 try:
-                    self._files.check_section(reference)
+                    all_of(self._files.storage, self._files.check_section, some, len(some))
                 finally:
                     share.close()
         except LaminaError as error:
@@ -192,6 +196,20 @@ class Loader:
                 return False
             raise
         return True
+
+    def _together(self, references: Sequence[Reference]) -> Iterator[list[Reference]]:
+        """What is verified at once: a few sections, and small ones."""
+        some: list[Reference] = []
+        size = 0
+        for reference in references:
+            more = self._files.reading_bytes(reference)
+            if some and (len(some) == _CHECKED_AT_ONCE or size + more > _CHECKED_BYTES):
+                yield some
+                some, size = [], 0
+            some.append(reference)
+            size += more
+        if some:
+            yield some
 
     def _recover(self, opened: Opened) -> stream.Recover:
         """Another way to the state at the end of a broken reference of the version opened."""

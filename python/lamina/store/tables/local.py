@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from lamina.errors import LaminaError
 from lamina.format.manifest import Reference
 from lamina.format.table_list import Table, TableListManifest
+from lamina.storage import trusted
+from lamina.storage.local_copies import note_use
 from lamina.store.files.store_files import FILE_PIECE_BYTES, StoreFiles
 from lamina.store.tables.local_disk import ADVICE_NO_SPACE, require_room
 from lamina.store.tables.table_format import require_known_format
@@ -43,8 +45,12 @@ class LocalTables:
         self.remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
     def absent(self, references: Iterable[Reference]) -> list[Reference]:
-        """Those of the tables that are not here yet."""
-        return [reference for reference in references if not os.path.exists(self._path(reference.path or ""))]
+        """Those of the tables that are not here yet, or are distrusted since somebody met a damaged one."""
+
+        def is_here(path: str) -> bool:
+            return os.path.exists(path) and not trusted.is_distrusted(path)
+
+        return [reference for reference in references if not is_here(self._path(reference.path or ""))]
 
     def fetch(
         self,
@@ -79,7 +85,11 @@ class LocalTables:
         try:
             with _local_disk(self._directory):
                 linked = self._files.whole(reference, lambda: self._read(reference, temporary))
+                with contextlib.suppress(FileNotFoundError):
+                    # a distrusted one: of two links to one file a rename would leave both
+                    os.unlink(path)
                 os.rename(temporary, path)
+                trusted.acquit(path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -148,12 +158,16 @@ class LocalTables:
         return directory
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Removes all tables but these, and what is left of others."""
+        """Removes all tables but these, which are used, and what is left of others."""
         kept = set(paths)
         with _local_disk(self._directory):
             for name in os.listdir(self._directory):
-                if name not in kept:
-                    os.unlink(os.path.join(self._directory, name))
+                path = os.path.join(self._directory, name)
+                if name in kept:
+                    # local copies that are the same file are not evicted as those that nobody has used for longest
+                    note_use(path)
+                else:
+                    os.unlink(path)
 
     def _link(self, source: str, target: str, *, has_room: bool = False) -> None:
         try:

@@ -104,6 +104,7 @@ final class Commits(
     val draft = store.draft
     val nothing = changesNothing(store.live, draft)
     val late = engine.beginsWithCommit(draft.base, draft.loadEmpty, draft.forceSnapshot)
+    engine.rests = nothing
     val begun = draft.begun.orElse {
       if (late && !(nothing && engine.wantsToHear)) None
       else Some(engine.begin(store.version, draft.base, draft.loadEmpty, draft.forceSnapshot, have = true))

@@ -207,14 +207,21 @@ class EngineStore(
   /**
    * Whether a commit on an attempt whose rows are here may begin by itself, without a call before it: the engine knows
    * attempts by their ids, and its answer seldom is that it wants more than what changed. Where a commit shares a log
-   * object it has to know before that whether its base is there, which a remote storage is asked beside the batch.
+   * object it has to know before that whether its base is there, which a remote storage is asked beside the batch: of
+   * stores that changed something in the last one, since most attempts of others are for nothing.
    */
   def beginsWithCommit(attempt: Option[String], loadEmpty: Boolean, forceSnapshot: Boolean): Boolean =
     storeConf.enableStateStoreCheckpointIds && attempt.isDefined && !loadEmpty && !forceSnapshot && {
       val opened = handle(readOnly = false)
-      !opened.settings.get(EngineStore.CompactionKey).contains("rolling") &&
-      !(opened.remote && opened.settings.get(EngineStore.ChangelogKey).contains("true"))
+      !opened.settings.get(EngineStore.CompactionKey).contains("rolling") && (rests || !looksFar(opened))
     }
+
+  /** Whether a commit waits for an answer of another machine before it has its place. */
+  protected def looksFar(opened: EngineHandle): Boolean =
+    opened.remote && opened.settings.get(EngineStore.ChangelogKey).contains("true")
+
+  /** Whether the last batch changed nothing. */
+  @volatile private[lamina] var rests = false
 
   /**
    * Whether a commit that changes nothing has to be told to the engine all the same. It confirms the version, so that

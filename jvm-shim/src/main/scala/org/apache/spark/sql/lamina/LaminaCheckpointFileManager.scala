@@ -4,6 +4,7 @@ import java.io.ByteArrayOutputStream
 import java.lang.reflect.InvocationTargetException
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.TimeUnit
+import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.util.Try
 import scala.util.control.NonFatal
@@ -75,7 +76,9 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
     override def close(): Unit = if (!ended) {
       ended = true
       val entry = bytes.toByteArray
-      awaitDurable(file, logsOf(new String(entry, UTF_8)))
+      val logs = logsOf(new String(entry, UTF_8))
+      if (logs.nonEmpty && isFirst.getAndSet(false)) learnFrom(file)
+      awaitDurable(file, logs)
       val written = inner.createAtomic(file, overwriteIfPossible)
       try {
         written.write(entry)
@@ -86,6 +89,25 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
           catch { case NonFatal(another) => error.addSuppressed(another) }
           throw error
       }
+    }
+  }
+
+  private val isFirst = new AtomicBoolean(true)
+
+  /**
+   * Learns from the entry before one which objects are durable: those that it names, or it would not be there. Else a driver that has
+   * just started would look for each object in which a store that rests has its last commit.
+   */
+  private def learnFrom(file: Path): Unit = file.getName.toLongOption.filter(_ > 0).foreach { batch =>
+    try {
+      val entry = inner.open(new Path(file.getParent, (batch - 1).toString))
+      val logs =
+        try logsOf(new String(entry.readAllBytes(), UTF_8))
+        finally entry.close()
+      logs.filter(DurableLogs.outcome(_).isEmpty).foreach(DurableLogs.tell(_, None))
+    } catch {
+      // they are looked for
+      case NonFatal(_) =>
     }
   }
 

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina
 
 import java.io.{File, IOException}
+import java.nio.ByteBuffer
 import java.nio.file.Files
 import java.nio.file.attribute.UserDefinedFileAttributeView
 
@@ -49,8 +50,9 @@ private[lamina] abstract class LocalDatabase(directory: File, options: Options, 
 private[lamina] object LocalDatabase {
   private val FamilyBytes = 2
 
-  /** An extended attribute of the user. */
+  /** Extended attributes of the user. */
   private val Mark = "lamina.verified"
+  private val Distrust = "lamina.distrusted"
 
   /** Without one the filters in the tables are not read. */
   lazy val filter = new BloomFilter(10, false)
@@ -104,14 +106,25 @@ private[lamina] object LocalDatabase {
     key
   }
 
-  /** Takes the marks away by which the engine knows that files were verified: it verifies them again before they are used. */
+  /**
+   * Takes the marks away by which the engine knows that files were verified, and says that they are distrusted: it verifies them before
+   * they are used again, under whatever name.
+   */
   def distrust(directory: File): Unit =
     Option(directory.listFiles).toSeq.flatten.foreach { file =>
-      try Option(Files.getFileAttributeView(file.toPath, classOf[UserDefinedFileAttributeView])).foreach(_.delete(Mark))
-      catch {
-        // there is none
-        case _: IOException =>
+      Option(Files.getFileAttributeView(file.toPath, classOf[UserDefinedFileAttributeView])).foreach { attributes =>
+        quietly(attributes.delete(Mark))
+        quietly(attributes.write(Distrust, ByteBuffer.wrap(Array('1'.toByte))))
       }
+    }
+
+  private def quietly(work: => Any): Unit =
+    try {
+      work
+      ()
+    } catch {
+      // there is no such mark, or there are none in this file system
+      case _: IOException =>
     }
 
   /** Removes a directory of files, without a process, since threads that are interrupted do it, too. */

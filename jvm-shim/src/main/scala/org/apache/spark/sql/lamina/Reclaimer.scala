@@ -109,6 +109,11 @@ object Reclaimer extends Logging {
     }
 
     private def step(live: LiveTable)(work: => Boolean): Boolean = live.isAtRest && live.synchronized {
+      // who moves it, or works with it, has come first
+      live.isAtRest && !live.isBusy && counted(live)(work)
+    }
+
+    private def counted(live: LiveTable)(work: => Boolean): Boolean = {
       works = true
       try {
         val before = live.table.memory.total

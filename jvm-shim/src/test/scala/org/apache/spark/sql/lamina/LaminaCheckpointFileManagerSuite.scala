@@ -169,6 +169,18 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     }
   }
 
+  test("a driver that has just started asks for no object that the entry before names") {
+    val (rests, written) = ("0a" * 16, "0b" * 16)
+    val checkpoint = new Checkpoint(inner = classOf[CountingFileManager].getName)
+    Files.write(checkpoint.commits.resolve("6"), entry(rests).getBytes(UTF_8))
+    checkpoint.publish(written)
+    CountingFileManager.calls.clear()
+    // the one that rests would never be found
+    checkpoint.write("commits/7", entry(rests, written))
+    assert(checkpoint.read("commits/7") == entry(rests, written))
+    assert(CountingFileManager.calls.asScala.count(_ == "exists") == 1)
+  }
+
   test("an entry is written when all log objects that its ids name are there, and not before") {
     val checkpoint = new Checkpoint
     val text = entry(one, other, one)

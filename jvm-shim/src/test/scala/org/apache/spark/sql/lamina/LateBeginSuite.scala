@@ -35,6 +35,22 @@ class LateBeginSuite extends ProviderFixture {
     provider.close()
   }
 
+  test("far away an attempt begins before its batch, but for a store that changed nothing in the last one") {
+    val id = newId()
+    val provider = provideHeld(id, handOverMs = 0L)
+    provider.held.isFar = true
+    val base = versions(provider, 3).last
+    assert(provider.held.begins == 3)
+    (4 to 9).foreach(version => assert(commit(provider, version - 1L, base)(_ => ()) == base))
+    assert(provider.held.begins == 4)
+    val changed = commit(provider, 9, base)(put(_, 4L -> 4))
+    assert(provider.held.begins == 4)
+    val last = commit(provider, 10, changed)(put(_, 5L -> 5))
+    assert(provider.held.begins == 5)
+    assert(restored(id, 11, last) == rows(5))
+    provider.close()
+  }
+
   test("a commit of which the whole version is wanted is sent again, whole") {
     val id = newId()
     val settings = Map("compaction.mode" -> "full", "compaction.fullInterval" -> "3")

@@ -72,6 +72,11 @@ private[lamina] final class HeldEngine(
   @volatile var closings = 0
   @volatile var begins = 0
 
+  /** Whether the engine's storage counts as that of another machine. */
+  @volatile var isFar = false
+
+  override protected def looksFar(opened: EngineHandle): Boolean = isFar || super.looksFar(opened)
+
   override def begin(
       version: Long,
       attempt: Option[String],

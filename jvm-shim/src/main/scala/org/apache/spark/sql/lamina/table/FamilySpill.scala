@@ -41,6 +41,8 @@ private[table] final class FamilySpill(
     }
   }
 
+  def restTransient(): Unit = transient.rest()
+
   /** What is on the disk of a key, or null. */
   def entry(keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
     layer.spill.get(id, keyBase, keyOffset, keyLength)

@@ -157,6 +157,12 @@ final class FamilyTable private[table] (
     transient.of(keyBase, keyOffset, keyLength, value)
   }
 
+  /** Gives back what large rows took that are in no table. */
+  private[table] def restTransient(): Unit = {
+    if (transient != null) transient.rest()
+    if (spilled != null) spilled.restTransient()
+  }
+
   /**
    * Where memory is short, forgets some rows that are on the disk, too, or has the open transaction's changes put there. Not while an
    * address of a row is in hand.

@@ -90,10 +90,14 @@ private[table] final class Layer(pool: PagePool, table: Relief) {
 
   private var isWriting = false
 
-  /** A transaction begins or ends. */
+  /** A transaction begins or ends; of large rows no memory is left behind, since it is in no budget. */
   def writing(begins: Boolean): Unit = if (begins != isWriting) {
     isWriting = begins
     pool.writing(begins)
+    if (!begins) {
+      scanned.rest()
+      table.forgetting.foreach(_.restTransient())
+    }
   }
 
   private var coming = 0L
@@ -168,12 +172,21 @@ private[table] final class TransientRow {
     row
   }
 
+  /** Gives back what a large row took; the last row is gone then. */
+  def rest(): Unit = if (capacity > TransientRow.Kept) {
+    memory = null
+    small = 0
+  }
+
   private[table] def capacity: Int = if (memory == null) 0 else memory.capacity
 }
 
 private[table] object TransientRow {
 
-  /** What is larger goes after so many small rows: each table and column family has such memory, which is in no budget. */
+  /**
+   * What is larger goes after so many small rows, and at the end of a transaction: each table and column family has such memory, which is
+   * in no budget.
+   */
   val Kept = 64 << 10
   val Small = 1024
 }

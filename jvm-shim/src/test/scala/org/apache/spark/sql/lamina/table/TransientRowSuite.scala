@@ -26,4 +26,15 @@ class TransientRowSuite extends AnyFunSuite {
     put(transient, 2 << 20)
     assert(transient.capacity >= (2 << 20) && transient.capacity < (3 << 20))
   }
+
+  test("what a large row took goes at rest, and what small ones took stays") {
+    val transient = new TransientRow
+    put(transient, 30 << 20)
+    transient.rest()
+    assert(transient.capacity == 0)
+    put(transient, 100)
+    transient.rest()
+    assert(transient.capacity > 0)
+    put(transient, 2 << 20)
+  }
 }
