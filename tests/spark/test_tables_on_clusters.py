@@ -93,7 +93,9 @@ def test_an_executor_without_rocksdict_says_what_it_lacks_and_the_query_goes_on_
     python = cluster.path / "python"
     python.write_text(
         "#!/bin/sh\n"
-        f'case "$PWD" in *{WORKERS[1]}*) export PYTHONPATH="{lacking.parent}:$PYTHONPATH" ;; esac\n'
+        f'case "$(tr "\\0" " " < /proc/$PPID/cmdline)" in *"--hostname {WORKERS[1]} "*)\n'
+        f'  export PYTHONPATH="{lacking.parent}:$PYTHONPATH" ;;\n'
+        "esac\n"
         f'PYTHONDONTWRITEBYTECODE=1 exec "{sys.executable}" "$@"\n',
         encoding="utf-8",
     )
@@ -101,7 +103,7 @@ def test_an_executor_without_rocksdict_says_what_it_lacks_and_the_query_goes_on_
     settings = {PREFIX + "engine.python": str(python), "spark.task.maxFailures": "1"}
     failure = cluster.run(settings)["failure"]
     assert failure is not None
-    for words in ("[engine.dependency]", "pip install 'lamina[rocksdb]'", WORKERS[1]):
+    for words in ("[engine.dependency]", "pip install 'lamina[rocksdb]'", "on each executor"):
         assert words in failure, failure
     lacking.unlink()
     assert cluster.is_right(cluster.run(settings))
