@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import fcntl
 import json
 import shutil
 import tempfile
@@ -128,8 +129,17 @@ def show_progress(campaign: Campaign, point: str, victim: str) -> None:
 
 
 def _counted(path: Path | None) -> list[dict[str, Any]]:
-    """What other campaigns have counted so far, some of which may end meanwhile."""
+    """What other campaigns have counted so far."""
     return [json.loads(path.read_text())] if path is not None and path.exists() else []
+
+
+def _added(path: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Adds a campaign to what a file counts, where others may end meanwhile."""
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        total = merged([*_counted(path), result])
+        path.write_text(json.dumps(total, indent=1, sort_keys=True) + "\n")
+    return total
 
 
 def main() -> None:
@@ -160,11 +170,11 @@ def main() -> None:
     else:
         other = [one for one in (given.storage, given.backend) if one not in (DISK, "heap")]
         name = "-".join(["kill", *other])
-        counted = _counted(given.add)
-        total = merged([*counted, {**result, **alike}]) if counted else {**result, **alike}
-        write_result(record_name(name, total["minutes"]), total)
+        result["code"] = alike["code"]
+        write_result(record_name(name, given.minutes), result)
         if given.add is not None:
-            given.add.write_text(json.dumps(total, indent=1, sort_keys=True) + "\n")
+            total = _added(given.add, result)
+            write_result(record_name(name, total["minutes"]), total)
     if given.json:
         print(json.dumps(result, indent=1))
     else:

@@ -75,13 +75,22 @@ class _Kept:
 
     def is_newer_than(self, argument: OpenArgument) -> bool:
         """Whether a newer run of the query than that of an open has opened it."""
-        own, other = self.opened.checkpoint.epoch, argument.claimed
-        return argument.run_id != self.argument.run_id and own is not None and other is not None and other[1] < own
+        own, other = self.opened.checkpoint, argument.claimed
+        # a checkpoint that was made anew in the place of one begins with its first epoch
+        return (
+            argument.run_id != self.argument.run_id
+            and own.epoch is not None
+            and other is not None
+            and other[0] == own.uuid
+            and other[1] < own.epoch
+        )
 
-    def is_older_than(self, run_id: str, epoch: int | None) -> bool:
-        """Whether a run that is older than another one has opened it."""
-        own = self.opened.checkpoint.epoch
-        return run_id != self.argument.run_id and own is not None and epoch is not None and own < epoch
+    def is_older_than(self, other: OpenedStore) -> bool:
+        """Whether an older run than another one has opened it, or a run on the checkpoint that was there before."""
+        own, newer = self.opened.checkpoint, other.checkpoint
+        if own.epoch is None or newer.epoch is None:
+            return False
+        return own.uuid != newer.uuid or own.epoch < newer.epoch
 
     def warn_once(self, stop: str) -> None:
         """Says once why nothing of the store is collected."""
@@ -240,9 +249,8 @@ class Maintainer:
         with self._lock:
             kept = self._kept.get(argument.store)
             closed = []
-            if kept is not None and kept.is_newer_than(argument):
-                return None
-            if kept is not None and kept.argument != argument:
+            is_over = kept is not None and kept.is_newer_than(argument)
+            if kept is not None and kept.argument != argument and not is_over:
                 closed.append(self._kept.pop(argument.store))
                 kept = None
             if now - self._looked_for_idle > _IDLE_LOOK_S:
@@ -250,30 +258,30 @@ class Maintainer:
                 idle = [one for one in self._kept.values() if not one.in_work and now - one.used > _IDLE_S]
                 closed += [self._kept.pop(one.argument.store) for one in idle]
                 kept = self._kept.get(argument.store)
-            if kept is not None:
+            if kept is not None and not is_over:
                 kept.used, kept.in_work = now, True
         for old in closed:
             self._stores.close(old.opened)
+        if is_over:
+            return None
         if kept is not None:
             return kept
         opened = self._stores.open(argument)
-        for old in self._pop_of_older_runs(argument, opened.checkpoint.epoch):
+        for old in self._pop_of_older_runs(opened):
             self._stores.close(old.opened)
         with self._lock:
             others = self._others.setdefault(opened.checkpoint, KnownOthers(opened.checkpoint, self._clock))
             kept = self._kept[argument.store] = _Kept(argument, opened, others, now)
         return kept
 
-    def _pop_of_older_runs(self, argument: OpenArgument, epoch: int | None) -> list[_Kept]:
+    def _pop_of_older_runs(self, opened: OpenedStore) -> list[_Kept]:
         """Takes out stores as older runs of the query have opened them: what they know of log objects is as large as
         the checkpoint, and none of them is used again."""
         with self._lock:
             old = [
                 store
                 for store, kept in self._kept.items()
-                if store.checkpoint_url == argument.store.checkpoint_url
-                and kept.is_older_than(argument.run_id, epoch)
-                and not kept.in_work
+                if store.checkpoint_url == opened.id.checkpoint_url and kept.is_older_than(opened) and not kept.in_work
             ]
             return [self._kept.pop(store) for store in old]
 

@@ -143,7 +143,9 @@ class MaintenancePool:
             running = self._jobs.get(number)
             if running is not None:
                 running.hurries = True
-                if running.turn is not None and running.turn.cancel():
+                # once: it may be said again, while the job waits for something else
+                turn, running.turn = running.turn, None
+                if turn is not None and turn.cancel():
                     self._workers.submit(self._resume, running, False)
 
     def _now_and_then(self) -> Callable[[], bool]:

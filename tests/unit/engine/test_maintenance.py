@@ -183,6 +183,23 @@ def test_a_job_of_an_older_run_takes_nothing_from_a_newer_one(tmp_path: Path) ->
     assert {one.argument.run_id for one in maintainer._kept.values()} == {"newer"}
 
 
+def test_a_checkpoint_that_was_made_anew_in_the_place_of_one_is_maintained(tmp_path: Path) -> None:
+    """Its first run has its first epoch, which is smaller than that of the last run on what was there before."""
+    maintainer = Maintainer(SystemClock(), RandomIds())
+
+    def work(run: str, epoch: int) -> dict[str, Any]:
+        query = Query(Storage(str(tmp_path / "state")), run=run)
+        asked = job(tmp_path / "state", 0, query.run_batches(query.open(), EMPTY, 6)[-1], run=run)
+        asked["open"]["claimed"] = {"checkpoint": query.open().identity.checkpoint, "epoch": epoch}
+        return maintainer.work(asked)
+
+    assert work("run", 7)["ok"]
+    shutil.rmtree(tmp_path / "state")
+    assert work("anew", 1)["ok"]
+    assert [one.argument.run_id for one in maintainer._kept.values()] == ["anew"]
+    assert [shared.state.run_id for shared in maintainer._stores._shared.values()] == ["anew"]
+
+
 def test_a_segment_comes_out_of_its_report_as_it_is_in_its_file(tmp_path: Path) -> None:
     query = Query(Storage(str(tmp_path)))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,6 +37,15 @@ class Told:
 
         def is_told() -> bool:
             return {told["number"] for told in self._all if kind in told} >= set(numbers)
+
+        with self._changed:
+            assert self._changed.wait_for(is_told, PATIENCE_S), self._all
+
+    def wait_for_count(self, kind: str, number: int, count: int) -> None:
+        """Waits until that was told of a job so often."""
+
+        def is_told() -> bool:
+            return sum(kind in told and told["number"] == number for told in self._all) >= count
 
         with self._changed:
             assert self._changed.wait_for(is_told, PATIENCE_S), self._all
@@ -117,6 +127,7 @@ def test_a_long_merge_for_which_somebody_waits_goes_on_beside_those_of_others(is
         planning.set()
         told.wait_for("waits", 1)
     pool.hurry(1)
+    pool.hurry(1)
     planning.set()
     told.wait_for("report", 1)
     pool.hurry(1)
@@ -126,6 +137,49 @@ def test_a_long_merge_for_which_somebody_waits_goes_on_beside_those_of_others(is
     free.set()
     told.wait_for("report", 0, 2)
     assert had_turn == {0: True, 1: False, 2: True}
+
+
+@pytest.mark.parametrize("waits_for", ["a worker", "a deletion"])
+def test_a_job_that_was_hurried_goes_on_once_whatever_it_waits_for_next(checkpoint: Checkpoint, waits_for: str) -> None:
+    goes_on = threading.Event()
+    sent: list[bool | None] = []
+
+    def steps(number: int) -> Steps:
+        if number == 0:
+            sent.append((yield Turn.LONG_MERGE))
+            assert goes_on.wait(PATIENCE_S)
+        elif number == 1:
+            sent.append((yield Turn.LONG_MERGE))
+            if waits_for == "a deletion":
+                return (yield from checkpoint.steps(1))
+        else:
+            return (yield from checkpoint.steps(number))
+        return {"ok": True}
+
+    pool, told = pool_of(steps, workers=3)
+    pool.begin({"number": 0})
+    told.wait_for("progress", 0)
+    if waits_for == "a deletion":
+        pool.begin({"number": 2})
+        assert checkpoint.backend.deleting.wait(PATIENCE_S)
+    pool.begin({"number": 1})
+    told.wait_for("waits", 1)
+    for _ in range(3):
+        pool.hurry(1)
+    if waits_for == "a deletion":
+        told.wait_for_count("waits", 1, 2)
+        pool.hurry(1)
+        time.sleep(0.1)
+        assert 1 not in told.reports()
+        checkpoint.backend.goes_on.set()
+        told.wait_for("report", 1, 2)
+        assert told.reports()[1] == {"stopped": None}
+        assert checkpoint.left() == 4
+    told.wait_for("report", 1)
+    goes_on.set()
+    told.wait_for("report", 0)
+    assert sent == [True, False]
+    assert told.count("report") == len(told.reports())
 
 
 class Gathering(FaultyBackend):

@@ -19,7 +19,7 @@ from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format.entries import PUT
 from lamina.format.paths import is_immutable, is_table
-from lamina.storage import local_copies, trusted
+from lamina.storage import Storage, local_copies, trusted
 from lamina.store import Version
 from lamina.store.files import store_files
 from lamina.store.files.store_files import StoreFiles
@@ -361,6 +361,25 @@ def test_copies_of_tables_that_jobs_stand_on_are_not_the_ones_that_nobody_used_f
     status = os.stat(machine.copy())
     assert status.st_atime_ns > 0
     assert status.st_mtime_ns == changed
+
+
+def test_distrusted_tables_of_a_checkpoint_on_this_disk_are_verified_once(tmp_path: Path) -> None:
+    """They are links to the files of the checkpoint itself, which have no marks otherwise."""
+    tables = on_tables(Query(Storage(str(tmp_path))))
+    store = tables.open()
+    versions = tables.run_batches(store, EMPTY, 4)
+    made = listed(tables, compact(tables, store, versions[-1]))
+    manifest = store.manifest(tables.run_batches(store, versions[-1], 1)[-1])
+    assert manifest is not None
+    references = [one for one in manifest.references if is_table(one.path or "")]
+    kept = LocalTables(StoreFiles(Storage(str(tmp_path)), store.identity))
+    kept.fetch(references)
+    trusted.distrust(kept.hand_out(made))
+    assert kept.absent(references) == references
+    kept.fetch(references)
+    assert kept.absent(references) == []
+    kept.keep(table.path for table in made.tables)
+    assert sorted(os.listdir(kept._directory))[-len(made.tables) :] == sorted(table.path for table in made.tables)
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])

@@ -198,12 +198,13 @@ class Loader:
         return True
 
     def _together(self, references: Sequence[Reference]) -> Iterator[list[Reference]]:
-        """What is verified at once: a few sections, and small ones."""
+        """What is verified at once: where a read is a round trip a few sections, and small ones."""
+        most = _CHECKED_AT_ONCE if self._files.storage.remote else 1
         some: list[Reference] = []
         size = 0
         for reference in references:
             more = self._files.reading_bytes(reference)
-            if some and (len(some) == _CHECKED_AT_ONCE or size + more > _CHECKED_BYTES):
+            if some and (len(some) == most or size + more > _CHECKED_BYTES):
                 yield some
                 some, size = [], 0
             some.append(reference)
