@@ -99,7 +99,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "3c1c36c185c4566b",
-        "d8a4e23525c155cc",
+        "e77042bab1582610",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "that a merge does not wait for the long ones of others where somebody waits for its store; what jobs of an "
         "older run of a query leave alone; that local tables are verified again which somebody met as damaged, and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def test_an_executor_without_rocksdict_says_what_it_lacks_and_the_query_goes_on_
     settings = {PREFIX + "engine.python": str(python), "spark.task.maxFailures": "1"}
     failure = cluster.run(settings)["failure"]
     assert failure is not None
-    for words in ("[engine.dependency]", "pip install 'lamina[rocksdb]'", "on each executor"):
+    for words in ("[engine.dependency]", "pip install 'lamina[rocksdb]'", platform.node()):
         assert words in failure, failure
     lacking.unlink()
     assert cluster.is_right(cluster.run(settings))

@@ -7,8 +7,10 @@ order of sorted entries. Nothing is written but by ingesting sorted files: there
 from __future__ import annotations
 
 import os
+import platform
 import re
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -286,8 +288,9 @@ def _rocksdict() -> Any:
     except ImportError as error:
         raise LaminaError.from_kind(
             "engine.dependency",
-            f"the state stands on tables of RocksDB, and this Python has no rocksdict ({error}); install it with pip "
-            "install 'lamina[rocksdb]' for the Python of engine.python on each executor",
+            f"the state stands on tables of RocksDB, and {sys.executable} on {platform.node()} has no rocksdict "
+            f"({error}); install it with pip install 'lamina[rocksdb]' for the Python of engine.python on each "
+            "executor",
         ) from error
     return rocksdict
 
