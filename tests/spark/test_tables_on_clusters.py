@@ -101,7 +101,12 @@ def test_an_executor_without_rocksdict_says_what_it_lacks_and_the_query_goes_on_
         encoding="utf-8",
     )
     python.chmod(0o755)
-    settings = {PREFIX + "engine.python": str(python), "spark.task.maxFailures": "1"}
+    settings = {
+        PREFIX + "engine.python": str(python),
+        "spark.task.maxFailures": "1",
+        # else all tasks may go where the batch's input was read
+        "spark.locality.wait": "0s",
+    }
     failure = cluster.run(settings)["failure"]
     assert failure is not None
     for words in ("[engine.dependency]", "pip install 'lamina[rocksdb]'", platform.node()):
