@@ -99,7 +99,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "3c1c36c185c4566b",
-        "e77042bab1582610",
+        "1c56a0e0ddd4915b",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "that a merge does not wait for the long ones of others where somebody waits for its store; what jobs of an "
         "older run of a query leave alone; that local tables are verified again which somebody met as damaged, and "

@@ -10,9 +10,10 @@ from benchmarks.markdown import BARS, header, table, verdict
 from tests.kill import report
 from tests.kill.campaign import BACKENDS
 from tests.kill.processes import DRIVER
+from tests.kill.storage import DISK
 
-KILLS = tuple("kill" if backend == "heap" else f"kill-{backend}" for backend in BACKENDS)
-"""The records of campaigns, by backend."""
+KILLS = tuple(report.record_of(DISK, backend) for backend in BACKENDS)
+"""The records of campaigns on the disk of this machine, by backend."""
 
 
 def soak_section(result: dict[str, Any]) -> str:

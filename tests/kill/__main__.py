@@ -30,7 +30,7 @@ from benchmarks import machine, variants
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
 from tests.kill.campaign import BACKENDS, CHANGELOG, STEP_S, Campaign, CannotGoOn, broken_plan, plan_of
 from tests.kill.points import BARRIERS, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
-from tests.kill.report import check_alike, faults, is_caught, merged, shortfalls, show, targets
+from tests.kill.report import check_alike, faults, is_caught, merged, record_of, shortfalls, show, targets
 from tests.kill.storage import APART, DISK, S3, place
 from tests.kill.tasks import judged, read
 
@@ -168,8 +168,7 @@ def main() -> None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}
         write_result(BROKEN.stem, {"benchmark": BROKEN.stem, "builds": {**builds, given.broken: result}})
     else:
-        other = [one for one in (given.storage, given.backend) if one not in (DISK, "heap")]
-        name = "-".join(["kill", *other])
+        name = record_of(given.storage, given.backend)
         result["code"] = alike["code"]
         write_result(record_name(name, given.minutes), result)
         if given.add is not None:

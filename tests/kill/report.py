@@ -14,6 +14,7 @@ from lamina.errors import KINDS
 from tests.kill.campaign import SPILLING
 from tests.kill.points import AT_RANDOM, COLLECTION, COMPACTION, NO_LINEAGE_CHECK, PUBLICATION, RESTORE, TABLES
 from tests.kill.processes import DRIVER, ENGINE, EXECUTOR, MAINTENANCE
+from tests.kill.storage import DISK
 from tests.kill.tasks import OF_A_KILL
 
 WRONG_NUMBERS = ("lost", "duplicated", "reordered", "foreign")
@@ -103,6 +104,11 @@ def targets(result: dict[str, Any]) -> list[tuple[str, int, int]]:
         ("of a driver or an executor", LEAST_OUTER, outer),
         (f"at each named point; fewest {named[1]}", LEAST_AT, named[0]),
     ]
+
+
+def record_of(storage: str, backend: str) -> str:
+    """The name of the record of campaigns."""
+    return "-".join(["kill", *(one for one in (storage, backend) if one not in (DISK, "heap"))])
 
 
 def check_alike(results: list[dict[str, Any]]) -> None:

@@ -75,22 +75,13 @@ class _Kept:
 
     def is_newer_than(self, argument: OpenArgument) -> bool:
         """Whether a newer run of the query than that of an open has opened it."""
-        own, other = self.opened.checkpoint, argument.claimed
-        # a checkpoint that was made anew in the place of one begins with its first epoch
-        return (
-            argument.run_id != self.argument.run_id
-            and own.epoch is not None
-            and other is not None
-            and other[0] == own.uuid
-            and other[1] < own.epoch
-        )
+        claimed = argument.claimed
+        return claimed is not None and self.opened.checkpoint.is_newer_than(claimed[0], argument.run_id, claimed[1])
 
     def is_older_than(self, other: OpenedStore) -> bool:
         """Whether an older run than another one has opened it, or a run on the checkpoint that was there before."""
-        own, newer = self.opened.checkpoint, other.checkpoint
-        if own.epoch is None or newer.epoch is None:
-            return False
-        return own.uuid != newer.uuid or own.epoch < newer.epoch
+        own = self.opened.checkpoint
+        return own.uuid != other.checkpoint.uuid or other.checkpoint.outlives(own)
 
     def warn_once(self, stop: str) -> None:
         """Says once why nothing of the store is collected."""

@@ -246,32 +246,22 @@ class StoreOpener:
 
     def is_outlived(self, opened: OpenedStore) -> bool:
         """Whether a newer run of the query has stores here than the one that a store was opened by."""
-        own = opened.checkpoint
         with self._lock:
-            newest = self._newest_epochs().get((opened.id.checkpoint_url, own.uuid))
-        return own.epoch is not None and newest is not None and own.epoch < newest
+            return self._has_newer(opened.checkpoint)
 
-    def _newest_epochs(self) -> dict[tuple[str, str | None], int]:
-        """The epoch of the newest run that has written here, by URL and checkpoint: one that was made anew in the place
-        of another begins with its first epoch."""
-        newest: dict[tuple[str, str | None], int] = {}
-        for (url, *_), shared in self._shared.items():
-            if (epoch := shared.state.epoch) is not None:
-                place = url, shared.state.uuid
-                newest[place] = max(epoch, newest.get(place, epoch))
-        return newest
+    def _has_newer(self, state: CheckpointState) -> bool:
+        return any(shared.state.outlives(state) for shared in self._shared.values())
 
     def _pop_outlived(self) -> list[_Shared]:
         """Takes out what unused checkpoints of a run are known by, where a newer run, or one on a checkpoint made anew,
         has used them since."""
-        newest, present, outlived = self._newest_epochs(), dict[str, str | None](), []
+        present: dict[str, str | None] = {}
+        outlived = []
         for key, shared in reversed(self._shared.items()):
-            own = shared.state
-            if own.epoch is None:
-                continue
-            is_gone = present.setdefault(key[0], own.uuid) != own.uuid
-            if shared.users == 0 and (is_gone or own.epoch < newest[key[0], own.uuid]):
-                outlived.append(key)
+            if not shared.read_only:
+                is_gone = present.setdefault(key[0], shared.state.uuid) != shared.state.uuid
+                if shared.users == 0 and (is_gone or self._has_newer(shared.state)):
+                    outlived.append(key)
         return [self._shared.pop(key) for key in outlived]
 
     def _forget_later(self, outlived: Iterable[_Shared]) -> None:

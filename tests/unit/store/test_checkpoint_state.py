@@ -148,3 +148,25 @@ def test_a_damaged_checkpoint_file_is_named(storage: Storage, content: bytes) ->
     with fails_with("file.damaged") as caught:
         opened(storage, "a")
     assert "_lamina/checkpoint" in caught.error.message
+
+
+@pytest.mark.parametrize(
+    ("uuid", "run", "epoch", "newer"),
+    [
+        ("here", "other", 1, True),
+        ("here", "other", 3, False),
+        # runs of one epoch are ordered by their ids
+        ("here", "a", 2, True),
+        ("here", "z", 2, False),
+        # it may have claimed another epoch
+        ("here", "run", 1, False),
+        ("there", "other", 1, False),
+        ("here", "other", None, False),
+    ],
+)
+def test_a_run_outlives_older_ones_of_its_checkpoint_and_nobody_else(
+    storage: Storage, uuid: str, run: str, epoch: int | None, newer: bool
+) -> None:
+    state = CheckpointState(storage, "here", "run", 2)
+    assert state.outlives(CheckpointState(storage, uuid, run, epoch)) == newer
+    assert not CheckpointState(storage, "here", "run", None).outlives(CheckpointState(storage, uuid, run, epoch))

@@ -18,6 +18,7 @@ import pytest
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format.entries import PUT
+from lamina.format.manifest import Reference
 from lamina.format.paths import is_immutable, is_table
 from lamina.storage import Storage, local_copies, trusted
 from lamina.store import Version
@@ -45,6 +46,16 @@ class Machine:
         self.list = listed(self.tables, compact(self.tables, store, versions[-1]))
         self.version: Version = self.tables.run_batches(store, versions[-1], 1)[-1]
         self.size = sum(table.size for table in self.list.tables)
+
+    def kept(self) -> tuple[LocalTables, list[Reference]]:
+        """Its tables, fetched by one who keeps them from one job to the next, and the references to them."""
+        store = self.tables.open()
+        manifest = store.manifest(self.version)
+        assert manifest is not None
+        references = [one for one in manifest.references if is_table(one.path or "")]
+        kept = LocalTables(StoreFiles(self.counted.storage, store.identity))
+        kept.fetch(references)
+        return kept, references
 
     def copy(self, number: int = 0) -> Path:
         """The copy of a table."""
@@ -350,11 +361,7 @@ def test_a_table_for_which_there_is_no_room_is_read_each_time(directory: Path) -
 
 
 def test_copies_of_tables_that_jobs_stand_on_are_not_the_ones_that_nobody_used_for_longest(machine: Machine) -> None:
-    store = machine.tables.open()
-    manifest = store.manifest(machine.version)
-    assert manifest is not None
-    kept = LocalTables(StoreFiles(machine.counted.storage, store.identity))
-    kept.fetch([one for one in manifest.references if is_table(one.path or "")])
+    kept, _ = machine.kept()
     changed = os.stat(machine.copy()).st_mtime_ns
     os.utime(machine.copy(), ns=(0, changed))
     kept.keep(table.path for table in machine.list.tables)
@@ -387,13 +394,8 @@ def test_tables_that_somebody_met_as_damaged_are_verified_before_the_next_job_st
     machine: Machine, is_damaged: bool
 ) -> None:
     """Whoever keeps them from one job to the next: the cache, the maintenance process and the JVM have one file."""
-    store = machine.tables.open()
-    manifest = store.manifest(machine.version)
-    assert manifest is not None
-    references = [one for one in manifest.references if is_table(one.path or "")]
     whole = {table.name: machine.copy(number).read_bytes() for number, table in enumerate(machine.list.tables)}
-    kept = LocalTables(StoreFiles(machine.counted.storage, store.identity))
-    kept.fetch(references)
+    kept, references = machine.kept()
     directory = kept.hand_out(machine.list)
     if is_damaged:
         data = bytearray(machine.copy().read_bytes())

@@ -85,6 +85,7 @@ class LocalTables:
         try:
             with _local_disk(self._directory):
                 linked = self._files.whole(reference, lambda: self._read(reference, temporary))
+                require_known_format(temporary, reference.path or "")
                 with contextlib.suppress(FileNotFoundError):
                     # a distrusted one: of two links to one file a rename would leave both
                     os.unlink(path)
@@ -93,11 +94,6 @@ class LocalTables:
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            raise
-        try:
-            require_known_format(path, reference.path or "")
-        except LaminaError:
-            os.unlink(path)
             raise
         if linked:
             return 0

@@ -101,6 +101,17 @@ class CheckpointState:
             )
         return cls(storage, uuid, run_id, epoch)
 
+    def outlives(self, other: CheckpointState) -> bool:
+        """Whether this is of a newer run than another one; see `is_newer_than`."""
+        return self.is_newer_than(other.uuid, other.run_id, other.epoch)
+
+    def is_newer_than(self, uuid: str | None, run_id: str, epoch: int | None) -> bool:
+        """Whether this is of a newer run than another one, on the same checkpoint: one that was made anew in its place
+        begins with its first epoch. Readers are in no order, and a run that claimed two epochs is one."""
+        if self.epoch is None or epoch is None or uuid != self.uuid or run_id == self.run_id:
+            return False
+        return QueryRun(epoch, run_id) < QueryRun(self.epoch, self.run_id)
+
     def standing(self) -> Standing | None:
         """How this run stands among the others now; None for readers.
 
