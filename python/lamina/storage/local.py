@@ -48,7 +48,7 @@ class LocalBackend(Backend):
                 for chunk in chunks:
                     size += len(chunk)
                     file.write(chunk)
-                self._flush(file)
+                self._end(file)
                 renaming = True
                 os.replace(temporary, target)
             self._sync_directory(target)
@@ -62,7 +62,7 @@ class LocalBackend(Backend):
         target = self._path(path)
         with self._temporary(target) as (temporary, file):
             file.write(data)
-            self._flush(file)
+            self._end(file)
             # a link fails where the name exists, and a rename would replace it
             try:
                 os.link(temporary, target)
@@ -120,10 +120,12 @@ class LocalBackend(Backend):
                 os.makedirs(directory, exist_ok=True)
                 made = True
 
-    def _flush(self, file: IO[bytes]) -> None:
+    def _end(self, file: IO[bytes]) -> None:
+        """Closes it: some file systems say only then that there was no room for what was written."""
         file.flush()
         if self._fsync:
             os.fsync(file.fileno())
+        file.close()
 
     def _sync_directory(self, target: str) -> None:
         if not self._fsync:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import sys
@@ -177,6 +178,35 @@ def test_fsync_flushes_the_file_before_its_name_appears_and_its_directory_after(
     recorder.events.clear()
     Storage(str(tmp_path)).publish("d/h", b"x")
     assert recorder.events == ["rename"]
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+def test_a_file_that_fails_when_it_is_closed_is_not_given_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: bool
+) -> None:
+    """Network file systems say only then that there was no room."""
+    storage = Storage(str(tmp_path), fsync=fsync)
+    storage.publish("f", b"old")
+    opened = open
+
+    class Full(io.BufferedWriter):
+        def close(self) -> None:
+            was_open = not self.closed
+            super().close()
+            if was_open:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    def full(path: str, mode: str, **_: object) -> io.BufferedIOBase:
+        return Full(opened(path, mode, buffering=0))
+
+    monkeypatch.setattr("lamina.storage.local.open", full, raising=False)
+    with fails_with("storage.failed"):
+        storage.publish("f", b"new")
+    with fails_with("storage.failed"):
+        storage.publish_if_absent("g", b"new")
+    monkeypatch.undo()
+    assert bytes(storage.read("f")) == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
 @pytest.mark.parametrize("made_by_us", [True, False])

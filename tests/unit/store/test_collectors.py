@@ -323,3 +323,23 @@ def test_a_segment_that_somebody_else_collected_is_merged_anew(query: Query) -> 
     query.storage.delete_many([f"0/0/{segment}"])
     versions += batches(query, query.open(), versions[-1], 1)
     assert compact(query, store, versions[-1]) != segment
+
+
+def test_a_file_that_one_listing_leaves_out_is_retained_by_the_next_collections(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.min_versions = 8
+    store = query.open()
+    versions = batches(query, store, EMPTY, 6)
+    compact(query, store, versions[-1])
+    versions += batches(query, store, versions[-1], 2)
+    wait(query, MIN_AGE_MS)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == set()
+    listed, left_out = query.faults.list, file(versions[2])
+    monkeypatch.setattr(query.faults, "list", lambda path: [entry for entry in listed(path) if entry.name != left_out])
+    versions += batches(query, store, versions[-1], 1)
+    store.collect(versions[-1], dry_run=False)
+    monkeypatch.undo()
+    versions += batches(query, store, versions[-1], 1)
+    assert left_out not in deleted(store.collect(versions[-1], dry_run=False))
+    query.assert_restores(query.open(), versions[2])

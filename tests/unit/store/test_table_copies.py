@@ -389,6 +389,53 @@ def test_distrusted_tables_of_a_checkpoint_on_this_disk_are_verified_once(tmp_pa
     assert sorted(os.listdir(kept._directory))[-len(made.tables) :] == sorted(table.path for table in made.tables)
 
 
+def on_this_disk(tmp_path: Path) -> tuple[StoreFiles, list[Reference]]:
+    """A checkpoint on a local disk, and the references to the tables of its newest version."""
+    tables = on_tables(Query(Storage(str(tmp_path / "state"))))
+    store = tables.open()
+    versions = tables.run_batches(store, EMPTY, 4)
+    compact(tables, store, versions[-1])
+    manifest = store.manifest(tables.run_batches(store, versions[-1], 1)[-1])
+    assert manifest is not None
+    references = [one for one in manifest.references if is_table(one.path or "")]
+    return StoreFiles(Storage(str(tmp_path / "state")), store.identity), references
+
+
+def test_a_link_whose_answer_was_lost_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, references = on_this_disk(tmp_path)
+    there = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*.sst")}
+    assert there
+    inodes = {path: path.stat().st_ino for path in there}
+    link = os.link
+
+    def lost(source: str, target: str) -> None:
+        link(source, target)
+        raise OSError(errno.EIO, "the answer was lost")
+
+    monkeypatch.setattr(os, "link", lost)
+    kept = LocalTables(files)
+    kept.fetch(references)
+    assert kept.fetched == sum(one.length for one in references)
+    for path in Path(kept._directory).iterdir():
+        assert path.stat().st_ino not in inodes.values()
+    assert {path: path.read_bytes() for path in there} == there
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.EMFILE, "storage.failed"), (errno.EIO, "file.damaged")])
+def test_a_process_without_a_file_handle_left_does_not_call_a_table_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str
+) -> None:
+    files, references = on_this_disk(tmp_path)
+
+    def no_handle(path: str, *_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(store_files, "open", no_handle, raising=False)
+    with fails_with(kind) as caught:
+        LocalTables(files).fetch(references)
+    assert any((one.path or "") in caught.error.message for one in references)
+
+
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_tables_that_somebody_met_as_damaged_are_verified_before_the_next_job_stands_on_them(
     machine: Machine, is_damaged: bool

@@ -114,14 +114,13 @@ class Registry:
     def keep(self, present: Mapping[str, object], entries: int) -> None:
         """Forgets files that are not there any more, and the lineage behind its first `entries` versions.
 
-        A commit in a log object may be there without being listed yet.
+        What its versions need is remembered, listed or not: a commit in a log object may be there before it is listed,
+        and a listing may once leave out what is there. Forgotten, it would look like what nobody ever referred to.
         """
         self._entries = self._entries[:entries]
         oldest = self._entries[-1][1] if self._entries else 0
         self._last_used = {
-            name: version
-            for name, version in self._last_used.items()
-            if name in present or (version >= oldest and is_part(name))
+            name: version for name, version in self._last_used.items() if name in present or version >= oldest
         }
 
     def forget(self, gone: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -58,6 +59,9 @@ MAX_LIST_BYTES = 1 << 30
 """No list of tables is larger."""
 
 _HEADER_BYTES = container.HEADER.size
+
+_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+"""What says nothing of the file that was to be opened."""
 
 _Found = TypeVar("_Found")
 
@@ -309,6 +313,9 @@ class StoreFiles:
                     digest.update(piece)
                     size += len(piece)
         except OSError as error:
+            if error.errno in _SHORTAGE:
+                text = f"{storage.location(path)} could not be read by the name that it has on local disk: {error}"
+                raise LaminaError.from_kind("storage.failed", text) from error
             # of a local copy: then it is read from the storage
             raise container.damaged(storage.location(path), f"what this machine has of it: {error}") from error
         self._require(reference, size, digest.digest(), storage.location(path))

@@ -86,9 +86,8 @@ class LocalTables:
             with _local_disk(self._directory):
                 linked = self._files.whole(reference, lambda: self._read(reference, temporary))
                 require_known_format(temporary, reference.path or "")
-                with contextlib.suppress(FileNotFoundError):
-                    # a distrusted one: of two links to one file a rename would leave both
-                    os.unlink(path)
+                # a distrusted one: of two links to one file a rename would leave both
+                _unlink(path)
                 os.rename(temporary, path)
                 trusted.acquit(path)
         except BaseException:
@@ -102,13 +101,14 @@ class LocalTables:
 
     def _read(self, reference: Reference, path: str) -> bool:
         """Whether it needed no read: what is there is a link."""
-        with contextlib.suppress(FileNotFoundError):
-            # of an attempt before this one, which found it damaged
-            os.unlink(path)
+        # of an attempt before this one, which found it damaged
+        _unlink(path)
         if self._files.linked(reference, path, self._require_room):
             return True
         self._require_room(reference.length)
-        with open(path, "wb") as target:
+        # where the answer to a link was lost, the name is that of the checkpoint's own file
+        _unlink(path)
+        with open(path, "xb") as target:
             for piece in self._files.read_file(reference):
                 target.write(piece)
         return False
@@ -180,6 +180,11 @@ class LocalTables:
     def _path(self, path: str) -> str:
         # what another checkpoint has is under the same unique name
         return os.path.join(self._directory, path.rpartition("/")[2])
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 @contextlib.contextmanager
