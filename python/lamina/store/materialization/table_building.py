@@ -10,18 +10,15 @@ that failed cannot be taken for a version.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
 
 from lamina._version import __version__
 from lamina.components import Clock, Ids
-from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.format.container import TABLE_LIST, ContainerWriter, checksum
 from lamina.format.entries import Compression
 from lamina.format.manifest import FILE, CommitManifest, Reference, Section, to_bytes
@@ -29,17 +26,15 @@ from lamina.format.paths import TableListName, TableName
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
+from lamina.store.materialization.table_uploads import TableUploads, publish_table, stamp
 from lamina.store.memory.budget import Share
-from lamina.store.model import InPlace, judged_ms
+from lamina.store.model import InPlace
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
 from lamina.store.tables.local_disk import require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
-
-_PIECE_BYTES = 4 << 20
-_PUBLISHED_AT_ONCE = 4
 
 
 class TableBuilding:
@@ -112,7 +107,7 @@ class TableBuilding:
             list_,
             min_age_ms,
             self._clock,
-            stamp=lambda: self._stamp(list_.new_names(), worked),
+            stamp=lambda: stamp(self._files, list_.new_names(), worked),
             anew=lambda: self._anew(list_, worked),
             copies_young=False,
         )
@@ -122,14 +117,6 @@ class TableBuilding:
             local, self._local = self._local, None
         if local is not None:
             local.remove()
-
-    def _stamp(self, names: Sequence[str], worked: Callable[[], None]) -> bool:
-        """Whether all of them could be stamped."""
-        for name in names:
-            if not self._files.stamp(name):
-                return False
-            worked()
-        return True
 
     def _anew(self, made: TableList, worked: Callable[[], None]) -> TableList | None:
         """The same list with its new tables under other names; None where they are not on this disk any more."""
@@ -145,7 +132,7 @@ class TableBuilding:
                     there = local.link(table.path, path)
                     if there is None:
                         return None
-                    if self._publish_table(there, path, worked) != (table.size, table.sha256):
+                    if publish_table(self._files, there, path, worked) != (table.size, table.sha256):
                         # what is on this disk is not what was made: the next job makes it anew
                         return None
                     table = replace(table, path=path)
@@ -175,7 +162,7 @@ class TableBuilding:
                 local = self._local
                 try:
                     self._fetch(local, base[1:], share, work.worked)
-                    list_, rows, counted = self._on_top(local, replaced, base, merged, work.worked)
+                    list_, rows, counted = self._on_top(local, replaced, base, merged, share, work.worked)
                 except BaseException:
                     # what is wrong may be wrong with them
                     self._local = None
@@ -207,6 +194,7 @@ class TableBuilding:
         replaced: Sequence[Reference],
         base: Sequence[Reference],
         run: Iterator[pa.RecordBatch],
+        share: Share,
         worked: Callable[[], None],
     ) -> tuple[TableList, int, dict[str, int]]:
         older = table_list(self._files, base) if base else None
@@ -219,7 +207,9 @@ class TableBuilding:
             # after its end, since a merge may have begun once more; and nothing is published that cannot be opened
             with Database(directory, read_only=True) as database:
                 live = database.live()
-            made = self._published(replaced, older, live, directory, worked)
+            # what was merged is in the tables
+            share.give(share.held - OPEN_BYTES)
+            made = self._published(replaced, older, live, directory, share, worked)
             known = {table.name for table in older.tables} if older else set()
             for table in made.manifest.tables:
                 if table.name not in known:
@@ -233,48 +223,24 @@ class TableBuilding:
         older: TableListManifest | None,
         live: Sequence[LiveTable],
         directory: str,
+        share: Share,
         worked: Callable[[], None],
     ) -> TableList:
         """Publishes what is new of the tables, and then the list of all."""
         version = replaced[0].version
         # a database that goes on from a list gives no name of its tables to another one
         known = {table.name: table for table in older.tables} if older else {}
-        # the age of the files counts from here: before a publication ends, never after
-        published_ms = self._clock.now_ms()
-        limit_ms = judged_ms(self._min_age_ms) // 8
+        paths = {table.name: str(TableName(self._ids.hex128())) for table in live if table.name not in known}
+        local = {path: os.path.join(directory, name) for name, path in paths.items()}
+        uploads = TableUploads(self._files, share, self._clock, self._min_age_ms, worked)
+        published = uploads.publish({path: (file, os.path.getsize(file)) for path, file in local.items()})
 
-        def published(table: LiveTable) -> Table:
-            path = str(TableName(self._ids.hex128()))
-            size, sha256 = self._publish_table(os.path.join(directory, table.name), path, worked)
-            return Table(table.name, path, size, sha256, table.rows, version)
+        def listed(table: LiveTable) -> Table:
+            path = paths[table.name]
+            return Table(table.name, path, *published[path], table.rows, version)
 
-        listed: list[Table] = []
-        threads = ThreadPoolExecutor(_PUBLISHED_AT_ONCE, thread_name_prefix="lamina-tables")
-        try:
-            new = {table.name: threads.submit(published, table) for table in live if table.name not in known}
-            for one in live:
-                listed.append(known[one.name] if one.name in known else new[one.name].result())
-                now = self._clock.now_ms()
-                if now - published_ms > limit_ms:
-                    # of very many tables the first would be old before the last is there
-                    done = [table.path for table in listed if table.version == version]
-                    if self._stamp(done, worked):
-                        published_ms = now
-        finally:
-            threads.shutdown(cancel_futures=True)
-        return self._publish_list(replaced, version, tuple(listed), _other_files(directory), published_ms)
-
-    def _publish_table(self, local: str, path: str, worked: Callable[[], None]) -> tuple[int, str]:
-        digest = hashlib.sha256()
-
-        def pieces() -> Iterator[bytes]:
-            with open(local, "rb") as source:
-                while piece := source.read(_PIECE_BYTES):
-                    digest.update(piece)
-                    worked()
-                    yield piece
-
-        return self._files.publish(path, pieces()), digest.digest()[:CHECKSUM_BYTES].hex()
+        tables = tuple(known[one.name] if one.name in known else listed(one) for one in live)
+        return self._publish_list(replaced, version, tables, _other_files(directory), uploads.published_ms)
 
     def _publish_list(
         self,
