@@ -28,9 +28,13 @@ def batches(storage: Storage, directory: str) -> list[int]:
 
 
 def read_if_there(storage: Storage, path: str, most: int | None = None) -> bytes | None:
-    """The whole file, of which no more than `most` bytes are wanted, if given; None where there is none."""
+    """The whole file; None where there is none.
+
+    Args:
+        most: no whole file is larger; of one that is the last bytes come. It spares a request for the size.
+    """
     try:
-        return bytes(storage.read(path, most))
+        return bytes(storage.read(path) if most is None else storage.read_tail(path, most)[0])
     except LaminaError as error:
         if error.kind != "file.missing":
             raise

@@ -59,14 +59,15 @@ SHORT_MERGES_BYTES = 64 << 20
 
 @dataclass
 class _Kept:
-    """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used, and
-    why its collections were stopped."""
+    """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used,
+    whether it is open nowhere any more, and why its collections were stopped."""
 
     argument: OpenArgument
     opened: OpenedStore
     others: KnownOthers
     used: float
     in_work: bool = True
+    left: bool = False
     stops: set[str] = field(default_factory=set)
 
     @property
@@ -176,7 +177,10 @@ class Maintainer:
                 report["in_place"] = replace(made.in_place(tempfile.gettempdir()), attempt=confirmed.attempt).to_json()
         finally:
             kept.store.rest()
-            kept.in_work = False
+            with self._lock:
+                kept.in_work = False
+                if kept.left:
+                    kept.store.give_up_files()
 
     def _compaction(
         self, store: Store, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
@@ -227,12 +231,15 @@ class Maintainer:
             kept.warn_once(collected.stopped)
 
     def leave(self, store: StoreId) -> None:
-        """Gives up the local files of a store that is not open any more; what its collector knows stays."""
+        """Gives up the local files of a store that is not open any more, once no job uses them; what its collector
+        knows stays."""
         with self._lock:
-            # under it no job begins
+            # under it no job begins or ends
             kept = self._kept.get(store)
-            if kept is not None and not kept.in_work:
-                kept.store.give_up_files()
+            if kept is not None:
+                kept.left = True
+                if not kept.in_work:
+                    kept.store.give_up_files()
 
     def _kept_for(self, argument: OpenArgument) -> _Kept | None:
         """The store as this run of the query opened it; None where a newer run has it."""
@@ -250,7 +257,7 @@ class Maintainer:
                 closed += [self._kept.pop(one.argument.store) for one in idle]
                 kept = self._kept.get(argument.store)
             if kept is not None and not is_over:
-                kept.used, kept.in_work = now, True
+                kept.used, kept.in_work, kept.left = now, True, False
         for old in closed:
             self._stores.close(old.opened)
         if is_over:

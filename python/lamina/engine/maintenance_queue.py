@@ -198,25 +198,40 @@ class MaintenanceQueue:
                 env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
             )
         except OSError as error:
-            # no memory, no processes, no file handles: the queries go on without maintenance until there are some again
-            if self._own != self._directory:
-                shutil.rmtree(self._own, ignore_errors=True)
-            log.warning("the maintenance process cannot be started (%s); it is tried again", error)
-            self._figures.fail_start(f"the maintenance process cannot be started: {error}")
+            self._fail_start(error)
             return
-        self._alive = True
-        self._starts += 1
         start = {
             "workers": self._workers,
             "jvm": None if self._jvm is None else {"socket": self._jvm.socket, "token": self._jvm.token},
         }
         self._lines = queue.SimpleQueue()
         self._lines.put(_line(start))
-        for target, arguments, name in (
-            (self._tell, (self._process, self._lines), "lamina-maintenance-jobs"),
-            (self._hear, (self._process,), "lamina-maintenance-reports"),
-        ):
-            threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
+        # who hears is told that it begins: until then it hears nothing of a process that ends
+        begins: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        try:
+            for target, arguments, name in (
+                (self._hear, (self._process, begins), "lamina-maintenance-reports"),
+                (self._tell, (self._process, self._lines), "lamina-maintenance-jobs"),
+            ):
+                threading.Thread(target=target, args=arguments, name=name, daemon=True).start()
+        except RuntimeError as error:
+            begins.put(False)
+            self._process.kill()
+            self._process.wait()
+            self._fail_start(error)
+            return
+        self._alive = True
+        self._starts += 1
+        begins.put(True)
+
+    def _fail_start(self, error: Exception) -> None:
+        """No memory, no processes, no threads, no file handles: the queries go on without maintenance until there are
+        some again."""
+        if self._own != self._directory:
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._own = self._directory
+        log.warning("the maintenance process cannot be started (%s); it is tried again", error)
+        self._figures.fail_start(f"the maintenance process cannot be started: {error}")
 
     def _feed(self) -> None:
         while True:
@@ -349,7 +364,9 @@ class MaintenanceQueue:
             "that slow",
         }
 
-    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+    def _hear(self, process: subprocess.Popen[bytes], begins: queue.SimpleQueue[bool]) -> None:
+        if not begins.get():
+            return
         assert process.stdout is not None
         for line in process.stdout:
             try:

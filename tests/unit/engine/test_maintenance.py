@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -236,6 +238,34 @@ def test_a_merge_of_many_bytes_waits_for_its_turn_and_the_collection_after_it_fo
 
     assert waits(100) == turns
     assert waits(size) == []
+
+
+def test_a_store_that_is_closed_during_its_job_leaves_no_files_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    monkeypatch.setattr(maintenance, "LONG_BYTES", 0)
+    query = Query(Storage(str(tmp_path / "state")), backend="rocksdb", rocksdb__materializeEvery=2)
+    versions = query.run_batches(query.open(), EMPTY, 6)
+    asked = job(tmp_path / "state", 0, versions[3])
+    asked["in_place"] = False
+    asked["open"]["settings"] = {f"{PREFIX}backend": "rocksdb", f"{PREFIX}rocksdb.materializeEvery": "2"}
+    maintainer = Maintainer(SystemClock(), RandomIds())
+    steps = maintainer.steps(asked)
+    assert next(steps) is Turn.LONG_MERGE
+    maintainer.leave(OpenArgument.from_json(asked["open"]).store)
+    with contextlib.suppress(StopIteration):
+        while True:
+            assert not isinstance(steps.send(True), Deletion)
+    assert list((tmp_path / "state").rglob("*.sst"))
+    assert list(own.iterdir()) == []
+    # open again, it keeps them for its next job
+    newest = {"version": versions[-1].version, "attempt": versions[-1].attempt}
+    again = maintainer.work({**asked, "confirmed": newest})
+    assert again["segment"] is not None
+    assert list(own.iterdir())
 
 
 def test_a_segment_that_the_engine_does_not_wait_for_any_more_is_merged_anew(tmp_path: Path) -> None:
@@ -499,6 +529,33 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_p
     reports.wait_for(1)
     assert reports.all[0]["ok"]
     assert queue.stats()["alive"]
+
+
+@pytest.mark.parametrize("name", ["lamina-maintenance-reports", "lamina-maintenance-jobs"])
+def test_a_process_for_which_there_is_no_thread_is_tried_again_and_none_is_left(
+    tmp_path: Path, new_queue: NewQueue, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    query = Query(Storage(str(tmp_path / "state")))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    begin, failed = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == name and not failed:
+            failed.append(queue.pid)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    queue = new_queue(tmp_path, 60)
+    queue.start()
+    assert queue.stats()["last_error"]["kind"] == "engine.start"
+    assert not os.path.exists(f"/proc/{failed[0]}")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    reports = Reports()
+    queue.submit(1, Job(job(tmp_path / "state", 0, version), reports, nothing))
+    reports.wait_for(1)
+    assert reports.all[0]["ok"]
+    assert queue.stats()["starts"] == 1
 
 
 def test_the_job_of_a_closed_store_keeps_its_turn_for_a_while(

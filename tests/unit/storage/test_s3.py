@@ -14,10 +14,13 @@ import botocore.loaders
 import pytest
 import s3fs
 
+from lamina.checkpoint import Pin, read_pin, write_pin
+from lamina.format.paths import TableListName, parse_name
 from lamina.storage import Storage, s3
 from lamina.store import Version
 from lamina.testing.expect import fails_with
 from tests.s3_server import NATIVE, S3Server, Trouble
+from tests.unit.store.aging import compact
 from tests.unit.store.writing import Query, rows_of
 
 PART = 32 << 20
@@ -63,6 +66,20 @@ def test_a_stamp_renews_the_time_of_an_object_and_sends_none_of_its_bytes(server
         assert storage.stamp("d/f")
     assert bytes(storage.read("d/f")) == written
     assert [entry.name for entry in storage.list("d")] == ["f"]
+
+
+def test_what_is_read_whole_takes_a_request_however_large_it_might_be(server: S3Server, storage: Storage) -> None:
+    pin = Pin("a-pin", "a-uuid", "s3a://bucket/clone", 1_790_000_000_000, {})
+    write_pin(storage, pin)
+    query = Query(storage, backend="rocksdb", rocksdb__materializeEvery=2)
+    store = query.open()
+    list_ = compact(query, store, query.run_batches(store, Version(0), 2)[-1])
+    name = parse_name(list_)
+    assert isinstance(name, TableListName)
+    server.proxy.forget()
+    assert read_pin(storage, "a-pin") == pin
+    assert store._files.open_table_list(name)[0].list == name.id
+    assert [request.operation for request in server.proxy.requests] == ["GET", "GET"]
 
 
 def test_an_internal_error_of_the_storage_is_tried_again(server: S3Server, storage: Storage) -> None:

@@ -222,7 +222,8 @@ class StoreFiles:
         """The manifest of a list of tables of this store, and size and checksum of its file."""
         path = self._path(str(name))
         where = self.storage.location(path)
-        data = self.storage.read(path, MAX_LIST_BYTES)
+        # in one request, however far the bound is
+        data, _ = self.storage.read_tail(path, MAX_LIST_BYTES)
         manifest = container.verify(data, where)
         if not isinstance(manifest, TableListManifest) or (manifest.list, manifest.store) != (name.id, self.identity):
             raise _foreign(where, container.id_of(manifest), manifest.store, self.identity)
