@@ -274,7 +274,7 @@ class VersionedStore:
     def collect(self, confirmed: Version, *, dry_run: bool, progressed: Callable[[], None] = lambda: None) -> Collected:
         return self._collector.collect(
             self._located(confirmed),
-            self._checkpoint.standing(),
+            self._checkpoint.standing,
             dry_run=dry_run,
             waiting=self._segments.names(),
             progressed=progressed,

@@ -18,9 +18,13 @@ from lamina.format.container import FOOTER, HEADER, Footer
 from lamina.format.log_object import LogIndex, Whole
 from lamina.storage import Storage
 from lamina.storage.temporary import temporary_name
+from lamina.store.admin import side_by_side
 from lamina.store.admin.check import check_log, check_stores
+from lamina.store.admin.collect import collect_stores
 from lamina.store.check.report import LogCheck, StoreCheck
+from lamina.store.collection.classes import LOG
 from lamina.store.direct.open import open_store
+from lamina.store.files import log_parts
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import PARTITIONS, QueryOnDisk
 
@@ -339,6 +343,26 @@ def test_gc_deletes_objects_that_no_store_needs_and_only_where_it_looks_at_all_o
     assert checked(lamina, query)["log"] == {
         **EMPTY_LOG, "objects": 2, "bytes": sum(path.stat().st_size for path in kept)
     }  # fmt: skip
+
+
+def test_gc_says_an_object_once_however_often_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_parts, "_LOOK_S", -1.0)
+    query = QueryOnDisk(
+        tmp_path / "checkpoint", grouped=True, min_versions=1, compaction__mode="full", compaction__fullInterval=1
+    )
+    query.run(6)
+    query.forget(2)
+    query.age(HOUR_S)
+    # what no store needs is known when the first one was looked at for the second time
+    found = logged_stores(Storage(str(query.directory)), StoreSelection())
+    twice = replace(found, stores=[*found.stores, *found.stores, *found.stores])
+    monkeypatch.setattr(side_by_side, "_CONCURRENT", 1)
+    outcomes = collect_stores(twice, dry_run=True, progress=lambda done, total: None)
+    collected = [outcome.collected for outcome in outcomes if outcome.collected is not None]
+    assert len(collected) == 3 * PARTITIONS
+    of_log = [verdict.path for one in collected for verdict in one.verdicts if verdict.kind == LOG]
+    assert len(of_log) == len(objects(query)) - 2
+    assert len(set(of_log)) == len(of_log)
 
 
 def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> None:

@@ -343,3 +343,17 @@ def test_a_file_that_one_listing_leaves_out_is_retained_by_the_next_collections(
     versions += batches(query, store, versions[-1], 1)
     assert left_out not in deleted(store.collect(versions[-1], dry_run=False))
     query.assert_restores(query.open(), versions[2])
+
+
+def test_a_run_that_begins_while_a_collection_looks_stops_it_before_it_deletes(query: Query) -> None:
+    store = query.open()
+    lost, won = lost_and_won(query, store)
+    newer = Query(query.storage, run="newer", clock=query.clock, ids=query.ids)
+    assert isinstance(query.faults, Aged)
+    opened: list[VersionedStore] = []
+    query.faults.after_listing = lambda: opened.append(newer.open())
+    collected = store.collect(won, dry_run=False)
+    assert collected.stopped is not None
+    assert "newer" in collected.stopped
+    assert deleted(collected) == set()
+    assert {file(lost), file(won)} <= names(query.storage)

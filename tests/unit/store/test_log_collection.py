@@ -358,9 +358,15 @@ def test_of_files_of_needs_by_processes_that_are_gone_those_stay_that_say_most(g
     logs = LogObjects(grouped.query.storage, grouped.query.clock)
     logs.tell_needs(run, known["a"], 0, [])
     logs.parts_of(known["a"])
-    over = {one.path for one in logs.needless(run) if paths.is_log_needs(one.path)}
-    # of those that say the same the last one stays
-    assert over == {older, same, both}
+
+    def over(*, dry_run: bool) -> list[str]:
+        return [one.path for one in logs.needless(run, dry_run=dry_run) if paths.is_log_needs(one.path)]
+
+    # of those that say the same the last one stays; each is said once to those who only ask, and once to who deletes
+    assert sorted(over(dry_run=True)) == [older, same, both]
+    assert over(dry_run=True) == []
+    assert sorted(over(dry_run=False)) == [older, same, both]
+    assert [over(dry_run=False), over(dry_run=False), over(dry_run=True)] == [[], [], []]
     assert {alone, again} <= {f"{paths.LOG}/{name}" for name in said(grouped)}
 
 

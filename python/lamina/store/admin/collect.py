@@ -6,13 +6,15 @@ newer run of the query has started, nothing is deleted in the stores that come t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from lamina.checkpoint import LoggedStore, LoggedStores, read_claims
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format.manifest import StoreIdentity
 from lamina.store.admin.side_by_side import Progress, side_by_side
+from lamina.store.collection.classes import LOG
 from lamina.store.collection.collector import Collector
 from lamina.store.collection.retention import Retention
 from lamina.store.files.store_files import StoreFiles
@@ -38,7 +40,20 @@ class CollectedStore:
 
 def collect_stores(found: LoggedStores, *, dry_run: bool, progress: Progress) -> list[CollectedStore]:
     """Deletes what no retained version needs; with `dry_run` only says what it would. `progress` counts stores."""
-    return side_by_side(lambda store: collect_store(found, store, dry_run=dry_run), found.stores, progress)
+    return _each_once(side_by_side(lambda store: collect_store(found, store, dry_run=dry_run), found.stores, progress))
+
+
+def _each_once(outcomes: Sequence[CollectedStore]) -> list[CollectedStore]:
+    """What goes of the log is said by the first store that said it: each look at the log says it to one of them."""
+    said: set[str] = set()
+    once = []
+    for outcome in outcomes:
+        verdicts = outcome.collected.verdicts if outcome.collected else ()
+        new = [one for one in verdicts if one.kind != LOG or one.path not in said]
+        said.update(one.path for one in new if one.kind == LOG)
+        collected = replace(outcome.collected, verdicts=tuple(new)) if outcome.collected else None
+        once.append(replace(outcome, collected=collected))
+    return once
 
 
 def collect_store(found: LoggedStores, store: LoggedStore, *, dry_run: bool) -> CollectedStore:
@@ -56,10 +71,13 @@ def collect_store(found: LoggedStores, store: LoggedStore, *, dry_run: bool) -> 
         newest = versions.open(attempt, Version(version, attempt)).manifest
         # what Spark can go back to stays, whatever the query was last run with
         retention = Retention.recorded(newest).at_least(version - min(store.named))
-        # a run that started since the log was read may stand on an older batch
-        standing = Standing.of(found.runs[-1].id, {*read_claims(found.state), *found.runs}) if found.runs else None
+
+        def standing() -> Standing | None:
+            # a run that started since the log was read may stand on an older batch
+            return Standing.of(found.runs[-1].id, {*read_claims(found.state), *found.runs}) if found.runs else None
+
         collector = Collector(files, versions, retention, SystemClock())
-        collected = collector.collect(Version(version, attempt), standing, dry_run=dry_run or standing is None)
+        collected = collector.collect(Version(version, attempt), standing, dry_run=dry_run or not found.runs)
         return CollectedStore(identity, version, collected)
     except LaminaError as error:
         return CollectedStore(identity, version, None, error.message)

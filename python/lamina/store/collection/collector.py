@@ -115,7 +115,7 @@ class Collector:
     def collect(
         self,
         confirmed: Version,
-        standing: Standing | None,
+        standing: Callable[[], Standing | None],
         *,
         dry_run: bool,
         waiting: Collection[str] = (),
@@ -123,16 +123,25 @@ class Collector:
     ) -> Collected:
         """Deletes what nothing needs any more; with `dry_run` only says what it would.
 
-        Args and errors: as `judge`, and `store.state` for readers that want to delete.
+        Args:
+            standing: tells how this run stands among the others, as it is now; None for readers. It is asked once more
+                before anything is deleted.
+            waiting, progressed: as of `judge`.
+        Raises:
+            LaminaError: as `judge`, and `store.state` for readers that want to delete.
         """
-        if standing is None and not dry_run:
+        known = standing()
+        if known is None and not dry_run:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
-        judged = self.judge(confirmed, lambda: standing, waiting=waiting, progressed=progressed)
+        judged = self.judge(confirmed, lambda: known, again=standing, waiting=waiting, progressed=progressed)
         if dry_run:
             # also in one of others that would go with what this store says
             now = self._clock.now_ms()
             in_logs = (_of_log(one, now) for one in judged.shared(True))
             return replace(judged.collected, verdicts=(*judged.collected.verdicts, *in_logs))
+        now_known = standing() if judged.files else None
+        if now_known is not None and now_known.newer is not None:
+            return Collected((), False, newer_run(now_known.newer))
         try:
             judged.delete()
         except LaminaError as error:

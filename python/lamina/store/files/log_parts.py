@@ -47,7 +47,6 @@ _READ_TOGETHER = 64
 """Indexes that are read between two signs of life, and are kept from then on."""
 
 _WAIT_S = 1.0
-_NEVER = -1.0
 
 TOLD_AFTER_S = 600.0
 """Most objects go within this time by what one process knows: until then it tells nobody."""
@@ -127,7 +126,8 @@ class LogObjects:
         self._own: dict[StoreIdentity, Needs] = {}
         self._needs: dict[StoreIdentity, Needs] = {}
         self._read_from: dict[str, Said | None] = {}
-        self._over_at: dict[str, float | None] = {}
+        self._over_at: dict[tuple[str, bool], float | None] = {}
+        """When a file of needs was last said to be over to those who delete (False), and to those who only ask."""
         self._told: str | None = None
         self._told_at: float | None = None
 
@@ -291,10 +291,12 @@ class LogObjects:
             over = [
                 path
                 for path, said in self._read_from.items()
-                if said is not None and self._over_at.get(path, _NEVER) != self._looked and self._is_over(path, said)
+                if said is not None
+                and self._looked not in (self._over_at.get((path, False)), self._over_at.get((path, dry_run)))
+                and self._is_over(path, said)
             ]
-            if not dry_run:
-                self._over_at = dict.fromkeys(over, self._looked)
+            self._over_at = {one: at for one, at in self._over_at.items() if one[0] in self._read_from}
+            self._over_at.update(((path, dry_run), self._looked) for path in over)
             return [*gone, *(Needless(self.storage, path, path) for path in over)]
 
     def cut_off(self) -> Sequence[Needless]:
