@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,10 +11,14 @@ import pyarrow.compute as pc
 from lamina.errors import LaminaError
 from lamina.format.entries import SCHEMA
 from lamina.format.manifest import CommitManifest, Reference
+from lamina.storage import in_flight
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.memory.budget import Share
+from lamina.store.memory.budget import Share, unbounded
 from lamina.store.restore import detours, stream
 from lamina.store.versions.resolution import Versions
+
+_MANIFESTS_AT_ONCE = 32
+"""Of a remote storage, where each is a round trip."""
 
 FEED_SCHEMA = pa.schema([*SCHEMA, pa.field("version", pa.int64(), nullable=False)])
 
@@ -34,16 +39,18 @@ def increments(versions: Versions, files: StoreFiles, newest: CommitManifest, st
     if not complete:
         raise _not_kept(start, "the lineage cannot be followed so far")
     found = []
-    for attempt in [*(attempt for attempt, _ in reversed(older)), newest.attempt]:
-        try:
-            reference = detours.increment_reference(versions.open(attempt), files)
-        except LaminaError as error:
-            if error.kind != "file.missing":
-                raise
-            raise _not_kept(start, error.message) from error
-        if reference is None:
-            raise LaminaError.from_kind("state.base", f"{attempt} was written as a snapshot; it has no change feed")
-        found.append(reference)
+    attempts = [*(attempt for attempt, _ in reversed(older)), newest.attempt]
+    with closing(in_flight(files.storage, versions.open, attempts, _MANIFESTS_AT_ONCE)) as manifests:
+        for attempt, opened in zip(attempts, manifests, strict=True):
+            try:
+                reference = detours.increment_reference(opened(), files)
+            except LaminaError as error:
+                if error.kind != "file.missing":
+                    raise
+                raise _not_kept(start, error.message) from error
+            if reference is None:
+                raise LaminaError.from_kind("state.base", f"{attempt} was written as a snapshot; it has no change feed")
+            found.append(reference)
     return found
 
 
@@ -61,11 +68,11 @@ def batches(
     share: Share | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The entries of `references` with their version, of one column family or of all."""
-    for reference in references:
-        for batch in versions.watched(reference.end, stream.stream(files, [reference], None, share)):
-            entries = batch
-            if family is not None:
-                entries = batch.filter(pc.equal(batch.column(0), pa.scalar(family, pa.uint16())))
-            if entries.num_rows:
-                version = pa.repeat(pa.scalar(reference.end, pa.int64()), entries.num_rows)
-                yield pa.RecordBatch.from_arrays([*entries.columns, version], schema=FEED_SCHEMA)
+    sections = stream.Sections(files, references, share or unbounded())
+    for reference, batch in versions.watched(lambda: (sections.failed or references[-1]).end, sections.batches()):
+        entries = batch
+        if family is not None:
+            entries = batch.filter(pc.equal(batch.column(0), pa.scalar(family, pa.uint16())))
+        if entries.num_rows:
+            version = pa.repeat(pa.scalar(reference.end, pa.int64()), entries.num_rows)
+            yield pa.RecordBatch.from_arrays([*entries.columns, version], schema=FEED_SCHEMA)

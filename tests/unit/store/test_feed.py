@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from typing import Any
 
+import pyarrow as pa
+
 from lamina.format.entries import APPEND, DELETE, PUT
+from lamina.storage import Backend, Storage
 from lamina.store import Version
 from lamina.store.versioned_store import VersionedStore
+from lamina.testing import FaultyBackend
 from lamina.testing.expect import fails_with
-from tests.unit.store.writing import Query, file_name
+from tests.unit.store.writing import SEEDS, Query, file_name
 
 EMPTY = Version(0)
 
@@ -94,3 +100,63 @@ def test_changes_that_were_collected_are_an_error_and_not_a_gap() -> None:
     with fails_with("state.not-retained"):
         changes(query.open(), 1, versions[2])
     assert [row[0] for row in changes(query.open(), 3, versions[2])] == [3]
+
+
+class Meeting(FaultyBackend):
+    """A remote storage whose reads of one kind wait until so many are under way at once."""
+
+    remote = True
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.most: Counter[str] = Counter()
+        self.expected = 0
+        self._under_way: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    def _met(self, operation: str) -> None:
+        with self._changed:
+            self._under_way[operation] += 1
+            self.most[operation] = max(self.most[operation], self._under_way[operation])
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self.most[operation] >= self.expected, timeout=10):
+                self.expected = 0  # nobody else comes
+            self._under_way[operation] -= 1
+
+    def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
+        self._met("read_tail")
+        return super().read_tail(path, length)
+
+    def read(self, path: str, size: int | None = None) -> pa.Buffer:
+        self._met("read")
+        return super().read(path, size)
+
+
+def test_of_a_remote_storage_manifests_and_sections_are_read_side_by_side() -> None:
+    inner = Storage(f"memory://feed/{next(SEEDS)}")
+    backend = Meeting(inner._backend)
+    query = Query(Storage(inner.url, backend=backend))
+    versions = query.run_batches(query.open(), EMPTY, 14)
+    reader = query.open()
+    expected = changes(reader, 1, versions[-1])
+    backend.most.clear()
+    # the newest manifest, which comes before all others, it knows
+    backend.expected = 8
+    assert changes(reader, 1, versions[-1]) == expected
+    assert [row[0] for row in expected] == sorted(row[0] for row in expected)
+    assert set(range(1, 15)) == {row[0] for row in expected}
+    assert backend.most["read_tail"] >= 8
+    assert backend.most["read"] >= 8
+
+
+def test_a_version_that_is_collected_while_it_is_read_is_named() -> None:
+    query = Query(min_versions=2)
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 2)
+    feed = store.feed(1, versions[-1], None)
+    later = query.run_batches(store, versions[-1], 4)
+    assert later
+    query.storage.delete_many([f"0/0/{file_name(versions[1].attempt or '')}"])
+    with fails_with("state.not-retained") as caught:
+        list(feed.batches)
+    assert "version 2 left retention" in caught.error.message

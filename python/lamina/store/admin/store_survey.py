@@ -9,6 +9,7 @@ from functools import partial
 from lamina.errors import LaminaError
 from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
+from lamina.store.check.manifests import manifests
 from lamina.store.collection.classes import kind_of, number_of
 from lamina.store.files.locator import attempts_in, is_part
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -149,11 +150,13 @@ def survey_store(
             problems.append(error.message)
         problems.extend(_lost(files, opened, listing))
     found = []
-    for info in versions.infos():
+    infos = versions.infos(listing)
+    read = manifests(files, [info.attempt for info in infos]) if details else {}
+    for info in infos:
         manifest = None
-        if details:
+        if info.attempt in read:
             try:
-                manifest = versions.open(info.attempt)
+                manifest = read[info.attempt]()
             except LaminaError as error:
                 # what a running query removes meanwhile is no problem; the newest version was looked at above
                 if error.kind != "file.missing" and error.message not in problems:

@@ -256,7 +256,7 @@ class Loader:
             manifest.next_column_family,
             chain.files(references),
             sum(reference.length for reference in references),
-            self._versions.watched(manifest.version if oldest is None else oldest, batches),
+            self._versions.watched(lambda: manifest.version if oldest is None else oldest, batches),
             replayed_bytes=chain.increments(references)[1],
         )
 

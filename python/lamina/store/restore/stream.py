@@ -71,9 +71,11 @@ def stream(
     first: LaminaError | None = None
     remaining = list(references)
     while remaining:
-        reader = _Reader(files, remaining, share or unbounded(), families)
+        reader = Sections(files, remaining, share or unbounded(), families)
         try:
-            yield from reader.batches()
+            for _, batch in reader.batches():
+                yield batch
+                del batch
             return
         except LaminaError as error:
             failed = reader.failed
@@ -97,14 +99,14 @@ class _Decoding:
     batch: Future[pa.RecordBatch]
 
 
-class _Reader:
-    """One pass over a chain.
+class Sections:
+    """One pass over references, in their order; what comes next is read ahead. Args as of `stream`.
 
     `failed` is the reference whose section could not be read, and `appended` whether appends of it were handed out.
     """
 
     def __init__(
-        self, files: StoreFiles, references: Sequence[Reference], share: Share, families: Sequence[ColumnFamily]
+        self, files: StoreFiles, references: Sequence[Reference], share: Share, families: Sequence[ColumnFamily] = ()
     ) -> None:
         self._files = files
         self._families = families
@@ -120,17 +122,24 @@ class _Reader:
     def appended(self) -> bool:
         return self.failed is not None and self._last_appended is self.failed
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[tuple[Reference, pa.RecordBatch]]:
+        """The entries, each batch with the reference that it is of; of a list of tables the first of its references.
+
+        Raises:
+            LaminaError: `file.*` naming the file, `engine.cancelled`, `storage.*`.
+        """
         for tables, references in groupby(self._whole_chain, _tables_of):
             self._chain = [*references]
             yield from self._of_sections() if tables is None else self._of_tables()
 
-    def _of_tables(self) -> Iterator[pa.RecordBatch]:
+    def _of_tables(self) -> Iterator[tuple[Reference, pa.RecordBatch]]:
         """The entries of a base that is a list of tables."""
         self._share.take(OPEN_BYTES)
         reader = TableReader(self._files, self._chain)
         try:
-            yield from reader.entries(self._families)
+            for batch in reader.entries(self._families):
+                yield self._chain[0], batch
+                del batch
         except LaminaError:
             self.failed = reader.failed
             raise
@@ -138,7 +147,7 @@ class _Reader:
             self._share.close()
             self._handed_out = 0
 
-    def _of_sections(self) -> Iterator[pa.RecordBatch]:
+    def _of_sections(self) -> Iterator[tuple[Reference, pa.RecordBatch]]:
         decoding = _Threads(_THREADS, "lamina-restore-decode")
         fetching = _Threads(self._files_ahead, "lamina-restore-fetch")
         ended = False
@@ -152,7 +161,7 @@ class _Reader:
             self._share.close()
             self._handed_out = 0
 
-    def _ordered(self, fetching: _Threads, decoding: _Threads) -> Iterator[pa.RecordBatch]:
+    def _ordered(self, fetching: _Threads, decoding: _Threads) -> Iterator[tuple[Reference, pa.RecordBatch]]:
         fetched: deque[Future[pa.NativeFile]] = deque()
         decoded: deque[_Decoding] = deque()
         requested = 0
@@ -209,13 +218,13 @@ class _Reader:
         for message in undecoded:
             yield schema, message
 
-    def _taken(self, decoded: deque[_Decoding]) -> Iterator[pa.RecordBatch]:
+    def _taken(self, decoded: deque[_Decoding]) -> Iterator[tuple[Reference, pa.RecordBatch]]:
         """The next batch; once it was taken the one before it is no longer used."""
         first = decoded.popleft()
         batch = first.batch.result()
         if has_appends(batch):
             self._last_appended = first.reference
-        yield batch
+        yield first.reference, batch
         del batch
         self._share.give(self._handed_out)
         self._handed_out = first.size

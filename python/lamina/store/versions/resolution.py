@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.manifest import CommitManifest
+from lamina.storage import Listed
 from lamina.store.files.locator import attempt_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version, VersionInfo
@@ -110,11 +111,11 @@ class Versions:
             while len(self._manifests) > _MANIFESTS_KEPT:
                 self._manifests.popitem(last=False)
 
-    def infos(self) -> list[VersionInfo]:
-        """The commits whose files are there, oldest first."""
+    def infos(self, listing: Iterable[Listed] | None = None) -> list[VersionInfo]:
+        """The commits whose files are there, oldest first; `listing`: of the store, where there is one already."""
         found = [
             VersionInfo(attempt.version, str(attempt), attempt.epoch, entry.size, entry.modified_ms)
-            for entry in self._files.list()
+            for entry in (self._files.list() if listing is None else listing)
             if (attempt := attempt_of(entry.name)) is not None
         ]
         return sorted(found, key=lambda info: (info.version, info.epoch, info.attempt))
@@ -180,21 +181,24 @@ class Versions:
             )
         return LaminaError.from_kind("file.missing", f"{what} is not there; {version} needs it")
 
-    def watched(self, version: int, batches: Iterator[_Batch]) -> Iterator[_Batch]:
+    def watched(self, version: Callable[[], int], batches: Iterator[_Batch]) -> Iterator[_Batch]:
         """`batches` of a version; where its files were collected while they were read, the error says so.
 
+        Args:
+            version: tells which, where reading failed.
         Raises:
             LaminaError: `state.not-retained` where it would be `file.missing`.
         """
         try:
             yield from batches
         except LaminaError as error:
-            if error.kind != "file.missing" or not self._has_left(version, self._files.attempts()):
+            read = version()
+            if error.kind != "file.missing" or not self._has_left(read, self._files.attempts()):
                 raise
             first = error.__cause__ if isinstance(error.__cause__, LaminaError) else error
             raise LaminaError.from_kind(
                 "state.not-retained",
-                f"{first.message}: version {version} left retention, and its files were collected while they were "
+                f"{first.message}: version {read} left retention, and its files were collected while they were "
                 "still read. Reading may take retention.minAgeMs longer than a version is retained: read a newer "
                 "version, or raise retention.minAgeMs or spark.sql.streaming.minBatchesToRetain for the future",
             ) from error
