@@ -11,6 +11,7 @@ from lamina.checkpoint.batch_logs import (
     parse_offsets,
 )
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
+from lamina.checkpoint.followed_log import FollowedLog, LoggedStore
 from lamina.checkpoint.log_writer import CheckpointLogWriter
 from lamina.checkpoint.logs import CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata, StateVariable, StoreMetadata, operator_bytes, parse_operator
@@ -27,14 +28,12 @@ from lamina.checkpoint.runs import (
 from lamina.checkpoint.sealed import read_sealed, sealed_bytes
 from lamina.checkpoint.state_schemas import ColumnFamilySchema, StateSchema, parse_state_schema, state_schema_bytes
 from lamina.checkpoint.stores import (
-    LoggedStore,
     LoggedStores,
     OperatorSurvey,
     StoreSelection,
     logged_stores,
     query_logs,
     selected_stores,
-    stores_in_log,
     survey_operators,
 )
 
@@ -46,6 +45,7 @@ __all__ = [
     "ColumnFamilyMeaning",
     "ColumnFamilySchema",
     "CommitEntry",
+    "FollowedLog",
     "LoggedStore",
     "LoggedStores",
     "OffsetEntry",
@@ -79,7 +79,6 @@ __all__ = [
     "selected_stores",
     "smallest_claims",
     "state_schema_bytes",
-    "stores_in_log",
     "survey_operators",
     "write_pin",
 ]

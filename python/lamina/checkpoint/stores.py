@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from lamina.checkpoint.batch_logs import CommitEntry
 from lamina.checkpoint.families import ColumnFamilyMeaning
+from lamina.checkpoint.followed_log import FollowedLog
 from lamina.checkpoint.logs import CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata
 from lamina.checkpoint.runs import QueryRun, read_identity, read_runs
+from lamina.components import SystemClock
 from lamina.errors import FileError, StateError
 from lamina.format.manifest import StoreIdentity
 from lamina.format.paths import FIRST_STORES, store_directory
@@ -46,20 +48,6 @@ class OperatorSurvey:
 
 
 @dataclass(frozen=True)
-class LoggedStore:
-    """One store.
-
-    Args:
-        named: versions in Spark's commit log, with their attempts (None under checkpoint format v1).
-        problems: what the log says wrongly.
-    """
-
-    identity: StoreIdentity
-    named: Mapping[int, str | None]
-    problems: Sequence[str]
-
-
-@dataclass(frozen=True)
 class LoggedStores:
     """The selected stores of one checkpoint; `state` is rooted at its directory `state`."""
 
@@ -67,7 +55,8 @@ class LoggedStores:
     logs: CheckpointLogs
     state: Storage
     runs: Sequence[QueryRun]
-    stores: Sequence[LoggedStore]
+    identities: Sequence[StoreIdentity]
+    log: FollowedLog
 
     def named_now(self) -> Collection[int]:
         """The versions that the commit log names now."""
@@ -137,24 +126,8 @@ def logged_stores(storage: Storage, selection: StoreSelection) -> LoggedStores:
     newest = entries[-1] if entries else None
     operators = survey_operators(logs, newest)
     _refuse_unknown(logs, len(operators), newest)
-    stores = stores_in_log(logs, operators, selected_stores(operators, identity.uuid, selection), entries)
-    return LoggedStores(storage.url, logs, state, runs, stores)
-
-
-def stores_in_log(
-    logs: CheckpointLogs,
-    operators: Sequence[OperatorSurvey],
-    identities: Sequence[StoreIdentity],
-    entries: Sequence[CommitEntry],
-) -> list[LoggedStore]:
-    """The stores with the versions that `entries` name."""
-    metadata = {operator.metadata.operator: operator.metadata for operator in operators}
-    return [
-        LoggedStore(
-            identity, *logs.named_versions(metadata[identity.operator], identity.partition, identity.name, entries)
-        )
-        for identity in identities
-    ]
+    log = FollowedLog(logs, [operator.metadata for operator in operators], entries, SystemClock())
+    return LoggedStores(storage.url, logs, state, runs, selected_stores(operators, identity.uuid, selection), log)
 
 
 def _refuse_unknown(logs: CheckpointLogs, known: int, newest: CommitEntry | None) -> None:

@@ -17,7 +17,7 @@ from lamina.cli.progress import interrupt_ends_at_once, progress_bar
 from lamina.cli.wording import count_text, number_text, plain_table, show, size_text, store_name
 from lamina.store.admin.check import check_log, check_stores
 from lamina.store.check.log_checker import NEEDS, OBJECT, PART, TEMPORARY
-from lamina.store.check.report import UNREAD, LogCheck, Problem, StoreCheck
+from lamina.store.check.report import NEWER, LogCheck, Problem, StoreCheck, is_damage
 
 _NOT_NEEDED = {OBJECT: "object", PART: "part of other objects", NEEDS: "needs file", TEMPORARY: "temporary file"}
 
@@ -126,7 +126,15 @@ def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Tex
             f"{'is' if in_log == 1 else 'are'} damaged. Put the named files back from a copy (docs: operations).",
             style="red",
         )
-    if not damaged and (log.problems or any(check.problems for check in checks)):
+    problems = [*log.problems, *(problem for check in checks for problem in check.problems)]
+    left = [problem.kind for problem in problems]
+    if not damaged and left and all(kind in NEWER for kind in left):
+        return Text(
+            f"{what} checked: what was read is whole. The rest says that a newer release wrote it: check it with the "
+            "newest lamina; where that does not know it either, it is damaged.",
+            style="red",
+        )
+    if not damaged and left:
         return Text(
             f"{what} checked: what was read is whole. Other checkpoints whose files are to be read have to be named by "
             "--root, and their storage has to answer.",
@@ -143,7 +151,7 @@ def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Tex
 
 
 def _damages(check: StoreCheck | LogCheck) -> list[Problem]:
-    return [problem for problem in check.problems if problem.kind != UNREAD]
+    return [problem for problem in check.problems if is_damage(problem.kind)]
 
 
 def _is_damaged(check: StoreCheck | LogCheck) -> bool:

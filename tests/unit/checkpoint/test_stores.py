@@ -69,4 +69,4 @@ def test_a_query_that_leaves_all_of_a_listing_of_its_log_behind_is_listed_again(
 
     checkpoint = Storage(str(query.directory))
     found = logged_stores(Storage(checkpoint.url, backend=GoingOn(checkpoint._backend)), StoreSelection())
-    assert [sorted(store.named) for store in found.stores] == [[4, 5, 6], [4, 5, 6]]
+    assert [sorted(found.log.store(one).named) for one in found.identities] == [[4, 5, 6], [4, 5, 6]]

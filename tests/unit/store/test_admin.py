@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from lamina.checkpoint import LoggedStores, StoreSelection, logged_stores
+from lamina.checkpoint import CheckpointLogs, CommitEntry, FollowedLog, LoggedStores, StoreSelection, logged_stores
+from lamina.errors import LaminaError
 from lamina.storage import Listed, Storage
 from lamina.store.admin.check import check_stores
 from lamina.store.admin.collect import collect_store, collect_stores
-from lamina.store.admin.side_by_side import side_by_side
-from lamina.testing import FaultyBackend
+from lamina.store.admin.side_by_side import Outages, side_by_side
+from lamina.store.admin.survey import survey
+from lamina.store.check.report import UNREAD
+from lamina.testing import Fault, FaultyBackend, ManualClock
+from lamina.testing.expect import fails_with
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
 HOUR_S = 3600
@@ -79,7 +84,7 @@ def test_what_the_log_says_wrongly_is_a_problem_of_the_store(tmp_path: Path) -> 
     assert second.problems == ()
 
 
-def test_versions_that_leave_the_log_before_they_are_checked_are_no_damage(tmp_path: Path) -> None:
+def test_versions_that_all_leave_the_log_before_they_are_checked_are_no_damage_and_not_whole(tmp_path: Path) -> None:
     query = QueryOnDisk(tmp_path / "checkpoint", min_versions=1)
     query.run(4)
     found = stores(query)
@@ -88,7 +93,33 @@ def test_versions_that_leave_the_log_before_they_are_checked_are_no_damage(tmp_p
     for partition, attempt in enumerate(query.attempts[0]):
         query.file(attempt, partition).unlink()
     checks = check_stores(found, contents=True, progress=lambda done, total: None)
-    assert [(check.problems, check.collected) for check in checks] == [((), (1, 2, 3, 4))] * 2
+    assert [check.collected for check in checks] == [(1, 2, 3, 4)] * 2
+    assert [[problem.kind for problem in check.problems] for check in checks] == [[UNREAD]] * 2
+
+
+def test_a_store_whose_turn_comes_late_has_the_versions_that_the_log_names_then(tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", min_versions=1)
+    query.run(4)
+    found = stores(query)
+    clock = ManualClock(0)
+    reads: list[int] = []
+
+    class Counted(CheckpointLogs):
+        def commits(self, committed: Sequence[int] | None = None) -> list[CommitEntry]:
+            reads.append(query.version)
+            return super().commits(committed)
+
+    logs = Counted(found.logs.storage)
+    log = FollowedLog(logs, list(logs.operators()), logs.commits(), clock)
+    first, second = found.identities
+    query.run(2)
+    query.forget(2)
+    clock.advance(59_000)
+    assert sorted(log.store(first).named) == [1, 2, 3, 4]
+    clock.advance(1_000)
+    assert sorted(log.store(second).named) == [5, 6]
+    assert sorted(log.store(first).named) == [5, 6]
+    assert reads == [4, 6]
 
 
 def test_stores_are_collected_at_the_same_time(lost: tuple[QueryOnDisk, Path]) -> None:
@@ -103,7 +134,7 @@ def test_a_run_that_starts_meanwhile_stops_a_collection(lost: tuple[QueryOnDisk,
     query, file = lost
     found = stores(query, StoreSelection(partition=0))
     query.restart("run-2")
-    outcome = collect_store(found, found.stores[0], dry_run=False)
+    outcome = collect_store(found, found.identities[0], dry_run=False)
     assert outcome.collected is not None
     assert "newer run" in str(outcome.collected.stopped)
     assert file.exists()
@@ -122,3 +153,52 @@ def test_results_come_in_the_order_of_the_stores_and_each_counts_once() -> None:
 
     assert side_by_side(work, [0, 1], lambda done, total: counted.append((done, total))) == [0, 10]
     assert counted == [(0, 2), (1, 2), (2, 2)]
+
+
+class Denied(FaultyBackend):
+    """Does not let anybody list or read below a directory."""
+
+    def __init__(self, state: Storage, below: str) -> None:
+        super().__init__(state._backend)
+        for operation in ("list", "read", "read_range", "read_tail", "size"):
+            self.inject(Fault(operation, below, times=10_000, errno=errno.EACCES))
+
+
+def test_a_store_that_may_not_be_read_ends_the_work_on_that_store_alone(query: QueryOnDisk) -> None:
+    query.run(3)
+    found = stores(query)
+    denied = replace(found, state=Storage(found.state.url, backend=Denied(found.state, "0/0")))
+    first, second = check_stores(denied, contents=True, progress=lambda done, total: None)
+    assert (first.whole, first.damaged) == ((), ())
+    (problem,) = first.problems
+    assert (problem.kind, problem.versions) == (UNREAD, (1, 2, 3))
+    assert f"{found.state.url}/0/0" in problem.message
+    assert (second.whole, second.problems) == ((1, 2, 3), ())
+    outcomes = collect_stores(denied, dry_run=True, progress=lambda done, total: None)
+    assert [outcome.problem is None for outcome in outcomes] == [False, True]
+
+
+def test_a_survey_of_a_store_that_may_not_be_read_goes_on_with_the_others(
+    query: QueryOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.run(3)
+    storage = Storage(str(query.directory))
+    monkeypatch.setattr(storage, "at", lambda url: Storage(url, backend=Denied(Storage(url), "0/0")))
+    found = survey(storage, StoreSelection(), details=True, progress=lambda done, total: None)
+    first, second = found.stores
+    assert (first.version, first.versions, len(first.problems)) == (3, (), 1)
+    assert (second.version, len(second.versions), second.problems) == (3, 3, ())
+
+
+def test_a_storage_that_answers_nobody_any_more_ends_the_work_on_all() -> None:
+    gone = LaminaError.from_kind("storage.failed", "gone")
+    outages = Outages()
+    for _ in range(3):
+        for _ in range(16):
+            outages.note(gone)
+        outages.over()
+    with fails_with("file.damaged"):
+        outages.note(LaminaError.from_kind("file.damaged", "one of Spark's"))
+    with fails_with("storage.failed"):
+        for _ in range(17):
+            outages.note(gone)

@@ -165,7 +165,8 @@ def test_a_flipped_byte_of_any_file_that_a_version_needs_is_found(mode: str) -> 
             found.append(check(query.storage, store, attempts))
             query.storage.publish(path, content)
         if any(one.problems for one in found):
-            assert all(one.damaged for one in found)
+            # which byte of a header or footer says the format nobody can check
+            assert all(one.damaged or {problem.kind for problem in one.problems} == {"file.version"} for one in found)
             assert all(any(entry.name in problem.message for problem in one.problems) for one in found)
         else:
             unneeded -= 1

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lamina.checkpoint import LoggedStore, LoggedStores, Pin, read_pins
+from lamina.checkpoint import LoggedStores, Pin, read_pins
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
+from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage
-from lamina.store.admin.side_by_side import Progress, side_by_side
+from lamina.store.admin.side_by_side import Outages, Progress, side_by_side
 from lamina.store.check.checker import StoreChecker
 from lamina.store.check.log_checker import LogChecker, summed
 from lamina.store.check.other_pins import OtherPins
@@ -23,10 +24,13 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
     Args:
         contents: whether files are read whole and rows counted, or only manifests and sizes looked at.
         progress: called with the bytes that were read, and those that are known to be read.
+    Raises:
+        LaminaError: `file.*` about Spark's log; `storage.*` where the storage answers nobody any more.
     """
     lock = threading.Lock()
     pins, of_pins = _pins(found.state)
     others = OtherPins()
+    outages = Outages()
     done = total = 0
 
     def read(count: int) -> None:
@@ -41,10 +45,11 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
             total += count
             progress(done, total)
 
-    def one(store: LoggedStore) -> StoreCheck:
+    def one(identity: StoreIdentity) -> StoreCheck:
+        store = found.log.store(identity)
         checker = StoreChecker(
             found.state,
-            store.identity,
+            identity,
             store.named,
             still_named=found.named_now,
             clock=SystemClock(),
@@ -54,12 +59,17 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
             plan=plan,
             contents=contents,
         )
-        check = checker.check()
+        try:
+            check = checker.check()
+        except LaminaError as error:
+            outages.note(error)
+            return StoreCheck.unread(identity, store.named, error)
+        outages.over()
         of_log = (Problem("file.damaged", (), text) for text in store.problems)
-        of_checkpoint = of_pins if store is found.stores[0] else ()
+        of_checkpoint = of_pins if identity == found.identities[0] else ()
         return replace(check, problems=(*of_checkpoint, *of_log, *check.problems))
 
-    return side_by_side(one, found.stores)
+    return side_by_side(one, found.identities)
 
 
 def check_log(

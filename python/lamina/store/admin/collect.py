@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lamina.checkpoint import LoggedStore, LoggedStores, read_claims
+from lamina.checkpoint import LoggedStores, read_claims
 from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format.manifest import StoreIdentity
@@ -40,7 +40,7 @@ class CollectedStore:
 
 def collect_stores(found: LoggedStores, *, dry_run: bool, progress: Progress) -> list[CollectedStore]:
     """Deletes what no retained version needs; with `dry_run` only says what it would. `progress` counts stores."""
-    return _each_once(side_by_side(lambda store: collect_store(found, store, dry_run=dry_run), found.stores, progress))
+    return _each_once(side_by_side(lambda one: collect_store(found, one, dry_run=dry_run), found.identities, progress))
 
 
 def _each_once(outcomes: Sequence[CollectedStore]) -> list[CollectedStore]:
@@ -56,15 +56,16 @@ def _each_once(outcomes: Sequence[CollectedStore]) -> list[CollectedStore]:
     return once
 
 
-def collect_store(found: LoggedStores, store: LoggedStore, *, dry_run: bool) -> CollectedStore:
+def collect_store(found: LoggedStores, identity: StoreIdentity, *, dry_run: bool) -> CollectedStore:
     """The same with one of the stores."""
-    identity = store.identity
-    version = max(store.named, default=None)
-    if version is None:
-        return CollectedStore(identity, None, Collected((), dry_run, "Spark has committed no batch yet"))
+    version = None
     files = StoreFiles(found.state, identity)
     versions = Versions(files)
     try:
+        store = found.log.store(identity)
+        version = max(store.named, default=None)
+        if version is None:
+            return CollectedStore(identity, None, Collected((), dry_run, "Spark has committed no batch yet"))
         attempt = versions.locate(Version(version, store.named[version]))
         if attempt is None or is_empty(attempt):
             return CollectedStore(identity, version, Collected((), dry_run, "the store is empty"))

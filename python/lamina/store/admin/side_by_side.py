@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
+
+from lamina.errors import LaminaError
 
 _Store = TypeVar("_Store")
 _Result = TypeVar("_Result")
@@ -13,6 +16,33 @@ Progress = Callable[[int, int], None]
 """Called with what is done and how much there is."""
 
 _CONCURRENT = 8
+
+_IN_A_ROW = 2 * _CONCURRENT
+
+
+class Outages:
+    """Errors of the storage that end the work on one store each. So many in a row say that it answers nobody any more,
+    and end the work on all. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_a_row = 0
+
+    def note(self, error: LaminaError) -> None:
+        """To be called with what ended the work on a store.
+
+        Raises:
+            LaminaError: `error`, where it is no error of a storage, or one too many.
+        """
+        with self._lock:
+            self._in_a_row += 1
+            if not error.kind.startswith("storage.") or self._in_a_row > _IN_A_ROW:
+                raise error
+
+    def over(self) -> None:
+        """To be called when the work on a store is done."""
+        with self._lock:
+            self._in_a_row = 0
 
 
 def side_by_side(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from lamina.checkpoint import (
     CheckpointIdentity,
-    LoggedStore,
+    FollowedLog,
     OperatorSurvey,
     QueryRun,
     StoreSelection,
@@ -19,14 +19,15 @@ from lamina.checkpoint import (
     read_identity,
     read_runs,
     selected_stores,
-    stores_in_log,
     survey_operators,
 )
+from lamina.components import SystemClock
 from lamina.errors import LaminaError
 from lamina.format import paths
 from lamina.format.log_object import LogIndex
+from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage
-from lamina.store.admin.side_by_side import Progress, side_by_side
+from lamina.store.admin.side_by_side import Outages, Progress, side_by_side
 from lamina.store.admin.store_survey import StoreSurvey, survey_store
 from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.log_places import LogPlaces
@@ -193,9 +194,18 @@ def survey(storage: Storage, selection: StoreSelection, *, details: bool, progre
     if not result.is_lamina:
         return result
 
-    def one(store: LoggedStore) -> StoreSurvey:
-        found = survey_store(state, store.identity, store.named, details=details)
+    outages = Outages()
+    log = FollowedLog(logs, [operator.metadata for operator in result.operators], entries, SystemClock())
+
+    def one(identity: StoreIdentity) -> StoreSurvey:
+        store = log.store(identity)
+        try:
+            found = survey_store(state, identity, store.named, details=details)
+        except LaminaError as error:
+            outages.note(error)
+            found = StoreSurvey(identity, max(store.named, default=None), None, None, (), (), (error.message,))
+        else:
+            outages.over()
         return replace(found, problems=(*store.problems, *found.problems))
 
-    stores = stores_in_log(logs, result.operators, selected, entries)
-    return replace(result, stores=side_by_side(one, stores, progress))
+    return replace(result, stores=side_by_side(one, selected, progress))

@@ -24,7 +24,7 @@ from lamina.store.check.findings import Findings
 from lamina.store.check.manifests import manifests
 from lamina.store.check.other_pins import OtherPins
 from lamina.store.check.places import Place, parts_of, place_of, users_of
-from lamina.store.check.report import COUNTS, LINEAGE, Problem, StoreCheck
+from lamina.store.check.report import COUNTS, LINEAGE, UNREAD, Problem, StoreCheck
 from lamina.store.collection.classes import FOREIGN, MERGED, kind_of, number_of
 from lamina.store.collection.retained import Retained
 from lamina.store.files.locator import is_part
@@ -115,6 +115,10 @@ class StoreChecker:
                 number, total = orphans.get(kind, (0, 0))
                 orphans[kind] = (number + 1, total + entry.size)
         whole = self._retained.versions | {version for version, _ in pinned}
+        if collected and collected >= self._named.keys():
+            text = "all versions that Spark's log named left retention meanwhile; run it once more"
+            where = self._files.storage.location(self._files.directory)
+            problems.append(Problem(UNREAD, (), f"{where} was not checked: {text}"))
         return StoreCheck(
             self._identity,
             tuple(sorted(whole - damaged - collected - self._findings.versions())),

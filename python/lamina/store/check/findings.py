@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lamina.errors import LaminaError
 from lamina.store.check.places import Place
-from lamina.store.check.report import UNREAD, Problem
+from lamina.store.check.report import NEWER, UNREAD, Problem
 from lamina.store.files.locator import is_part
 
 DAMAGE = ("file.", "state.", "attempt-id.")
@@ -30,13 +30,15 @@ class Findings:
         self.unread: dict[Place, Found] = {}
 
     def note(self, place: Place, error: LaminaError, *versions: int) -> None:
-        """Notes what is wrong with a file.
+        """Notes what is wrong with a file; one of a newer release is unread.
 
         Raises:
             LaminaError: `error`, where the storage of the checkpoint that is checked failed. Another one's, and one of
                 log objects, leaves the file unread.
         """
-        if error.kind.startswith(DAMAGE):
+        if error.kind in NEWER:
+            self.note_unread(place, error, *versions)
+        elif error.kind.startswith(DAMAGE):
             self.broken.setdefault(place, Found(error)).versions.update(versions)
         elif place[0] is not None or is_part(place[1]):
             self.note_unread(place, error, *versions)
@@ -62,4 +64,5 @@ class Findings:
         found = [self.unread[place] for place in places]
         versions = {version for one in found for version in one.versions}
         names = ", ".join(path for _, path in places)
-        return Problem(UNREAD, tuple(sorted(versions)), f"{names} not checked: {found[0].error.message}")
+        kind = found[0].error.kind if found[0].error.kind in NEWER else UNREAD
+        return Problem(kind, tuple(sorted(versions)), f"{names} not checked: {found[0].error.message}")

@@ -94,7 +94,7 @@ class LogChecker:
             return ObjectCheck()
         if not is_needed:
             return ObjectCheck(warning=f"{error.message}; no store that was checked needs it")
-        if error.message in self._named:
+        if any(error.message in message for message in self._named):
             return ObjectCheck()
         kind = error.kind if error.kind.startswith(DAMAGE) else UNREAD
         return ObjectCheck(problem=Problem(kind, (), error.message))

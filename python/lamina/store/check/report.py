@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from lamina.errors import LaminaError
 from lamina.format.manifest import StoreIdentity
 
 COUNTS = "state.counts"
 LINEAGE = "state.lineage"
 UNREAD = "file.unread"
 """Kinds of problems that no error has: what manifests say does not fit what is there, or it was not read."""
+
+NEWER = ("file.version", "attempt-id.unknown")
+"""Kinds of errors that say that a newer lamina, or Spark, wrote a file: it was not read either."""
+
+
+def is_damage(kind: str) -> bool:
+    """Whether a kind of problem says that something is damaged or lost; else it was not read, and may be whole."""
+    return kind != UNREAD and kind not in NEWER
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,12 @@ class StoreCheck:
     warnings: tuple[str, ...]
     parts: tuple[str, ...]
     newest: int
+
+    @classmethod
+    def unread(cls, identity: StoreIdentity, named: Collection[int], error: LaminaError) -> StoreCheck:
+        """That of a store that could not be read, with the versions that Spark's log names."""
+        problem = Problem(UNREAD, tuple(sorted(named)), f"not checked: {error.message}")
+        return cls(identity, (), (), 0, 0, None, {}, (), (problem,), (), (), max(named, default=0))
 
 
 @dataclass(frozen=True)

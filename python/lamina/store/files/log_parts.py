@@ -64,6 +64,15 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """An object that was listed, and why its index cannot be read."""
+
+    place: LogPlace
+    modified_ms: int
+    error: LaminaError
+
+
+@dataclass(frozen=True)
 class Needless:
     """A file of the log that may be deleted.
 
@@ -119,7 +128,7 @@ class LogObjects:
         self._looked: float | None = None
         self._objects: dict[str, Kept] = {}
         self._parts: dict[StoreIdentity, list[tuple[Kept, Part]]] = {}
-        self._unread: dict[str, tuple[LogPlace, int]] = {}
+        self._unread: dict[str, Unread] = {}
         self._unreached: Sequence[Unreached] = ()
         self._cut_off: Sequence[Needless] = ()
         self._run: QueryRun | None = None
@@ -224,7 +233,7 @@ class LogObjects:
         found = self._indexes.get(log) or self._objects.get(log)
         if found is None:
             unread = self._unread.get(log)
-            return None if unread is None else unread[0]
+            return None if unread is None else unread.place
         return found.place
 
     def _remembered(self, log: str, found: Found) -> Found:
@@ -251,8 +260,12 @@ class LogObjects:
         wanted = PartId.of(newest).log if newest is not None and newest.kind == GROUP else None
         self._look(wanted, progressed)
         with self._lock:
-            if wanted is not None and wanted not in self._objects and self._unreached:
-                raise self._unreached[0].error
+            if wanted is not None and wanted not in self._objects:
+                unread = self._unread.get(wanted)
+                if unread is not None and unread.error.kind.startswith("storage."):
+                    raise unread.error
+                if self._unreached:
+                    raise self._unreached[0].error
             return [
                 Listed(name_of(part.attempt), part.length, found.modified_ms)
                 for found, part in self._parts.get(store, ())
@@ -338,7 +351,7 @@ class LogObjects:
         with self._lock:
             if self._unreached:
                 return self._unreached[0].where
-            found = {log: place for log, (place, modified) in self._unread.items() if modified >= modified_ms}
+            found = {log: one.place for log, one in self._unread.items() if one.modified_ms >= modified_ms}
         return found[min(found)].location(min(found)) if found else None
 
     def _is_of(self, run: QueryRun) -> bool:
@@ -484,12 +497,12 @@ class LogObjects:
         except LaminaError as error:
             if error.kind == "file.missing":
                 return None  # it went meanwhile
-            if not error.kind.startswith("file."):
+            if not error.kind.startswith("file.") and error.kind != "storage.denied":
                 raise
             # whoever needs a part of it meets the error; it stays, since nobody knows whose parts it has
             with self._lock:
                 is_new = id not in self._unread
-                self._unread[id] = place, entry.modified_ms
+                self._unread[id] = Unread(place, entry.modified_ms, error)
             if is_new:
                 log.warning("the log object %s stays, since it cannot be read: %s", id, error)
             return None
