@@ -15,13 +15,14 @@ from lamina.format.container import verify
 from lamina.format.entries import PUT
 from lamina.format.log_object import PartId
 from lamina.format.manifest import INCREMENT, RUN, CommitManifest
+from lamina.storage import Storage
 from lamina.store import Version
 from lamina.store.files import log_parts
 from lamina.store.files.log_parts import Found, LogObjects
 from lamina.store.files.log_places import LogPlace
 from lamina.store.files.shared_looks import HOLDS_S
 from lamina.store.materialization.materializer import spread_over
-from lamina.testing import Effect, Fault
+from lamina.testing import Effect, Fault, FaultyBackend
 from lamina.testing.damage import mutants
 from lamina.testing.expect import fails_with
 from tests.unit.store.grouped import Grouped, materialized, parts
@@ -137,6 +138,33 @@ def test_indexes_of_many_parts_are_not_all_kept(grouped: Grouped, monkeypatch: p
     monkeypatch.setattr(log_parts, "_INDEX_PARTS_KEPT", 1)
     logs.find(grouped.objects()[0].removesuffix(".log"))
     assert len(logs._indexes) == 1
+
+
+def test_what_a_look_has_read_is_not_read_again_until_somebody_doubts_it(
+    grouped: Grouped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_parts, "_INDEXES_KEPT", 1)
+    stores, versions = grouped.begun(2)
+    for number in range(6):
+        versions = grouped.batch(stores, versions, number)
+    storage = Storage(grouped.query.storage.url, backend=FaultyBackend(grouped.query.storage._backend))
+    logs = LogObjects(storage, grouped.query.clock)
+    logs.parts_of(stores[0].identity)
+    ids = [name.removesuffix(".log") for name in grouped.objects()]
+    assert len(ids) == 6
+    calls = storage._backend.calls  # type: ignore[attr-defined]
+
+    def read() -> int:
+        found = sum(operation.startswith("read") for operation, _ in calls)
+        calls.clear()
+        return found
+
+    assert read() == 6
+    assert {logs.find(id).index.log for id in ids} == set(ids)
+    assert read() == 0
+    logs.forget(ids[0])
+    assert logs.find(ids[0]).index.log == ids[0]
+    assert read() == 1
 
 
 def test_who_waits_for_a_look_that_hangs_shows_no_life_either(

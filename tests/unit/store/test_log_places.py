@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,6 +212,33 @@ def test_a_place_that_is_not_there_is_named_and_stops_collections(world: World) 
     world.check(versions)
     run = world.run(NONE)
     collected(run, run.open(), versions[-1])
+
+
+def test_a_place_that_could_not_be_listed_is_not_asked_again_at_once_by_who_asks_very_often(world: World) -> None:
+    run = world.run(world.fast)
+    (store,), (version,) = run.begun()
+    some(run, store, version, 1)
+    for remembers, expected in ((False, [1, 2, 3]), (True, [1, 1, 2])):
+        places = LogPlaces(world.storage(), clock=world.clock)
+        if remembers:
+            places.remember_silence()
+        places.list()
+        (place,) = places.elsewhere()
+        asked: list[str] = []
+
+        def list_(directory: str, asked: list[str] = asked) -> Any:
+            asked.append(directory)
+            raise OSError("no answer")
+
+        place.storage._backend.list = list_  # type: ignore[method-assign]
+        world.clock.advance(600_000)
+        counts = []
+        for wait_ms in (30_000, 31_000, 0):
+            _, unreached = places.list()
+            assert [one.error.kind for one in unreached] == ["storage.failed"]
+            counts.append(len(asked))
+            world.clock.advance(wait_ms)
+        assert counts == expected
 
 
 def test_a_store_that_needs_nothing_of_a_lost_place_is_read(world: World) -> None:

@@ -16,6 +16,7 @@ from lamina.store.check.checker import StoreChecker
 from lamina.store.check.log_checker import LogChecker, summed
 from lamina.store.check.other_pins import OtherPins
 from lamina.store.check.report import LogCheck, Problem, StoreCheck
+from lamina.store.files.log_parts import LogObjects
 
 
 def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> list[StoreCheck]:
@@ -28,6 +29,7 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
         LaminaError: `file.*` about Spark's log; `storage.*` where the storage answers nobody any more.
     """
     lock = threading.Lock()
+    LogObjects.of(found.state).places.remember_silence()
     pins, of_pins = _pins(found.state)
     others = OtherPins()
     outages = Outages()

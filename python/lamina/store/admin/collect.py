@@ -17,6 +17,7 @@ from lamina.store.admin.side_by_side import Progress, side_by_side
 from lamina.store.collection.classes import LOG
 from lamina.store.collection.collector import Collector
 from lamina.store.collection.retention import Retention
+from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.model import Collected, Version
 from lamina.store.versions.checkpoint_state import Standing
@@ -40,6 +41,7 @@ class CollectedStore:
 
 def collect_stores(found: LoggedStores, *, dry_run: bool, progress: Progress) -> list[CollectedStore]:
     """Deletes what no retained version needs; with `dry_run` only says what it would. `progress` counts stores."""
+    LogObjects.of(found.state).places.remember_silence()
     return _each_once(side_by_side(lambda one: collect_store(found, one, dry_run=dry_run), found.identities, progress))
 
 

@@ -30,7 +30,6 @@ from lamina.storage import Storage
 from lamina.store.admin.side_by_side import Outages, Progress, side_by_side
 from lamina.store.admin.store_survey import StoreSurvey, survey_store
 from lamina.store.files.log_parts import LogObjects
-from lamina.store.files.log_places import LogPlaces
 
 PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
@@ -110,7 +109,8 @@ class LogSurvey:
     @classmethod
     def of(cls, state: Storage) -> LogSurvey:
         """As it is now; `state` is rooted at the directory `state` of the checkpoint."""
-        places = LogPlaces(state)
+        places = LogObjects.of(state).places
+        places.remember_silence()
         listing, unreached = places.list()
         objects = [(log, place, entry) for place, entry in listing if (log := place.log_of(entry.name))]
         needs = sum(place.id is None and paths.is_log_needs(place.path_of(entry.name)) for place, entry in listing)
@@ -123,7 +123,8 @@ class LogSurvey:
             oldest,
             [(place.storage.url, len(sizes), sum(sizes)) for place, sizes in found.items()],
             [one.error.message for one in unreached],
-            _writers(LogObjects.of(state), [(log, entry.modified_ms) for log, _, entry in objects]),
+            # those that stores share leave out what is said of the writer
+            _writers(LogObjects(state, places=places), [(log, entry.modified_ms) for log, _, entry in objects]),
         )
 
 

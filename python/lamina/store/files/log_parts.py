@@ -128,6 +128,8 @@ class LogObjects:
         self._looked: float | None = None
         self._objects: dict[str, Kept] = {}
         self._parts: dict[StoreIdentity, list[tuple[Kept, Part]]] = {}
+        self._doubted: set[str] = set()
+        """Objects of which something turned out wrong, so that they are read anew."""
         self._unread: dict[str, Unread] = {}
         self._unreached: Sequence[Unreached] = ()
         self._cut_off: Sequence[Needless] = ()
@@ -146,7 +148,7 @@ class LogObjects:
         return storage.shared(cls, cls)
 
     def find(self, log: str) -> Found:
-        """An object, with its verified index.
+        """An object, with its verified index; what that says of its writer may be left out.
 
         Raises:
             LaminaError: `file.missing`, `file.damaged`, `file.version`, `file.identity`, naming the object; those of
@@ -157,6 +159,9 @@ class LogObjects:
             if known is not None:
                 self._indexes.move_to_end(log)
                 return known
+            listed = self._objects.get(log) if log not in self._doubted else None
+            if listed is not None:
+                return Found(listed.index, listed.size, listed.place)
             reading, mine = self._reading.get(log), False
             if reading is None:
                 reading, mine = Future(), True
@@ -459,6 +464,7 @@ class LogObjects:
     def _forget_all(self, gone: Set[str]) -> None:
         """Forgets objects that are not there any more."""
         if gone:
+            self._doubted -= gone
             self._objects = {id: found for id, found in self._objects.items() if id not in gone}
             self._parts = {}
             for found in self._objects.values():
@@ -526,6 +532,7 @@ class LogObjects:
     def forget(self, log: str) -> bool:
         """Drops what is known of an object, whose contents turned out wrong; whether there was a local copy."""
         with self._lock:
+            self._doubted.add(log)
             known = self._indexes.pop(log, None)
             self._index_parts -= 0 if known is None else len(known.index.parts)
         self._looks.forget(log)

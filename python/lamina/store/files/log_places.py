@@ -28,7 +28,7 @@ from functools import partial
 from typing import TypeVar
 
 from lamina.checkpoint import read_sealed, sealed_bytes
-from lamina.components import Ids
+from lamina.components import Clock, Ids, SystemClock
 from lamina.errors import LaminaError
 from lamina.format import paths
 from lamina.settings import NONE, PREFIX
@@ -37,6 +37,10 @@ from lamina.storage import Listed, Storage
 _FORMAT = 1
 _MOST_BYTES = 64 << 10
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+
+_SILENT_S = 60.0
+_SILENT_TIMES = 10.0
+"""A place that could not be listed is not asked again for so long, or so many times as long as it took."""
 
 _Found = TypeVar("_Found")
 
@@ -137,14 +141,24 @@ class LogPlaces:
             `Storage.named` has it.
     """
 
-    def __init__(self, storage: Storage, opened: Callable[[str], Storage] | None = None) -> None:
+    def __init__(
+        self, storage: Storage, opened: Callable[[str], Storage] | None = None, clock: Clock | None = None
+    ) -> None:
         self.own = LogPlace(storage)
+        self._clock = clock or SystemClock()
+        self._remembers_silence = False
+        self._silent: dict[LogPlace, tuple[float, LaminaError]] = {}
         self._storage = storage
         self._opened = opened or storage.named
         self._lock = threading.Lock()
         self._known: dict[str, LogPlace] = {}
         self._refused: dict[str, Unreached] = {}
         self._order: list[LogPlace] = [self.own]
+
+    def remember_silence(self) -> None:
+        """To be called by who lists the places for very many stores: a place that could not be listed is not asked
+        again at once for each of them, which would take as long each time."""
+        self._remembers_silence = True
 
     def take(self, path: str, uuid: str, ids: Ids) -> LogPlace:
         """The place below a path that objects are written to from now on.
@@ -249,10 +263,23 @@ class LogPlaces:
             places, unreached = list(self._known.values()), list(self._refused.values())
         for place in places:
             try:
-                found += [(place, entry) for entry in place.list()]
+                found += [(place, entry) for entry in self._listed(place)]
             except LaminaError as error:
                 unreached.append(Unreached(f"{place.storage.url} (a place that {place.named_by} names)", error))
         return found, unreached
+
+    def _listed(self, place: LogPlace) -> Sequence[Listed]:
+        began = self._clock.monotonic()
+        until, error = self._silent.get(place, (began, None))
+        if error is not None and began < until:
+            raise error
+        try:
+            return place.list()
+        except LaminaError as failed:
+            if self._remembers_silence:
+                now = self._clock.monotonic()
+                self._silent[place] = now + max(_SILENT_S, _SILENT_TIMES * (now - began)), failed
+            raise
 
     def elsewhere(self) -> Sequence[LogPlace]:
         """The places besides the checkpoint's own, as far as they are known."""
