@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -13,20 +15,32 @@ from contextlib import contextmanager, suppress
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 
+from lamina.components import SystemClock
+
+_PREFIX = "lamina-command-"
+
+_JUST_MADE_S = 60.0
+"""A directory that is so young may not be held yet."""
+
 _SHOW_CURSOR = b"\x1b[?25h\r\n"
 """What the progress bar would write at its end."""
 
 
 @contextmanager
 def interrupt_ends_at_once() -> Iterator[None]:
-    """Ctrl-C ends the process, which only reads, or deletes what it may; so does SIGTERM. Its temporary files go.
+    """Ctrl-C ends the process, which only reads, or deletes what it may; so do SIGTERM, and SIGHUP unless it is
+    ignored. Its temporary files go, and those of commands that were killed before.
 
     An exception in the middle of a thread pool's own code could leave a lock taken that the exit waits for.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    temporary = tempfile.mkdtemp(prefix="lamina-")
+    _remove_left_behind()
+    temporary = tempfile.mkdtemp(prefix=_PREFIX)
+    # held as long as the process lives, however that ends
+    held = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(held, fcntl.LOCK_EX)
     before, tempfile.tempdir = tempfile.tempdir, temporary
 
     def end(number: int, _: object) -> None:
@@ -35,15 +49,31 @@ def interrupt_ends_at_once() -> Iterator[None]:
         _remove(temporary)
         os._exit(128 + number)
 
-    terminated = signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    hung_up = signal.getsignal(signal.SIGHUP)
+    ends = [signal.SIGINT, signal.SIGTERM, *([] if hung_up is signal.SIG_IGN else [signal.SIGHUP])]
+    handlers = {number: signal.signal(number, end) for number in ends}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, terminated)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         tempfile.tempdir = before
         _remove(temporary)
+        os.close(held)
+
+
+def _remove_left_behind() -> None:
+    """Removes the temporary files of commands that were killed: what no process holds, and none has just made."""
+    for path in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
+        # another one's, or another command removes it
+        with suppress(OSError):
+            held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if os.fstat(held).st_mtime + _JUST_MADE_S < SystemClock().now_ms() / 1000:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path)
+            finally:
+                os.close(held)
 
 
 def _remove(directory: str) -> None:

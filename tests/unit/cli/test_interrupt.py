@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,9 @@ def make():
 
 with interrupt_ends_at_once():
     threads = [threading.Thread(target=make, daemon=True) for _ in range(3)]
+    if sys.argv[1] == "idle":
+        print("up", flush=True)
+        signal.pause()
     for thread in threads:
         thread.start()
     while len(os.listdir(tempfile.gettempdir())) < 20:
@@ -45,23 +50,57 @@ with interrupt_ends_at_once():
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_no_temporary_files(tmp_path: Path, number: int) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(PYTHON), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, "wait"], env=environment, stdout=subprocess.PIPE) as child:
+@contextmanager
+def command(directory: Path, how: str = "wait") -> Iterator[subprocess.Popen[bytes]]:
+    """A command that waits, with temporary files below a directory."""
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON), "TMPDIR": str(directory)}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, how], env=environment, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == b"up\n"
-            assert list(tmp_path.iterdir())
-            child.send_signal(number)
-            child.wait(timeout=60)
+            yield child
         finally:
             child.kill()
-    assert child.returncode == 128 + number
+
+
+def run_to_its_end(directory: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON), "TMPDIR": str(directory)}
+    subprocess.run([sys.executable, "-c", PROGRAM, "end"], env=environment, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_leaves_no_temporary_files(tmp_path: Path, number: int) -> None:
+    with command(tmp_path) as child:
+        assert list(tmp_path.iterdir())
+        child.send_signal(number)
+        assert child.wait(timeout=60) == 128 + number
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_that_ends_leaves_none_either(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(PYTHON), "TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", PROGRAM, "end"], env=environment, check=True, timeout=60)
+    run_to_its_end(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_command_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    with command(tmp_path) as child:
+        child.send_signal(signal.SIGKILL)
+        child.wait(timeout=60)
+    (left,) = tmp_path.iterdir()
+    run_to_its_end(tmp_path)
+    # it might be one that has only just made it
+    assert list(tmp_path.iterdir()) == [left]
+    os.utime(left, (0, 0))
+    run_to_its_end(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_command_uses_stays_however_old_it_is(tmp_path: Path) -> None:
+    with command(tmp_path, "idle") as child:
+        (used,) = tmp_path.iterdir()
+        os.utime(used, (0, 0))
+        run_to_its_end(tmp_path)
+        assert list(tmp_path.iterdir()) == [used]
+        child.send_signal(signal.SIGTERM)
+        child.wait(timeout=60)
     assert list(tmp_path.iterdir()) == []

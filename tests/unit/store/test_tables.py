@@ -7,8 +7,10 @@ import gc
 import os
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from lamina.format.paths import SegmentName, TableListName, TableName, parse_nam
 from lamina.format.table_list import TableListManifest
 from lamina.storage import Storage
 from lamina.store import Version
+from lamina.store.check import row_counts
 from lamina.store.check.checker import StoreChecker
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.memory.budget import MemoryBudget, unbounded
@@ -457,6 +460,33 @@ def test_a_check_counts_the_rows_of_tables(tables: Query) -> None:
     problems = check().problems
     assert {problem.kind for problem in problems} == {"file.damaged"}
     assert all(path.rpartition("/")[2] in problem.message for problem in problems)
+
+
+def test_rows_of_two_stores_on_tables_are_counted_at_once_and_of_no_more(
+    tables: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has all of its tables on the local disk meanwhile."""
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    newest = tables.run_batches(store, versions[-1], 1)[-1]
+    group = [store._files.open_commit(newest.attempt or "")]
+    changed = threading.Condition()
+    under_way = most = begun = 0
+
+    def counting(*_: Any) -> list[Any]:
+        nonlocal under_way, most, begun
+        with changed:
+            under_way, begun = under_way + 1, begun + 1
+            most = max(most, under_way)
+            changed.notify_all()
+            assert changed.wait_for(lambda: begun >= 2, timeout=60)
+            under_way -= 1
+        return []
+
+    monkeypatch.setattr(row_counts, "_counted", counting)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: row_counts.counted(store._files, group, lambda size: None), range(6)))
+    assert (begun, most) == (6, 2)
 
 
 def test_a_list_that_waited_too_long_is_published_under_new_names(tables: Query) -> None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import struct
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +33,10 @@ _EVENT = struct.Struct("<i")
 
 Rows = Counter[int]
 """Rows by column family."""
+
+
+_on_tables = threading.BoundedSemaphore(2)
+"""Counting a version fetches all of its tables to the local disk: of so many stores at once."""
 
 
 class CannotCount(Exception):
@@ -71,6 +77,12 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
     Raises:
         CannotCount: where a file cannot be read.
     """
+    on_tables = any(is_table_list(reference) for _, reference in _needed(group))
+    with _on_tables if on_tables else nullcontext():
+        return _counted(files, group, read)
+
+
+def _counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], None]) -> list[Rows]:
     changes: list[Rows] = [Counter() for _ in group]
     inputs = (
         (reference.is_sorted, _events(files, group, place, reference, read)) for place, reference in _needed(group)

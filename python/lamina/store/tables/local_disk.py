@@ -16,7 +16,7 @@ MAINTENANCE = "maintenance-"
 
 ADVICE_NO_SPACE = (
     "; it needs room for the tables of its stores twice: make some, or set "
-    f"{PREFIX}engine.localDirectory to another disk"
+    f"{PREFIX}engine.localDirectory (of a command: TMPDIR) to another disk"
 )
 
 _LOOK_S = 1.0
