@@ -480,6 +480,8 @@ def test_rows_of_two_stores_on_tables_are_counted_at_once_and_of_no_more(
             most = max(most, under_way)
             changed.notify_all()
             assert changed.wait_for(lambda: begun >= 2, timeout=60)
+            # a third one would come by then
+            changed.wait_for(lambda: begun >= 3, timeout=0.5)
             under_way -= 1
         return []
 
