@@ -168,7 +168,7 @@ final class Commits(
     }
     if (waits(opened) || answer.isDone) {
       // The transaction stays open until the file is durable: a failure leaves it to be aborted.
-      onDurable(answer.await(), (System.nanoTime() - answer.sentNanos) / 1000000L)
+      onDurable(answer.await(), answer.tookNanos / 1000000L)
       Sent(answer.attempt, Some(next), None, bytes)
     } else Sent(answer.attempt, Some(next), Some(new DurableCommit(live, answer, onDurable)), bytes)
   }

@@ -73,6 +73,7 @@ object HeapCap {
    * The cap in bytes.
    *
    * @param setting value of the setting `name`, if set
+   * @param taken what other tables of this JVM have by a cap of their own: the setting's name, and bytes
    * @throws LaminaError `memory.cap` if the cap does not fit beside the Java heap or in the overhead that was asked for,
    *   or if these leave none; `settings.invalid` if it is no size
    */
@@ -80,13 +81,14 @@ object HeapCap {
       setting: Option[String],
       conf: SparkConf,
       machine: Machine,
-      name: String = "heap.maxBytes"
+      name: String = "heap.maxBytes",
+      taken: Option[(String, Long)] = None
   ): Long =
     setting.map(_.trim).filterNot(_.equalsIgnoreCase("auto")) match {
-      case Some(text) => explicit(StoreSettings.Prefix + name, text, askedOverhead(conf), machine)
+      case Some(text) => explicit(StoreSettings.Prefix + name, text, askedOverhead(conf), machine, taken)
       case None =>
         val overhead = askedOverhead(conf).orElse(if (machine.container) None else defaultOverhead(conf))
-        derived(StoreSettings.Prefix + name, overhead, machine)
+        derived(StoreSettings.Prefix + name, overhead, machine, taken)
     }
 
   /**
@@ -115,39 +117,55 @@ object HeapCap {
     conf.getOption(OverheadKey).filterNot(_ => Local.matches(conf.get("spark.master", "")))
       .flatMap(text => Try(JavaUtils.byteStringAsMb(text) << 20).toOption)
 
-  private def explicit(key: String, text: String, overhead: Option[Long], machine: Machine): Long = {
+  private def explicit(
+      key: String,
+      text: String,
+      overhead: Option[Long],
+      machine: Machine,
+      taken: Option[(String, Long)]
+  ): Long = {
     val bytes = Try(JavaUtils.byteStringAsBytes(text)).getOrElse(
       throw new LaminaError(LaminaError.SettingsInvalid, s"$key is '$text'; expected auto or a size such as 2g")
     )
     val left = machine.limit - machine.jvmHeap
-    if (bytes > left) {
+    val (others, beside) = taken.fold((0L, "")) { case (name, has) =>
+      (has, s" together with ${StoreSettings.Prefix}$name of ${mib(has)}, which this JVM has too,")
+    }
+    if (bytes + others > left) {
       val (limit, raise) =
         if (machine.container) ("the container's limit", s"$RaiseLimit, ") else ("the machine's memory", "")
       throw new LaminaError(
         LaminaError.MemoryCap,
-        s"$key is ${mib(bytes)}, but $limit of ${mib(machine.limit)} leaves ${mib(left)} beside the Java heap of " +
+        s"$key is ${mib(bytes)}, but$beside $limit of ${mib(machine.limit)} leaves ${mib(left)} beside the Java heap of " +
           s"${mib(machine.jvmHeap)}; ${raise}lower $HeapKeys, or lower $key"
       )
     }
-    overhead.filter(bytes > _).foreach { asked =>
+    overhead.filter(bytes + others > _).foreach { asked =>
       throw new LaminaError(
         LaminaError.MemoryCap,
-        s"$key is ${mib(bytes)}, but $OverheadKey, which it is a part of, is ${mib(asked)}; raise $OverheadKey, or " +
+        s"$key is ${mib(bytes)}, but$beside $OverheadKey, which it is a part of, is ${mib(asked)}; raise $OverheadKey, or " +
           s"lower $key"
       )
     }
     bytes
   }
 
-  private def derived(key: String, overhead: Option[Long], machine: Machine): Long = {
+  private def derived(
+      key: String,
+      overhead: Option[Long],
+      machine: Machine,
+      taken: Option[(String, Long)]
+  ): Long = {
+    val others = taken.fold(0L)(_._2)
     val left = machine.limit - machine.jvmHeap
-    val budget = overhead.fold(left)(math.min(_, left))
+    val budget = overhead.fold(left)(math.min(_, left)) - others
     val cap = math.max(budget - Reserved, budget / 2)
     if (cap < Least || budget - cap < LeastReserved) {
       throw new LaminaError(
         LaminaError.MemoryCap,
         s"no memory is left for state: of ${mib(machine.limit)} the Java heap takes ${mib(machine.jvmHeap)}" +
           overhead.fold("")(bytes => s" and $OverheadKey is ${mib(bytes)}") +
+          taken.fold("") { case (name, has) => s", ${StoreSettings.Prefix}$name has ${mib(has)}" } +
           s", and the engine takes ${mib(LeastReserved)} or more; lower $HeapKeys, " +
           (if (machine.container || overhead.isDefined) s"$RaiseLimit, " else "") + s"or set $key"
       )

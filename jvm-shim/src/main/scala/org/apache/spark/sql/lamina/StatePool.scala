@@ -3,6 +3,7 @@ package org.apache.spark.sql.lamina
 import java.util.concurrent.atomic.AtomicInteger
 
 import org.apache.spark.SparkConf
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.{PagePool, SystemMemory}
 import org.apache.spark.sql.lamina.wire.{Engine, ProcessSettings}
 
@@ -11,24 +12,26 @@ import org.apache.spark.sql.lamina.wire.{Engine, ProcessSettings}
  * later one may leave it out, and another value is an error that names both.
  *
  * Tables that stand on tables of RocksDB have a cap of their own where the user says so, and a part of the one of all tables
- * else. In both cases blocks of RocksDB's have a share of it.
+ * else. In both cases blocks of RocksDB's have a share of it. The two caps of one JVM fit beside its Java heap together.
  */
 object StatePool {
-  private val Cap = "heap.maxBytes"
-  private val Fixed = "rocksdb.memory.fixedPerExecutorBytes"
-  private val Ratio = "rocksdb.memory.writeBufferRatio"
-
-  /** Without some room each read would read indexes and filters again. */
-  private val LeastBlocks = 4L << 20
-
-  private val heap = new Pool(
-    Seq(Cap),
-    (settings, conf) => new PagePool(HeapCap.resolve(settings.get(Cap), conf, Machine.current()))
-  )
-  private val layered = new Pool(Seq(Fixed, Ratio), ofLayered)
+  private val pools = new StatePools(Machine.current())
 
   /** How many tables share what belongs to no table. */
   val tables = new AtomicInteger()
+
+  def get(settings: StoreSettings, conf: SparkConf): PagePool = pools.get(settings, conf)
+}
+
+/** The pools of one JVM, on a machine. Thread-safe. */
+private[lamina] final class StatePools(machine: => Machine) {
+  import StatePools._
+
+  private val heap = new Pool(
+    Seq(Cap),
+    (settings, conf) => new PagePool(HeapCap.resolve(settings.get(Cap), conf, machine, Cap, ownOfTables))
+  )
+  private val layered = new Pool(Seq(Fixed, Ratio), ofLayered)
 
   def get(settings: StoreSettings, conf: SparkConf): PagePool = synchronized {
     if (!settings.isLayered) heap.get(settings, conf)
@@ -42,29 +45,52 @@ object StatePool {
   /** Whether tables on RocksDB have a part of the cap of all tables. */
   private var sharesHeap = false
 
+  /** The cap of their own that tables on RocksDB have, else 0. */
+  private var own = 0L
+
   private def ofLayered(settings: StoreSettings, conf: SparkConf): PagePool = {
-    sharesHeap = !hasOwn(settings)
     val ofRows = settings.ratio(Ratio, 0.5)
+    val has = hasOwn(settings)
     val (pool, blocks) =
-      if (!sharesHeap) {
-        val budget = HeapCap.resolve(settings.get(Fixed), conf, Machine.current(), Fixed)
+      if (has) {
+        val budget = HeapCap.resolve(settings.get(Fixed), conf, machine, Fixed, setForAll)
+        beside(budget)
+        own = budget
         val blocks = blocksOf(budget, ofRows)
         (new PagePool(budget - blocks, SystemMemory.Native, Fixed), blocks)
       } else {
+        own = 0L
         val pool = heap.get(settings, conf)
-        (pool, pool.setAside(blocksOf(_, ofRows)))
+        // what tables at rest have is theirs only as long as nobody needs it
+        val blocks = blocksBeside(pool, ofRows)
+        pool.setAside(blocks)
+        (pool, blocks)
       }
+    sharesHeap = !has
     BlockCache.set(blocks)
     pool
   }
 
-  /** What blocks have of a budget of which a part is for rows: within it, also where that part is nearly all. */
-  private[lamina] def blocksOf(budget: Long, ofRows: Double): Long =
-    math.max(budget - (budget * ofRows).toLong, math.min(LeastBlocks, budget / 2))
+  /** The cap of all tables, where somebody has set it. */
+  private def setForAll: Option[(String, Long)] =
+    Option(heap.current).filter(_ => isSet(heap.setting(Cap))).map(pool => Cap -> pool.maxBytes)
 
-  /** Whether tables on RocksDB have a cap of their own. */
-  private def hasOwn(settings: StoreSettings): Boolean =
-    settings.get(Fixed).map(_.trim).exists(text => !text.equalsIgnoreCase("auto"))
+  private def ownOfTables: Option[(String, Long)] = if (own > 0L) Some(Fixed -> own) else None
+
+  /** Takes a budget of its own out of what all tables have, where nobody has set that. */
+  private def beside(budget: Long): Unit = Option(heap.current).foreach { pool =>
+    val wanted = if (isSet(heap.setting(Cap))) 0L else budget
+    val room = pool.roomFor(wanted)
+    if (room < wanted) {
+      val prefix = StoreSettings.Prefix
+      throw new LaminaError(
+        LaminaError.MemoryCap,
+        s"$prefix$Fixed is ${budget >> 20} MiB, but of the ${pool.maxBytes >> 20} MiB that $prefix$Cap is by itself all but " +
+          s"${room >> 20} MiB are in use: set $prefix$Cap, too, so that both fit beside the Java heap, or raise the memory"
+      )
+    }
+    pool.setAside(wanted)
+  }
 
   /** One pool, with the settings that fix it. */
   private final class Pool(names: Seq[String], create: (StoreSettings, SparkConf) => PagePool) {
@@ -72,6 +98,9 @@ object StatePool {
     private var fixed: Map[String, Option[String]] = Map.empty
 
     def current: PagePool = pool
+
+    /** What a setting was when it was fixed. */
+    def setting(name: String): Option[String] = fixed(name)
 
     /** The next store fixes it anew. */
     def forget(): Unit = pool = null
@@ -95,4 +124,29 @@ object StatePool {
       pool
     }
   }
+}
+
+private[lamina] object StatePools {
+  private val Cap = "heap.maxBytes"
+  private val Fixed = "rocksdb.memory.fixedPerExecutorBytes"
+  private val Ratio = "rocksdb.memory.writeBufferRatio"
+
+  /** Without some room each read would read indexes and filters again. */
+  private val LeastBlocks = 4L << 20
+
+  /** What blocks have of a budget of which a part is for rows: within it, also where that part is nearly all. */
+  def blocksOf(budget: Long, ofRows: Double): Long =
+    math.max(budget - (budget * ofRows).toLong, math.min(LeastBlocks, budget / 2))
+
+  /** What they have beside rows that are in a pool already. */
+  def blocksBeside(pool: PagePool, ofRows: Double): Long = {
+    val room = pool.roomFor(blocksOf(pool.maxBytes, ofRows))
+    math.max(blocksOf(room, ofRows), math.min(LeastBlocks, pool.maxBytes / 2))
+  }
+
+  /** Whether tables on RocksDB have a cap of their own. */
+  private def hasOwn(settings: StoreSettings): Boolean = isSet(settings.get(Fixed))
+
+  private def isSet(setting: Option[String]): Boolean =
+    setting.map(_.trim).exists(text => !text.equalsIgnoreCase("auto"))
 }

@@ -69,7 +69,7 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
     if (!settled) {
       if (outcome.left.forall(isFinal)) log.foreach(DurableLogs.tell(_, outcome.left.toOption))
       outcome match {
-        case Right(durable) => onDurable(durable, (System.nanoTime() - answer.sentNanos) / 1000000L)
+        case Right(durable) => onDurable(durable, answer.tookNanos / 1000000L)
         case Left(error) => failure = error
       }
       settled = true

@@ -141,12 +141,17 @@ final class PagePool(
   /** How large pages of rows are made: small where a large one for each transaction would be a large part of all memory. */
   private[table] def mostPageBytes: Long = if (writers.get * PageBytes <= tableBytes / 4) PageBytes else ShortPageBytes
 
-  /** Keeps a part of what is not in memory for something else, so many bytes of so many; gives the bytes. */
-  private[lamina] def setAside(part: Long => Long): Long = synchronized {
+  /** How much is not in memory; where that is less than so many bytes, others give way as before an allocation fails. */
+  private[lamina] def roomFor(bytes: Long): Long = {
+    def room = synchronized(maxBytes - reserved)
     trim()
-    aside = part(maxBytes - reserved)
-    aside
+    // not under this pool's lock
+    while (room < bytes && synchronized(pressure)()) trim()
+    room
   }
+
+  /** Keeps so many bytes for something else, in place of what was kept before. */
+  private[lamina] def setAside(bytes: Long): Unit = synchronized { aside = bytes }
 
   /** Memory for other things than rows: index segments, undo logs, ordered keys. */
   private[table] def allocate(bytes: Long): Long =

@@ -10,8 +10,8 @@ trait CommitAnswer {
   /** The id that the attempt was accepted as: its final one, whatever it was begun as. */
   def attempt: String
 
-  /** When everything was sent, by `System.nanoTime`. */
-  def sentNanos: Long
+  /** How long it took from when everything was sent until the outcome was known, whoever asks when; to be asked once it is. */
+  def tookNanos: Long
 
   /** Whether the outcome is known; then `await` does not wait. */
   def isDone: Boolean
@@ -44,19 +44,24 @@ trait CommitAnswer {
 final class PendingCommit private[wire] (
     val requestId: Long,
     override val attempt: String,
-    override val sentNanos: Long,
+    sentNanos: Long,
     outcome: CompletableFuture[OutcomeStream.Outcome],
     cancelRequest: Long => Unit,
     hurryRequest: Long => Unit
 ) extends CommitAnswer {
 
-  override def isDone: Boolean = outcome.isDone
+  /** With when it was known: whoever waits may come to it much later. */
+  private val timed: CompletableFuture[(OutcomeStream.Outcome, Long)] = outcome.thenApply((_, System.nanoTime()))
+
+  override def isDone: Boolean = timed.isDone
+
+  override def tookNanos: Long = timed.join()._2 - sentNanos
 
   override def await(isGivenUp: () => Boolean): JValue = {
     var known: OutcomeStream.Outcome = null
     while (known == null) {
       if (!isDone && isGivenUp()) throw new InterruptedException("nobody waits for the commit any more")
-      try known = outcome.get(PendingCommit.PollMs, TimeUnit.MILLISECONDS)
+      try known = timed.get(PendingCommit.PollMs, TimeUnit.MILLISECONDS)._1
       catch { case _: TimeoutException => () }
     }
     known match {
@@ -66,7 +71,7 @@ final class PendingCommit private[wire] (
   }
 
   override def whenDone(action: () => Unit): Unit = {
-    outcome.whenComplete((_, _) => DaemonThreads.guarded("What follows a commit")(action()))
+    timed.whenComplete((_, _) => DaemonThreads.guarded("What follows a commit")(action()))
     ()
   }
 

@@ -97,11 +97,13 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
 
   private final class Upload(override val attempt: String, val published: Published) extends CommitAnswer {
     @volatile private var result: Either[Throwable, JValue] = _
-    override val sentNanos: Long = threads.nanoTime()
+    private val sentNanos = threads.nanoTime()
+    @volatile private var endedNanos = 0L
     private var actions = Seq.empty[() => Unit]
 
     def end(outcome: Either[Throwable, JValue]): Unit = {
       val due = synchronized {
+        endedNanos = threads.nanoTime()
         result = outcome
         actions
       }
@@ -109,6 +111,8 @@ private[lamina] final class ModelStorage(threads: ModelThreads) {
     }
 
     override def isDone: Boolean = result != null
+
+    override def tookNanos: Long = endedNanos - sentNanos
 
     override def hurry(): Unit = ()
 

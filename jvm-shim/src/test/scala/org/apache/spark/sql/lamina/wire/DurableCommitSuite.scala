@@ -32,6 +32,16 @@ class DurableCommitSuite extends EngineFixture {
     assert(content(live) == ((true, "a-accepted")))
   }
 
+  test("how long a commit took does not depend on when somebody asks") {
+    val (_, commit, pending) = sent(Engine.get(peer.settings()), "")
+    pending.await()
+    val took = pending.tookNanos
+    val asked = System.nanoTime()
+    while (System.nanoTime() - asked < 1000000L) Thread.onSpinWait()
+    assert(pending.tookNanos == took)
+    assert(commit.settle() == null)
+  }
+
   test("a commit that failed takes the table back, for everybody who asks") {
     val (live, commit, _) = sent(Engine.get(peer.settings()), "fail")
     for (_ <- 1 to 2) assert(commit.settle().asInstanceOf[LaminaError].kind == LaminaError.StorageDenied)
