@@ -37,7 +37,7 @@ from lamina.settings import Settings
 from lamina.storage import Jvm
 from lamina.store import CheckpointState, Collected, Compacted, Store, StoreId, Version
 from lamina.store.collection.known_others import KnownOthers
-from lamina.store.memory.budget import MemoryBudget, unbounded
+from lamina.store.memory.budget import MemoryBudget
 from lamina.store.versions.resolution import is_empty
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,10 @@ LONG_BYTES = 8 << 20
 
 SHORT_MERGES_BYTES = 64 << 20
 """What the other merges have in memory together; where all of them would wait for more, one goes beyond it."""
+
+
+LONG_MERGE_BYTES = 176 << 20
+"""What a long one takes where it has the choice: two large tables of it are sent to a remote storage at once."""
 
 
 @dataclass
@@ -191,7 +195,7 @@ class Maintainer:
         long = merge.bytes > LONG_BYTES
         # who waits does not wait for the long merges of others, and shares the memory of the short ones
         is_alone = long and not job["awaited"] and (yield Turn.LONG_MERGE) is not False
-        share = unbounded() if is_alone else self._memory.share()
+        share = MemoryBudget(LONG_MERGE_BYTES).share() if is_alone else self._memory.share()
         began = self._clock.monotonic()
         try:
             compacted = merge.run(progress, share)

@@ -37,6 +37,7 @@ from lamina.store import StoreId, Version
 from lamina.store.collection.footprints import Footprint
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge
+from lamina.store.memory.budget import Share
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import Segment
 from lamina.testing import ManualClock, SequenceIds
@@ -329,6 +330,32 @@ def test_how_long_a_merge_took_is_reported_whatever_became_of_it(
     figures = MaintenanceFigures()
     figures.add("store", report, 0.0)
     assert [figures.pop("store")["merge_ms"] for _ in range(2)] == [250, 0]
+
+
+def test_a_long_merge_has_a_bound_of_memory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    monkeypatch.setattr(maintenance, "LONG_BYTES", 0)
+    maintainer = Maintainer(SystemClock(), SequenceIds())
+    planned = VersionedStore.plan_compaction
+    had: list[tuple[bool, bool]] = []
+
+    def looking(store: VersionedStore, **options: Any) -> Merge:
+        merge = planned(store, **options)
+        assert merge is not None
+
+        def run(progress: Any, share: Share) -> Compacted:
+            upload = 80 << 20
+            had.append((share.try_take(2 * upload), share.try_take(upload)))
+            share.close()
+            return merge.run(progress, share)
+
+        return Merge(merge.bytes, run)
+
+    monkeypatch.setattr(VersionedStore, "plan_compaction", looking)
+    assert maintainer.work(job(tmp_path, 0, version))["segment"] is not None
+    assert had == [(True, False)]
+    assert maintainer._memory.stats()["peak_bytes"] == 0
 
 
 def test_what_a_collection_leaves_is_reported_until_it_was_told_and_never_added_up(tmp_path: Path) -> None:
