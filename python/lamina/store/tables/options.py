@@ -28,7 +28,7 @@ _WRITE_BUFFER_BYTES = 64 << 10
 _FORMAT = 5
 """Spark's RocksDB reads it, and each release of this one."""
 
-_METADATA_BLOCK_BYTES = 16 << 10
+_METADATA_BLOCK_BYTES = 4 << 10
 
 _LEVELS = 7
 
