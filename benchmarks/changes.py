@@ -109,11 +109,11 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "1c56a0e0ddd4915b",
-        "0fb5f5e49e55272e",
+        "1df022f423b288bc",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
-        "how many tables are sent at once where little memory is free, on a remote storage; how the caps of rows and of "
-        "RocksDB's blocks share a JVM; when the time of a commit ends where a task has several stores; that a file is "
-        "closed before it gets its name; how lists of tables, the change feed and indexes of log objects are read "
+        "how many tables are sent at once where little memory is free, on a remote storage; how the caps of rows and "
+        "of RocksDB's blocks share a JVM; when the time of a commit ends where a task has several stores; that a file "
+        "is closed before it gets its name; how lists of tables, the change feed and indexes of log objects are read "
         "with fewer requests; what is looked at before a deletion by hand; what happens when threads, file handles or "
         "answers are missing; and what commands say, clean up and remember",
     ),

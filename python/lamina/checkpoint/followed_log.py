@@ -10,6 +10,7 @@ from lamina.checkpoint.batch_logs import CommitEntry
 from lamina.checkpoint.logs import CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata
 from lamina.components import Clock
+from lamina.errors import LaminaError
 from lamina.format.manifest import StoreIdentity
 
 _READ_AFTER_S = 60.0
@@ -56,13 +57,18 @@ class FollowedLog:
         """A store with the versions that the log names.
 
         Raises:
-            LaminaError: `file.*` naming an entry, `storage.*`.
+            LaminaError: `file.*` naming an entry.
         """
         with self._reading:
             now = self._clock.monotonic()
             if now - self._read_at >= _READ_AFTER_S:
-                self._entries = self._logs.commits()
                 self._read_at = now
+                try:
+                    self._entries = self._logs.commits()
+                except LaminaError as error:
+                    # what is known goes on to be for another minute
+                    if not error.kind.startswith("storage."):
+                        raise
             entries = self._entries
         operator = self._operators[identity.operator]
         return LoggedStore(identity, *self._logs.named_versions(operator, identity.partition, identity.name, entries))

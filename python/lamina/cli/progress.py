@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import glob
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -17,7 +18,8 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 
 from lamina.components import SystemClock
 
-_PREFIX = "lamina-command-"
+_PREFIX = f"lamina-command-{platform.node()}-"
+"""With the machine's name, beyond which a lock may say nothing."""
 
 _JUST_MADE_S = 60.0
 """A directory that is so young may not be held yet."""
@@ -40,7 +42,9 @@ def interrupt_ends_at_once() -> Iterator[None]:
     temporary = tempfile.mkdtemp(prefix=_PREFIX)
     # held as long as the process lives, however that ends
     held = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    with suppress(OSError):
+        # where there are no locks nobody else removes it either
+        fcntl.flock(held, fcntl.LOCK_EX)
     before, tempfile.tempdir = tempfile.tempdir, temporary
 
     def end(number: int, _: object) -> None:

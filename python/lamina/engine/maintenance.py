@@ -63,15 +63,14 @@ LONG_MERGE_BYTES = 176 << 20
 
 @dataclass
 class _Kept:
-    """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used,
-    whether it is open nowhere any more, and why its collections were stopped."""
+    """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used, and
+    why its collections were stopped."""
 
     argument: OpenArgument
     opened: OpenedStore
     others: KnownOthers
     used: float
     in_work: bool = True
-    left: bool = False
     stops: set[str] = field(default_factory=set)
 
     @property
@@ -110,6 +109,8 @@ class Maintainer:
         self._stores = StoreOpener(Settings.parse, clock, ids, jvm)
         self._lock = threading.Lock()
         self._kept: dict[StoreId, _Kept] = {}
+        self._working: dict[StoreId, bool] = {}
+        """The stores that have a job, and whether they were left since it was given."""
         self._others: WeakValueDictionary[CheckpointState, KnownOthers] = WeakValueDictionary()
         self._looked_for_idle = clock.monotonic()
         self._memory = MemoryBudget(SHORT_MERGES_BYTES)
@@ -131,20 +132,29 @@ class Maintainer:
 
         Each step may be done by another thread. Between them the job waits for what is given.
         """
+        argument = OpenArgument.from_json(job["open"])
+        with self._lock:
+            self._working[argument.store] = False
+        return self._reported(argument, job, progress)
+
+    def _reported(self, argument: OpenArgument, job: Mapping[str, Any], progress: Progress | None) -> Steps:
         report: dict[str, Any] = {"ok": True, "segment": None, "collected": {}}
         try:
-            yield from self._steps(job, progress, report)
+            yield from self._steps(argument, job, progress, report)
         except Exception as error:
             ours = LaminaError.from_exception(error)
             log.warning("the maintenance of a store failed: %s", ours, exc_info=ours is not error)
             report |= {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
+        finally:
+            with self._lock:
+                self._working.pop(argument.store, None)
         return report
 
     def _steps(
-        self, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
+        self, argument: OpenArgument, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
     ) -> Generator[Turn | Deletion, bool | None, None]:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
-        kept = self._kept_for(OpenArgument.from_json(job["open"]))
+        kept = self._kept_for(argument)
         if kept is None:
             # of a run that is over: nobody misses it
             report |= {
@@ -183,7 +193,7 @@ class Maintainer:
             kept.store.rest()
             with self._lock:
                 kept.in_work = False
-                if kept.left:
+                if self._working.get(kept.argument.store):
                     kept.store.give_up_files()
 
     def _compaction(
@@ -240,10 +250,10 @@ class Maintainer:
         with self._lock:
             # under it no job begins or ends
             kept = self._kept.get(store)
-            if kept is not None:
-                kept.left = True
-                if not kept.in_work:
-                    kept.store.give_up_files()
+            if store in self._working:
+                self._working[store] = True
+            elif kept is not None and not kept.in_work:
+                kept.store.give_up_files()
 
     def _kept_for(self, argument: OpenArgument) -> _Kept | None:
         """The store as this run of the query opened it; None where a newer run has it."""
@@ -261,7 +271,7 @@ class Maintainer:
                 closed += [self._kept.pop(one.argument.store) for one in idle]
                 kept = self._kept.get(argument.store)
             if kept is not None and not is_over:
-                kept.used, kept.in_work, kept.left = now, True, False
+                kept.used, kept.in_work = now, True
         for old in closed:
             self._stores.close(old.opened)
         if is_over:

@@ -241,8 +241,9 @@ def test_a_merge_of_many_bytes_waits_for_its_turn_and_the_collection_after_it_fo
     assert waits(size) == []
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["while it merges", "before it began"])
 def test_a_store_that_is_closed_during_its_job_leaves_no_files_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
     own = tmp_path / "own"
     own.mkdir()
@@ -254,9 +255,12 @@ def test_a_store_that_is_closed_during_its_job_leaves_no_files_behind_it(
     asked["in_place"] = False
     asked["open"]["settings"] = {f"{PREFIX}backend": "rocksdb", f"{PREFIX}rocksdb.materializeEvery": "2"}
     maintainer = Maintainer(SystemClock(), RandomIds())
-    steps = maintainer.steps(asked)
+    steps, store = maintainer.steps(asked), OpenArgument.from_json(asked["open"]).store
+    if early:
+        maintainer.leave(store)
     assert next(steps) is Turn.LONG_MERGE
-    maintainer.leave(OpenArgument.from_json(asked["open"]).store)
+    if not early:
+        maintainer.leave(store)
     with contextlib.suppress(StopIteration):
         while True:
             assert not isinstance(steps.send(True), Deletion)

@@ -120,6 +120,12 @@ def test_a_store_whose_turn_comes_late_has_the_versions_that_the_log_names_then(
     assert sorted(log.store(second).named) == [5, 6]
     assert sorted(log.store(first).named) == [5, 6]
     assert reads == [4, 6]
+    # where the storage does not answer for a moment, what is known counts for another minute
+    logs.storage = Storage(logs.storage.url, backend=Denied(logs.storage, "commits"))
+    clock.advance(60_000)
+    assert sorted(log.store(first).named) == [5, 6]
+    assert sorted(log.store(second).named) == [5, 6]
+    assert reads == [4, 6, 6]
 
 
 def test_stores_are_collected_at_the_same_time(lost: tuple[QueryOnDisk, Path]) -> None:
@@ -155,6 +161,23 @@ def test_results_come_in_the_order_of_the_stores_and_each_counts_once() -> None:
     assert counted == [(0, 2), (1, 2), (2, 2)]
 
 
+def test_what_ends_the_work_on_all_ends_it_at_once() -> None:
+    begun: list[int] = []
+    lock = threading.Lock()
+
+    def work(store: int) -> None:
+        with lock:
+            begun.append(store)
+        if store == 0:
+            raise LaminaError.from_kind("storage.failed", "gone")
+        # others are under way meanwhile
+        threading.Event().wait(0.01)
+
+    with fails_with("storage.failed"):
+        side_by_side(work, range(2_000), lambda done, total: None)
+    assert len(begun) < 2_000
+
+
 class Denied(FaultyBackend):
     """Does not let anybody list or read below a directory."""
 
@@ -173,6 +196,8 @@ def test_a_store_that_may_not_be_read_ends_the_work_on_that_store_alone(query: Q
     (problem,) = first.problems
     assert (problem.kind, problem.versions) == (UNREAD, (1, 2, 3))
     assert f"{found.state.url}/0/0" in problem.message
+    # nobody knows what it needs of log objects
+    assert (first.newest, second.newest) == (-1, 3)
     assert (second.whole, second.problems) == ((1, 2, 3), ())
     outcomes = collect_stores(denied, dry_run=True, progress=lambda done, total: None)
     assert [outcome.problem is None for outcome in outcomes] == [False, True]

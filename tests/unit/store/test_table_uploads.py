@@ -148,3 +148,36 @@ def test_one_that_fails_ends_them(tmp_path: Path) -> None:
         uploads.publish(found)
     assert bad in caught.error.message
     assert len(list((tmp_path / "state").rglob("*.sst"))) < COUNT
+
+
+@pytest.mark.parametrize(("waited", "stamping", "stamped"), [(3, 0, True), (6, 0, False), (4, 5, False)])
+def test_one_that_a_collector_may_have_in_its_hands_does_not_count_as_young_by_a_stamp(
+    tmp_path: Path, waited: int, stamping: int, stamped: bool
+) -> None:
+    """Tenths of the minimum age: that the second one takes, and that the stamp takes."""
+    place, uploads, clock = made(tmp_path, MemoryBudget(1))
+    begun: list[str] = []
+
+    def published(path: str) -> None:
+        begun.append(path)
+        if len(begun) == 2:
+            clock.advance(waited * MIN_AGE_MS // 10)
+
+    def stamp(path: str) -> bool:
+        clock.advance(stamping * MIN_AGE_MS // 10)
+        return True
+
+    place.published, place.stamp = published, stamp  # type: ignore[method-assign]
+    uploads.publish(tables(tmp_path, 2))
+    assert (uploads.published_ms > START_MS) == stamped
+
+
+def test_files_on_this_disk_wait_for_no_memory(tmp_path: Path) -> None:
+    budget = MemoryBudget(2)
+    _, uploads, _ = made(tmp_path, budget, remote=False)
+    holding, growing = budget.share(), budget.share()
+    holding.take(1)
+    growing._held = 1
+    # somebody who holds some waits for more, before all others
+    budget._growing.append(growing)
+    assert len(uploads.publish(tables(tmp_path))) == COUNT

@@ -65,8 +65,9 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
             check = checker.check()
         except LaminaError as error:
             outages.note(error)
-            return StoreCheck.unread(identity, store.named, error)
-        outages.over()
+            check = StoreCheck.unread(identity, store.named, error)
+        else:
+            outages.over()
         of_log = (Problem("file.damaged", (), text) for text in store.problems)
         of_checkpoint = of_pins if identity == found.identities[0] else ()
         return replace(check, problems=(*of_checkpoint, *of_log, *check.problems))

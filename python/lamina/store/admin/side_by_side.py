@@ -53,7 +53,9 @@ def side_by_side(
     pool = ThreadPoolExecutor(_CONCURRENT)
     try:
         futures = [pool.submit(work, store) for store in stores]
-        for done, _ in enumerate(as_completed(futures), start=1):
+        for done, future in enumerate(as_completed(futures), start=1):
+            # what ends the work on all ends it now
+            future.result()
             progress(done, len(stores))
         return [future.result() for future in futures]
     finally:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import SNAPSHOT, Reference, StoreIdentity
-from lamina.storage import Listed, Storage
-from lamina.store.check.manifests import manifests
+from lamina.storage import Listed, Storage, in_flight
+from lamina.store.check.manifests import AT_ONCE
 from lamina.store.collection.classes import kind_of, number_of
 from lamina.store.files.locator import attempts_in, is_part
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -151,30 +153,29 @@ def survey_store(
         problems.extend(_lost(files, opened, listing))
     found = []
     infos = versions.infos(listing)
-    read = manifests(files, [info.attempt for info in infos]) if details else {}
-    for info in infos:
-        manifest = None
-        if info.attempt in read:
+    asked = [info.attempt for info in infos] if details else []
+    with closing(in_flight(files.storage, files.open_commit, asked, AT_ONCE)) as manifests:
+        for info, read in zip_longest(infos, manifests):
+            # none of them is kept
+            manifest = opened if opened is not None and info.attempt == attempt else None
             try:
-                manifest = read[info.attempt]()
+                manifest = manifest if read is None else read()
             except LaminaError as error:
                 # what a running query removes meanwhile is no problem; the newest version was looked at above
                 if error.kind != "file.missing" and error.message not in problems:
                     problems.append(error.message)
-        elif opened is not None and info.attempt == attempt:
-            manifest = opened
-        status = _status(info.attempt, info.version, committed, newest)
-        found.append(
-            VersionSurvey(
-                info.version,
-                info.attempt,
-                status,
-                info.epoch,
-                info.size,
-                info.modified_ms,
-                _details(manifest) if manifest else None,
+            status = _status(info.attempt, info.version, committed, newest)
+            found.append(
+                VersionSurvey(
+                    info.version,
+                    info.attempt,
+                    status,
+                    info.epoch,
+                    info.size,
+                    info.modified_ms,
+                    _details(manifest) if manifest else None,
+                )
             )
-        )
     used = {reference.path for reference in opened.references if reference.root is None} if opened else set()
     return StoreSurvey(
         identity=identity,

@@ -9,7 +9,7 @@ from lamina.storage import in_flight
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.versions.resolution import is_empty
 
-_AT_ONCE = 8
+AT_ONCE = 8
 """For one store; as many stores are checked at once."""
 
 
@@ -17,7 +17,7 @@ def manifests(files: StoreFiles, attempts: Iterable[str | None]) -> dict[str, Ca
     """For each attempt that has a file a call that gives its manifest, or raises as `StoreFiles.open_commit`; of an
     attempt that nobody knows there is none."""
     known = dict.fromkeys(attempt for attempt in attempts if attempt is not None and _has_file(attempt))
-    return dict(zip(known, list(in_flight(files.storage, files.open_commit, known, _AT_ONCE)), strict=True))
+    return dict(zip(known, list(in_flight(files.storage, files.open_commit, known, AT_ONCE)), strict=True))
 
 
 def _has_file(attempt: str) -> bool:

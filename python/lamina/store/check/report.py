@@ -46,7 +46,8 @@ class StoreCheck:
         collected: versions that left retention while the check ran.
         warnings: what is no damage yet, one sentence each.
         parts: the attempts that are needed, of those whose commits are in log objects.
-        newest: the newest version that Spark's log had when the check began.
+        newest: the newest version that Spark's log had when the check began; -1 where the store could not be read, so
+            that nobody knows what it needs.
     """
 
     identity: StoreIdentity
@@ -66,7 +67,7 @@ class StoreCheck:
     def unread(cls, identity: StoreIdentity, named: Collection[int], error: LaminaError) -> StoreCheck:
         """That of a store that could not be read, with the versions that Spark's log names."""
         problem = Problem(UNREAD, tuple(sorted(named)), f"not checked: {error.message}")
-        return cls(identity, (), (), 0, 0, None, {}, (), (problem,), (), (), max(named, default=0))
+        return cls(identity, (), (), 0, 0, None, {}, (), (problem,), (), (), -1)
 
 
 @dataclass(frozen=True)

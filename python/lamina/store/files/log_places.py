@@ -38,9 +38,10 @@ _FORMAT = 1
 _MOST_BYTES = 64 << 10
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
+_LONG_S = 1.0
 _SILENT_S = 60.0
 _SILENT_TIMES = 10.0
-"""A place that could not be listed is not asked again for so long, or so many times as long as it took."""
+"""A place whose listing failed after so long is not asked again for so long, or so many times as long as it took."""
 
 _Found = TypeVar("_Found")
 
@@ -156,8 +157,8 @@ class LogPlaces:
         self._order: list[LogPlace] = [self.own]
 
     def remember_silence(self) -> None:
-        """To be called by who lists the places for very many stores: a place that could not be listed is not asked
-        again at once for each of them, which would take as long each time."""
+        """To be called by who lists the places for very many stores: a place whose listing failed after a long time is
+        not asked again at once for each of them, which would take as long each time."""
         self._remembers_silence = True
 
     def take(self, path: str, uuid: str, ids: Ids) -> LogPlace:
@@ -276,8 +277,8 @@ class LogPlaces:
         try:
             return place.list()
         except LaminaError as failed:
-            if self._remembers_silence:
-                now = self._clock.monotonic()
+            now = self._clock.monotonic()
+            if self._remembers_silence and now - began >= _LONG_S:
                 self._silent[place] = now + max(_SILENT_S, _SILENT_TIMES * (now - began)), failed
             raise
 

@@ -72,7 +72,8 @@ class TableUploads:
         self._files = files
         self._share = share
         self._clock = clock
-        self._limit_ms = judged_ms(min_age_ms) // 8
+        self._min_age_ms = judged_ms(min_age_ms)
+        self._limit_ms = self._min_age_ms // 8
         self._worked = worked
         self._times: dict[str, int] = {}
         self._stamps = True
@@ -100,9 +101,9 @@ class TableUploads:
                 while waiting and len(running) < _AT_ONCE:
                     path, (local, size) = waiting[0]
                     needed = upload_bytes(size) if self._files.storage.remote else 0
-                    if running and not self._share.try_take(needed):
+                    if needed and running and not self._share.try_take(needed):
                         break
-                    if not running:
+                    if needed and not running:
                         self._share.take(needed)
                     waiting.popleft()
                     self._times[path] = self._clock.now_ms()
@@ -119,8 +120,11 @@ class TableUploads:
 
     def _keep_young(self, published: Sequence[str]) -> None:
         now = self._clock.now_ms()
-        old = [path for path in published if now - self._times[path] > self._limit_ms]
+        # one that is older may be in a collector's hands: the list that names it is made anew
+        old = [path for path in published if self._limit_ms < now - self._times[path] <= self._min_age_ms // 2]
         if old and self._stamps:
             self._stamps = stamp(self._files, old, self._worked)
+            # stamps that took long may have come too late
+            latest = self._clock.now_ms() - self._min_age_ms * 3 // 4
             if self._stamps:
-                self._times.update(dict.fromkeys(old, now))
+                self._times.update((path, now) for path in old if self._times[path] >= latest)

@@ -62,9 +62,7 @@ private[lamina] final class StatePools(machine: => Machine) {
         own = 0L
         val pool = heap.get(settings, conf)
         // what tables at rest have is theirs only as long as nobody needs it
-        val blocks = blocksBeside(pool, ofRows)
-        pool.setAside(blocks)
-        (pool, blocks)
+        (pool, blocksBeside(pool, ofRows))
       }
     sharesHeap = !has
     BlockCache.set(blocks)
@@ -80,7 +78,9 @@ private[lamina] final class StatePools(machine: => Machine) {
   /** Takes a budget of its own out of what all tables have, where nobody has set that. */
   private def beside(budget: Long): Unit = Option(heap.current).foreach { pool =>
     val wanted = if (isSet(heap.setting(Cap))) 0L else budget
-    val room = pool.roomFor(wanted)
+    pool.makeRoom(wanted)
+    var room = 0L
+    pool.setAside { found => room = found; if (found < wanted) 0L else wanted }
     if (room < wanted) {
       val prefix = StoreSettings.Prefix
       throw new LaminaError(
@@ -89,7 +89,6 @@ private[lamina] final class StatePools(machine: => Machine) {
           s"${room >> 20} MiB are in use: set $prefix$Cap, too, so that both fit beside the Java heap, or raise the memory"
       )
     }
-    pool.setAside(wanted)
   }
 
   /** One pool, with the settings that fix it. */
@@ -138,10 +137,10 @@ private[lamina] object StatePools {
   def blocksOf(budget: Long, ofRows: Double): Long =
     math.max(budget - (budget * ofRows).toLong, math.min(LeastBlocks, budget / 2))
 
-  /** What they have beside rows that are in a pool already. */
+  /** Sets aside what they have beside rows that are in a pool already. */
   def blocksBeside(pool: PagePool, ofRows: Double): Long = {
-    val room = pool.roomFor(blocksOf(pool.maxBytes, ofRows))
-    math.max(blocksOf(room, ofRows), math.min(LeastBlocks, pool.maxBytes / 2))
+    pool.makeRoom(blocksOf(pool.maxBytes, ofRows))
+    pool.setAside(room => math.max(blocksOf(room, ofRows), math.min(LeastBlocks, pool.maxBytes / 2)))
   }
 
   /** Whether tables on RocksDB have a cap of their own. */

@@ -141,17 +141,28 @@ final class PagePool(
   /** How large pages of rows are made: small where a large one for each transaction would be a large part of all memory. */
   private[table] def mostPageBytes: Long = if (writers.get * PageBytes <= tableBytes / 4) PageBytes else ShortPageBytes
 
-  /** How much is not in memory; where that is less than so many bytes, others give way as before an allocation fails. */
-  private[lamina] def roomFor(bytes: Long): Long = {
+  /**
+   * Where less than so many bytes are not in memory, others give way as before an allocation fails, as long as that is of use: rows
+   * in use may take what they leave.
+   */
+  private[lamina] def makeRoom(bytes: Long): Unit = {
     def room = synchronized(maxBytes - reserved)
     trim()
+    var (before, goesOn) = (Long.MaxValue, true)
     // not under this pool's lock
-    while (room < bytes && synchronized(pressure)()) trim()
-    room
+    while (goesOn && room < bytes && usedBytes < before) {
+      before = usedBytes
+      goesOn = synchronized(pressure)()
+      trim()
+    }
   }
 
-  /** Keeps so many bytes for something else, in place of what was kept before. */
-  private[lamina] def setAside(bytes: Long): Unit = synchronized { aside = bytes }
+  /** Keeps a part of what is not in memory for something else, in place of what was kept before; gives the bytes. */
+  private[lamina] def setAside(part: Long => Long): Long = synchronized {
+    trim()
+    aside = part(maxBytes - reserved)
+    aside
+  }
 
   /** Memory for other things than rows: index segments, undo logs, ordered keys. */
   private[table] def allocate(bytes: Long): Long =
