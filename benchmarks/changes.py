@@ -109,7 +109,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "1c56a0e0ddd4915b",
-        "1df022f423b288bc",
+        "b4ed55c79f6e99bb",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "how many tables are sent at once where little memory is free, on a remote storage; how the caps of rows and "
         "of RocksDB's blocks share a JVM; when the time of a commit ends where a task has several stores; that a file "

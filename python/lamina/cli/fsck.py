@@ -126,9 +126,8 @@ def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Tex
             f"{'is' if in_log == 1 else 'are'} damaged. Put the named files back from a copy (docs: operations).",
             style="red",
         )
-    problems = [*log.problems, *(problem for check in checks for problem in check.problems)]
-    left = [problem.kind for problem in problems]
-    if not damaged and left and all(kind in NEWER for kind in left):
+    left = {problem.kind for problem in (*log.problems, *(one for check in checks for one in check.problems))}
+    if not damaged and left and left <= {*NEWER}:
         return Text(
             f"{what} checked: what was read is whole. The rest says that a newer release wrote it: check it with the "
             "newest lamina; where that does not know it either, it is damaged.",

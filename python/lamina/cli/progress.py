@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import glob
 import os
 import platform
 import shutil
@@ -17,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 
 from lamina.components import SystemClock
+from lamina.storage.held import hold, own_directories, unheld
 
 _PREFIX = f"lamina-command-{platform.node()}-"
 """With the machine's name, beyond which a lock may say nothing."""
@@ -40,11 +39,7 @@ def interrupt_ends_at_once() -> Iterator[None]:
         return
     _remove_left_behind()
     temporary = tempfile.mkdtemp(prefix=_PREFIX)
-    # held as long as the process lives, however that ends
-    held = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with suppress(OSError):
-        # where there are no locks nobody else removes it either
-        fcntl.flock(held, fcntl.LOCK_EX)
+    held = hold(temporary)
     before, tempfile.tempdir = tempfile.tempdir, temporary
 
     def end(number: int, _: object) -> None:
@@ -68,16 +63,11 @@ def interrupt_ends_at_once() -> Iterator[None]:
 
 def _remove_left_behind() -> None:
     """Removes the temporary files of commands that were killed: what no process holds, and none has just made."""
-    for path in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
-        # another one's, or another command removes it
-        with suppress(OSError):
-            held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                if os.fstat(held).st_mtime + _JUST_MADE_S < SystemClock().now_ms() / 1000:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(path)
-            finally:
-                os.close(held)
+    for path in own_directories(tempfile.gettempdir(), _PREFIX):
+        # another command may remove it, too
+        with suppress(OSError), unheld(path) as is_free:
+            if is_free and path.stat().st_mtime + _JUST_MADE_S < SystemClock().now_ms() / 1000:
+                _remove(str(path))
 
 
 def _remove(directory: str) -> None:

@@ -17,7 +17,6 @@ be about to start; where there is only a hadoop.sock, a minute old, on which nob
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import socket
@@ -27,6 +26,7 @@ from pathlib import Path
 from lamina.components import SystemClock
 from lamina.errors import EngineError
 from lamina.settings import PREFIX
+from lamina.storage.held import hold, own_directories, unheld
 
 _SOCKET = "data.sock"
 _HADOOP_SOCKET = "hadoop.sock"
@@ -85,7 +85,9 @@ class Directories:
         """Removes what killed engines left beside our directories and in `/tmp`; returns what was removed."""
         removed = []
         for parent in sorted({path.parent for path in self._paths} | {Path(_SHORT_BASE)}):
-            removed += [path for path in _left_behind(parent) if path not in self._paths and _remove_if_dead(path)]
+            removed += [
+                path for path in own_directories(parent, _PREFIX) if path not in self._paths and _remove_if_dead(path)
+            ]
         return removed
 
     def remove(self) -> None:
@@ -94,44 +96,16 @@ class Directories:
             _remove(path)
 
     def _hold(self, path: Path) -> None:
-        # Inherited by no child: the lock ends with this process, however it ends. A sweep may have it for a moment.
-        # Where the file system has no locks, no other engine gets one either, and nothing is swept.
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._locks.append(descriptor)
+        self._locks.append(hold(path))
         self._paths.append(path)
 
 
-def _left_behind(parent: Path) -> list[Path]:
-    try:
-        with os.scandir(parent) as entries:
-            return [
-                Path(entry.path)
-                for entry in entries
-                if entry.name.startswith(_PREFIX)
-                and entry.is_dir(follow_symlinks=False)
-                and entry.stat(follow_symlinks=False).st_uid == os.getuid()
-            ]
-    except OSError:
-        return []
-
-
 def _remove_if_dead(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.lexists(path / _SOCKET) and not _is_deserted(path):
-            return False
-        _remove(path)
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(OSError), unheld(path) as is_free:
+        if is_free and (os.path.lexists(path / _SOCKET) or _is_deserted(path)):
+            _remove(path)
+            return True
+    return False
 
 
 def _remove(path: Path) -> None:

@@ -70,7 +70,6 @@ class _Kept:
     opened: OpenedStore
     others: KnownOthers
     used: float
-    in_work: bool = True
     stops: set[str] = field(default_factory=set)
 
     @property
@@ -147,7 +146,9 @@ class Maintainer:
             report |= {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
         finally:
             with self._lock:
-                self._working.pop(argument.store, None)
+                kept = self._kept.get(argument.store)
+                if self._working.pop(argument.store) and kept is not None:
+                    kept.store.give_up_files()
         return report
 
     def _steps(
@@ -191,10 +192,6 @@ class Maintainer:
                 report["in_place"] = replace(made.in_place(tempfile.gettempdir()), attempt=confirmed.attempt).to_json()
         finally:
             kept.store.rest()
-            with self._lock:
-                kept.in_work = False
-                if self._working.get(kept.argument.store):
-                    kept.store.give_up_files()
 
     def _compaction(
         self, store: Store, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
@@ -249,11 +246,10 @@ class Maintainer:
         knows stays."""
         with self._lock:
             # under it no job begins or ends
-            kept = self._kept.get(store)
             if store in self._working:
                 self._working[store] = True
-            elif kept is not None and not kept.in_work:
-                kept.store.give_up_files()
+            elif store in self._kept:
+                self._kept[store].store.give_up_files()
 
     def _kept_for(self, argument: OpenArgument) -> _Kept | None:
         """The store as this run of the query opened it; None where a newer run has it."""
@@ -267,11 +263,15 @@ class Maintainer:
                 kept = None
             if now - self._looked_for_idle > _IDLE_LOOK_S:
                 self._looked_for_idle = now
-                idle = [one for one in self._kept.values() if not one.in_work and now - one.used > _IDLE_S]
+                idle = [
+                    one
+                    for one in self._kept.values()
+                    if one.argument.store not in self._working and now - one.used > _IDLE_S
+                ]
                 closed += [self._kept.pop(one.argument.store) for one in idle]
                 kept = self._kept.get(argument.store)
             if kept is not None and not is_over:
-                kept.used, kept.in_work = now, True
+                kept.used = now
         for old in closed:
             self._stores.close(old.opened)
         if is_over:
@@ -293,7 +293,9 @@ class Maintainer:
             old = [
                 store
                 for store, kept in self._kept.items()
-                if store.checkpoint_url == opened.id.checkpoint_url and kept.is_older_than(opened) and not kept.in_work
+                if store.checkpoint_url == opened.id.checkpoint_url
+                and kept.is_older_than(opened)
+                and store not in self._working
             ]
             return [self._kept.pop(store) for store in old]
 

@@ -86,7 +86,7 @@ class VersionedStore:
         self._untold = UntoldFootprints() if untold is None else untold
 
         def young(made: Replacement) -> bool:
-            return is_young(made, self._min_age_ms, clock.now_ms())
+            return is_young(made.published_ms, self._min_age_ms, clock.now_ms())
 
         due = self._materializer.is_due
         self._attempts = Attempts(

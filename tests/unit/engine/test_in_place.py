@@ -264,10 +264,10 @@ def test_the_tables_of_a_store_that_stays_closed_go(opened: Opened, temporary: P
     leave()
     assert tables.exists()
     opened.sessions.close(again)
-    opened.maintainer._kept[opened.handle.argument.store].in_work = True
+    opened.maintainer._working[opened.handle.argument.store] = False
     leave()
     assert tables.exists(), "a job may hand them out"
-    opened.maintainer._kept[opened.handle.argument.store].in_work = False
+    del opened.maintainer._working[opened.handle.argument.store]
     leave()
     assert not tables.exists()
     opened.sessions.close(reader)

@@ -216,14 +216,21 @@ def test_a_survey_of_a_store_that_may_not_be_read_goes_on_with_the_others(
 
 
 def test_a_storage_that_answers_nobody_any_more_ends_the_work_on_all() -> None:
-    gone = LaminaError.from_kind("storage.failed", "gone")
     outages = Outages()
+
+    def ends(kind: str) -> str:
+        def work() -> str:
+            if kind:
+                raise LaminaError.from_kind(kind, "gone")
+            return "read"
+
+        return outages.outlived(work, lambda error: error.kind)
+
     for _ in range(3):
-        for _ in range(16):
-            outages.note(gone)
-        outages.over()
+        assert [ends("storage.failed") for _ in range(16)] == ["storage.failed"] * 16
+        assert ends("") == "read"
     with fails_with("file.damaged"):
-        outages.note(LaminaError.from_kind("file.damaged", "one of Spark's"))
+        ends("file.damaged")
     with fails_with("storage.failed"):
         for _ in range(17):
-            outages.note(gone)
+            ends("storage.failed")

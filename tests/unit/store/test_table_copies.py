@@ -20,6 +20,7 @@ from lamina.errors import LaminaError
 from lamina.format.entries import PUT
 from lamina.format.manifest import Reference
 from lamina.format.paths import is_immutable, is_table
+from lamina.format.table_list import TableListManifest
 from lamina.storage import Storage, local_copies, trusted
 from lamina.store import Version
 from lamina.store.files import store_files
@@ -370,16 +371,22 @@ def test_copies_of_tables_that_jobs_stand_on_are_not_the_ones_that_nobody_used_f
     assert status.st_mtime_ns == changed
 
 
-def test_distrusted_tables_of_a_checkpoint_on_this_disk_are_verified_once(tmp_path: Path) -> None:
-    """They are links to the files of the checkpoint itself, which have no marks otherwise."""
-    tables = on_tables(Query(Storage(str(tmp_path))))
+def on_this_disk(tmp_path: Path) -> tuple[StoreFiles, TableListManifest, list[Reference]]:
+    """A checkpoint on a local disk, the list of its newest version, and the references to the tables of that."""
+    tables = on_tables(Query(Storage(str(tmp_path / "state"))))
     store = tables.open()
     versions = tables.run_batches(store, EMPTY, 4)
     made = listed(tables, compact(tables, store, versions[-1]))
     manifest = store.manifest(tables.run_batches(store, versions[-1], 1)[-1])
     assert manifest is not None
     references = [one for one in manifest.references if is_table(one.path or "")]
-    kept = LocalTables(StoreFiles(Storage(str(tmp_path)), store.identity))
+    return StoreFiles(Storage(str(tmp_path / "state")), store.identity), made, references
+
+
+def test_distrusted_tables_of_a_checkpoint_on_this_disk_are_verified_once(tmp_path: Path) -> None:
+    """They are links to the files of the checkpoint itself, which have no marks otherwise."""
+    files, made, references = on_this_disk(tmp_path)
+    kept = LocalTables(files)
     kept.fetch(references)
     trusted.distrust(kept.hand_out(made))
     assert kept.absent(references) == references
@@ -389,20 +396,8 @@ def test_distrusted_tables_of_a_checkpoint_on_this_disk_are_verified_once(tmp_pa
     assert sorted(os.listdir(kept._directory))[-len(made.tables) :] == sorted(table.path for table in made.tables)
 
 
-def on_this_disk(tmp_path: Path) -> tuple[StoreFiles, list[Reference]]:
-    """A checkpoint on a local disk, and the references to the tables of its newest version."""
-    tables = on_tables(Query(Storage(str(tmp_path / "state"))))
-    store = tables.open()
-    versions = tables.run_batches(store, EMPTY, 4)
-    compact(tables, store, versions[-1])
-    manifest = store.manifest(tables.run_batches(store, versions[-1], 1)[-1])
-    assert manifest is not None
-    references = [one for one in manifest.references if is_table(one.path or "")]
-    return StoreFiles(Storage(str(tmp_path / "state")), store.identity), references
-
-
 def test_a_link_whose_answer_was_lost_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, references = on_this_disk(tmp_path)
+    files, _, references = on_this_disk(tmp_path)
     there = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*.sst")}
     assert there
     inodes = {path: path.stat().st_ino for path in there}
@@ -425,7 +420,7 @@ def test_a_link_whose_answer_was_lost_is_not_written_through(tmp_path: Path, mon
 def test_a_process_without_a_file_handle_left_does_not_call_a_table_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str
 ) -> None:
-    files, references = on_this_disk(tmp_path)
+    files, _, references = on_this_disk(tmp_path)
 
     def no_handle(path: str, *_: Any, **__: Any) -> Any:
         raise OSError(code, os.strerror(code), path)

@@ -50,12 +50,12 @@ def made(directory: Path, budget: MemoryBudget, remote: bool = True) -> tuple[Pl
     return place, TableUploads(files, share, clock, MIN_AGE_MS, lambda: None), clock
 
 
-def tables(directory: Path, count: int = COUNT) -> dict[str, tuple[str, int]]:
+def tables(directory: Path, count: int = COUNT) -> dict[str, str]:
     found = {}
     for number in range(count):
         local = directory / f"{number}.sst"
         local.write_bytes(bytes([number]) * SIZE)
-        found[f"{number:032x}.sst"] = str(local), SIZE
+        found[f"{number:032x}.sst"] = str(local)
     return found
 
 
@@ -85,7 +85,7 @@ def test_as_many_are_sent_at_once_as_there_is_memory_for(
     assert budget.stats()["peak_bytes"] == 1 + (expected * 2 * SIZE if remote else 0)
     assert found == {
         path: (SIZE, hashlib.sha256(Path(local).read_bytes()).hexdigest()[: len(found[path][1])])
-        for path, (local, _) in tables(tmp_path).items()
+        for path, local in tables(tmp_path).items()
     }
 
 

@@ -61,13 +61,7 @@ def check_stores(found: LoggedStores, *, contents: bool, progress: Progress) -> 
             plan=plan,
             contents=contents,
         )
-        try:
-            check = checker.check()
-        except LaminaError as error:
-            outages.note(error)
-            check = StoreCheck.unread(identity, store.named, error)
-        else:
-            outages.over()
+        check = outages.outlived(checker.check, lambda error: StoreCheck.unread(identity, store.named, error))
         of_log = (Problem("file.damaged", (), text) for text in store.problems)
         of_checkpoint = of_pins if identity == found.identities[0] else ()
         return replace(check, problems=(*of_checkpoint, *of_log, *check.problems))

@@ -28,21 +28,23 @@ class Outages:
         self._lock = threading.Lock()
         self._in_a_row = 0
 
-    def note(self, error: LaminaError) -> None:
-        """To be called with what ended the work on a store.
+    def outlived(self, work: Callable[[], _Result], unread: Callable[[LaminaError], _Result]) -> _Result:
+        """What the work on a store gives, or `unread` of the error of its storage.
 
         Raises:
-            LaminaError: `error`, where it is no error of a storage, or one too many.
+            LaminaError: of `work`, where it is no error of a storage, or one too many.
         """
-        with self._lock:
-            self._in_a_row += 1
-            if not error.kind.startswith("storage.") or self._in_a_row > _IN_A_ROW:
-                raise error
-
-    def over(self) -> None:
-        """To be called when the work on a store is done."""
+        try:
+            result = work()
+        except LaminaError as error:
+            with self._lock:
+                self._in_a_row += 1
+                if not error.kind.startswith("storage.") or self._in_a_row > _IN_A_ROW:
+                    raise
+            return unread(error)
         with self._lock:
             self._in_a_row = 0
+        return result
 
 
 def side_by_side(

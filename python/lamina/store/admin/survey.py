@@ -200,13 +200,11 @@ def survey(storage: Storage, selection: StoreSelection, *, details: bool, progre
 
     def one(identity: StoreIdentity) -> StoreSurvey:
         store = log.store(identity)
-        try:
-            found = survey_store(state, identity, store.named, details=details)
-        except LaminaError as error:
-            outages.note(error)
-            found = StoreSurvey(identity, max(store.named, default=None), None, None, (), (), (error.message,))
-        else:
-            outages.over()
+        newest = max(store.named, default=None)
+        found = outages.outlived(
+            lambda: survey_store(state, identity, store.named, details=details),
+            lambda error: StoreSurvey(identity, newest, None, None, (), (), (error.message,)),
+        )
         return replace(found, problems=(*store.problems, *found.problems))
 
     return replace(result, stores=side_by_side(one, selected, progress))

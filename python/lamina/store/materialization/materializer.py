@@ -96,13 +96,28 @@ class Materializer(Protocol):
         """Removes what it keeps on the local disk to be quicker the next time; not while it works."""
 
 
-def is_young(made: Replacement, min_age_ms: int, now_ms: int) -> bool:
-    """Whether no collector can have its new files in its hands.
+def fresh_ms(min_age_ms: int) -> int:
+    """How old new files may become before they are to be stamped."""
+    return judged_ms(min_age_ms) // 8
+
+
+def is_fresh(published_ms: int, min_age_ms: int, now_ms: int) -> bool:
+    """Whether new files need no stamp yet."""
+    return 0 <= now_ms - published_ms <= fresh_ms(min_age_ms)
+
+
+def is_young(published_ms: int, min_age_ms: int, now_ms: int) -> bool:
+    """Whether no collector can have new files in its hands.
 
     A collector deletes what was never referred to once it is older than the minimum age, and it may have decided so
     before the first manifest names the file.
     """
-    return 0 <= now_ms - made.published_ms <= judged_ms(min_age_ms) // 2
+    return 0 <= now_ms - published_ms <= judged_ms(min_age_ms) // 2
+
+
+def is_in_time(published_ms: int, min_age_ms: int, stamped_ms: int) -> bool:
+    """Whether stamps of young files that had ended by then count: those that took long may have come too late."""
+    return stamped_ms - published_ms <= judged_ms(min_age_ms) * 3 // 4
 
 
 def kept_young(
@@ -127,13 +142,12 @@ def kept_young(
             old.
     """
     now = clock.now_ms()
-    if 0 <= now - made.published_ms <= judged_ms(min_age_ms) // 8:
+    if is_fresh(made.published_ms, min_age_ms, now):
         return made
     try:
-        if is_young(made, min_age_ms, now):
+        if is_young(made.published_ms, min_age_ms, now):
             if stamp():
-                # stamps that took long may have come too late
-                if clock.now_ms() - made.published_ms <= judged_ms(min_age_ms) * 3 // 4:
+                if is_in_time(made.published_ms, min_age_ms, clock.now_ms()):
                     return replace(made, published_ms=now)
             elif not copies_young:
                 return made

@@ -231,9 +231,8 @@ class TableBuilding:
         # a database that goes on from a list gives no name of its tables to another one
         known = {table.name: table for table in older.tables} if older else {}
         paths = {table.name: str(TableName(self._ids.hex128())) for table in live if table.name not in known}
-        local = {path: os.path.join(directory, name) for name, path in paths.items()}
         uploads = TableUploads(self._files, share, self._clock, self._min_age_ms, worked)
-        published = uploads.publish({path: (file, os.path.getsize(file)) for path, file in local.items()})
+        published = uploads.publish({path: os.path.join(directory, name) for name, path in paths.items()})
 
         def listed(table: LiveTable) -> Table:
             path = paths[table.name]

@@ -7,17 +7,17 @@ there first are stamped while the last ones are on their way.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import partial
 
 from lamina.components import Clock
 from lamina.format.blocks import CHECKSUM_BYTES
 from lamina.storage import all_of
 from lamina.store.files.store_files import StoreFiles
+from lamina.store.materialization.materializer import fresh_ms, is_fresh, is_in_time, is_young
 from lamina.store.memory.budget import Share
-from lamina.store.model import judged_ms
 
 _PIECE_BYTES = 4 << 20
 _AT_ONCE = 4
@@ -72,8 +72,7 @@ class TableUploads:
         self._files = files
         self._share = share
         self._clock = clock
-        self._min_age_ms = judged_ms(min_age_ms)
-        self._limit_ms = self._min_age_ms // 8
+        self._min_age_ms = min_age_ms
         self._worked = worked
         self._times: dict[str, int] = {}
         self._stamps = True
@@ -83,31 +82,31 @@ class TableUploads:
         """When the first of them was published: before its publication ended, never after; now if there are none."""
         return min(self._times.values(), default=self._clock.now_ms())
 
-    def publish(self, tables: Mapping[str, tuple[str, int]]) -> Mapping[str, tuple[int, str]]:
+    def publish(self, tables: Mapping[str, str]) -> Mapping[str, tuple[int, str]]:
         """Publishes tables, each under a name of the store's directory; gives their sizes and checksums.
 
         Args:
-            tables: by that name, each with its local file and its size.
+            tables: local files, by that name.
         Raises:
             LaminaError: `storage.*`.
         """
         waiting = deque(tables.items())
         running: dict[Future[tuple[int, str]], tuple[str, int]] = {}
         published: dict[str, tuple[int, str]] = {}
-        longest_s = max(1.0, self._limit_ms / 1000)
+        longest_s = max(1.0, fresh_ms(self._min_age_ms) / 1000)
         threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="lamina-tables")
         try:
             while waiting or running:
                 while waiting and len(running) < _AT_ONCE:
-                    path, (local, size) = waiting[0]
-                    needed = upload_bytes(size) if self._files.storage.remote else 0
+                    path, local = waiting[0]
+                    needed = upload_bytes(os.path.getsize(local)) if self._files.storage.remote else 0
                     if needed and running and not self._share.try_take(needed):
                         break
                     if needed and not running:
                         self._share.take(needed)
                     waiting.popleft()
                     self._times[path] = self._clock.now_ms()
-                    upload = threads.submit(partial(publish_table, self._files), local, path, self._worked)
+                    upload = threads.submit(publish_table, self._files, local, path, self._worked)
                     running[upload] = path, needed
                 for done in wait(running, longest_s, FIRST_COMPLETED).done:
                     path, held = running.pop(done)
@@ -119,12 +118,15 @@ class TableUploads:
         return published
 
     def _keep_young(self, published: Sequence[str]) -> None:
-        now = self._clock.now_ms()
-        # one that is older may be in a collector's hands: the list that names it is made anew
-        old = [path for path in published if self._limit_ms < now - self._times[path] <= self._min_age_ms // 2]
+        """As `kept_young` of each, but that one that is too old for a stamp is left so: then the list is made anew."""
+        times, min_age_ms, now = self._times, self._min_age_ms, self._clock.now_ms()
+        old = [
+            path
+            for path in published
+            if not is_fresh(times[path], min_age_ms, now) and is_young(times[path], min_age_ms, now)
+        ]
         if old and self._stamps:
             self._stamps = stamp(self._files, old, self._worked)
-            # stamps that took long may have come too late
-            latest = self._clock.now_ms() - self._min_age_ms * 3 // 4
+            ended = self._clock.now_ms()
             if self._stamps:
-                self._times.update((path, now) for path in old if self._times[path] >= latest)
+                times.update((path, now) for path in old if is_in_time(times[path], min_age_ms, ended))

@@ -84,12 +84,16 @@ object HeapCap {
       name: String = "heap.maxBytes",
       taken: Option[(String, Long)] = None
   ): Long =
-    setting.map(_.trim).filterNot(_.equalsIgnoreCase("auto")) match {
+    chosen(setting) match {
       case Some(text) => explicit(StoreSettings.Prefix + name, text, askedOverhead(conf), machine, taken)
       case None =>
         val overhead = askedOverhead(conf).orElse(if (machine.container) None else defaultOverhead(conf))
         derived(StoreSettings.Prefix + name, overhead, machine, taken)
     }
+
+  /** What somebody has set a cap to, where that is not `auto`. */
+  private[lamina] def chosen(setting: Option[String]): Option[String] =
+    setting.map(_.trim).filterNot(_.equalsIgnoreCase("auto"))
 
   /**
    * What Spark asks YARN or Kubernetes for beside the Java heap where the user asked for nothing. Where no control group

@@ -29,7 +29,7 @@ private[lamina] final class StatePools(machine: => Machine) {
 
   private val heap = new Pool(
     Seq(Cap),
-    (settings, conf) => new PagePool(HeapCap.resolve(settings.get(Cap), conf, machine, Cap, ownOfTables))
+    (settings, conf) => new PagePool(HeapCap.resolve(settings.get(Cap), conf, machine, Cap, own))
   )
   private val layered = new Pool(Seq(Fixed, Ratio), ofLayered)
 
@@ -45,8 +45,8 @@ private[lamina] final class StatePools(machine: => Machine) {
   /** Whether tables on RocksDB have a part of the cap of all tables. */
   private var sharesHeap = false
 
-  /** The cap of their own that tables on RocksDB have, else 0. */
-  private var own = 0L
+  /** The cap of their own that tables on RocksDB have, by the setting's name. */
+  private var own: Option[(String, Long)] = None
 
   private def ofLayered(settings: StoreSettings, conf: SparkConf): PagePool = {
     val ofRows = settings.ratio(Ratio, 0.5)
@@ -55,13 +55,12 @@ private[lamina] final class StatePools(machine: => Machine) {
       if (has) {
         val budget = HeapCap.resolve(settings.get(Fixed), conf, machine, Fixed, setForAll)
         beside(budget)
-        own = budget
+        own = Some(Fixed -> budget)
         val blocks = blocksOf(budget, ofRows)
         (new PagePool(budget - blocks, SystemMemory.Native, Fixed), blocks)
       } else {
-        own = 0L
+        own = None
         val pool = heap.get(settings, conf)
-        // what tables at rest have is theirs only as long as nobody needs it
         (pool, blocksBeside(pool, ofRows))
       }
     sharesHeap = !has
@@ -71,22 +70,19 @@ private[lamina] final class StatePools(machine: => Machine) {
 
   /** The cap of all tables, where somebody has set it. */
   private def setForAll: Option[(String, Long)] =
-    Option(heap.current).filter(_ => isSet(heap.setting(Cap))).map(pool => Cap -> pool.maxBytes)
-
-  private def ownOfTables: Option[(String, Long)] = if (own > 0L) Some(Fixed -> own) else None
+    Option(heap.current).filter(_ => HeapCap.chosen(heap.setting(Cap)).isDefined).map(pool => Cap -> pool.maxBytes)
 
   /** Takes a budget of its own out of what all tables have, where nobody has set that. */
   private def beside(budget: Long): Unit = Option(heap.current).foreach { pool =>
-    val wanted = if (isSet(heap.setting(Cap))) 0L else budget
+    val wanted = if (setForAll.isDefined) 0L else budget
     pool.makeRoom(wanted)
-    var room = 0L
-    pool.setAside { found => room = found; if (found < wanted) 0L else wanted }
-    if (room < wanted) {
+    if (pool.setAside(room => if (room < wanted) 0L else wanted) < wanted) {
       val prefix = StoreSettings.Prefix
       throw new LaminaError(
         LaminaError.MemoryCap,
         s"$prefix$Fixed is ${budget >> 20} MiB, but of the ${pool.maxBytes >> 20} MiB that $prefix$Cap is by itself all but " +
-          s"${room >> 20} MiB are in use: set $prefix$Cap, too, so that both fit beside the Java heap, or raise the memory"
+          s"${(pool.maxBytes - pool.reservedBytes) >> 20} MiB are in use: set $prefix$Cap, too, so that both fit beside the " +
+          "Java heap, or raise the memory"
       )
     }
   }
@@ -135,17 +131,16 @@ private[lamina] object StatePools {
 
   /** What blocks have of a budget of which a part is for rows: within it, also where that part is nearly all. */
   def blocksOf(budget: Long, ofRows: Double): Long =
-    math.max(budget - (budget * ofRows).toLong, math.min(LeastBlocks, budget / 2))
+    math.max(budget - (budget * ofRows).toLong, leastOf(budget))
+
+  private def leastOf(budget: Long): Long = math.min(LeastBlocks, budget / 2)
 
   /** Sets aside what they have beside rows that are in a pool already. */
   def blocksBeside(pool: PagePool, ofRows: Double): Long = {
     pool.makeRoom(blocksOf(pool.maxBytes, ofRows))
-    pool.setAside(room => math.max(blocksOf(room, ofRows), math.min(LeastBlocks, pool.maxBytes / 2)))
+    pool.setAside(room => math.max(blocksOf(room, ofRows), leastOf(pool.maxBytes)))
   }
 
   /** Whether tables on RocksDB have a cap of their own. */
-  private def hasOwn(settings: StoreSettings): Boolean = isSet(settings.get(Fixed))
-
-  private def isSet(setting: Option[String]): Boolean =
-    setting.map(_.trim).exists(text => !text.equalsIgnoreCase("auto"))
+  private def hasOwn(settings: StoreSettings): Boolean = HeapCap.chosen(settings.get(Fixed)).isDefined
 }
