@@ -139,6 +139,30 @@ def test_a_body_that_breaks_off_while_it_is_read_is_read_again(server: S3Server,
     assert bytes(storage.read_range("f", 5, 1000)) == b"\0" * 1000
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "kind"), [(404, "NoSuchKey", "file.missing"), (403, "AccessDenied", "storage.denied")]
+)
+def test_a_refusal_that_breaks_off_is_asked_for_again(
+    server: S3Server, storage: Storage, status: int, code: str, kind: str
+) -> None:
+    for read in (lambda: storage.read_tail("f", 9), lambda: storage.read_range("f", 0, 9)):
+        server.proxy.inject(Trouble("GET", status=status, code=code, cut_answer=True))
+        server.proxy.inject(Trouble("GET", status=status, code=code))
+        with fails_with(kind):
+            read()
+    assert server.proxy.count("GET") == 4
+    assert not any(trouble.times for trouble in server.proxy.troubles)
+
+
+def test_a_conditional_write_whose_refusal_breaks_off_knows_whose_the_object_is(
+    server: S3Server, storage: Storage
+) -> None:
+    storage.publish("f", b"another's")
+    server.proxy.inject(Trouble("PUT", status=412, code="PreconditionFailed", cut_answer=True))
+    assert not storage.publish_if_absent("f", b"mine")
+    assert bytes(storage.read("f")) == b"another's"
+
+
 def test_a_listing_that_breaks_off_is_asked_for_again(server: S3Server, storage: Storage) -> None:
     storage.publish("d/f", b"hello")
     server.proxy.inject(Trouble("GET list-type", cut_answer=True))
