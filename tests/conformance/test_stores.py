@@ -139,6 +139,11 @@ class TestHeapInLogOnMemory(InLog, OnMemory):
     pass
 
 
+@pytest.mark.long
+class TestHeapInLogOnS3(OnS3Server, InLog):
+    pass
+
+
 class TestRocksdbOnLocalFiles(OnLocalFiles):
     settings: ClassVar[dict[str, Any]] = {"backend": "rocksdb", "rocksdb_materialize_every": 2}
 

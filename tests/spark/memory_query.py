@@ -1,8 +1,4 @@
-"""Counts numbers, each up to one that is fed, under a cap for the memory of state: `python memory_query.py <JSON>`.
-
-Prints one JSON object: for each batch how many keys the state has and what they sum up to, bytes of changes that were
-kept on the local disk, and why the query failed.
-"""
+"""Counts numbers, each up to one that is fed, under a cap for the memory of state: `python memory_query.py <JSON>`."""
 
 from __future__ import annotations
 
@@ -11,15 +7,15 @@ import sys
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tests.spark.programs import program_session
 
 
-def main(argument: dict[str, Any]) -> None:
-    spark = program_session("local[2]", argument["jar"], argument["settings"])
-    spark.sparkContext.setLogLevel("OFF")
+def counted(spark: SparkSession, argument: dict[str, Any]) -> dict[str, Any]:
+    """For each batch how many keys the state has and what they sum up to, bytes of changes that were kept on the local
+    disk, and why the query failed."""
     answers: dict[int, list[int]] = {}
 
     def collect(frame: DataFrame, batch: int) -> None:
@@ -44,7 +40,13 @@ def main(argument: dict[str, Any]) -> None:
         failure = str(error)
     stores = [store for progress in query.recentProgress for store in progress["stateOperators"]]
     spilled = sum(store["customMetrics"].get("laminaSpilledBytes", 0) for store in stores)
-    print(json.dumps({"answers": answers, "failure": failure, "spilled": spilled}))
+    return {"answers": answers, "failure": failure, "spilled": spilled}
+
+
+def main(argument: dict[str, Any]) -> None:
+    spark = program_session("local[2]", argument["jar"], argument["settings"])
+    spark.sparkContext.setLogLevel("OFF")
+    print(json.dumps(counted(spark, argument)))
     spark.stop()
 
 

@@ -17,6 +17,16 @@ FED = (1_000, 500_000, 10)
 """The numbers of each batch end here: the state of the second batch takes tens of MiB."""
 
 
+def feed(directory: Path) -> None:
+    """The files of the batches."""
+    directory.mkdir()
+    for batch, upto in enumerate(FED):
+        file = directory / f"{batch}.json"
+        file.write_text(json.dumps({"upto": upto}), encoding="utf-8")
+        # the source takes files by time of modification
+        os.utime(file, (1_700_000_000 + batch, 1_700_000_000 + batch))
+
+
 def run(path: Path, **settings: str) -> dict[str, Any]:
     argument = {"jar": shim_jar(), "input": str(path / "in"), "checkpoint": str(path / "checkpoint")}
     argument["settings"] = {PREFIX + key.replace("__", "."): value for key, value in settings.items()}
@@ -26,12 +36,7 @@ def run(path: Path, **settings: str) -> dict[str, Any]:
 
 @pytest.fixture
 def fed(tmp_path: Path) -> Path:
-    (tmp_path / "in").mkdir()
-    for batch, upto in enumerate(FED):
-        file = tmp_path / "in" / f"{batch}.json"
-        file.write_text(json.dumps({"upto": upto}), encoding="utf-8")
-        # the source takes files by time of modification
-        os.utime(file, (1_700_000_000 + batch, 1_700_000_000 + batch))
+    feed(tmp_path / "in")
     return tmp_path
 
 

@@ -98,6 +98,11 @@ class Storage:
         """Whether a publication takes about as long as a message to another process: nothing is sent or flushed."""
         return not self._remote and not self._fsync
 
+    @property
+    def flushes(self) -> bool:
+        """Whether an object may be seen before it is durable: between its name and the flush of its directory."""
+        return not self._remote and self._fsync
+
     def read(self, path: str, size: int | None = None) -> pa.Buffer:
         """The whole object; `file.missing` where there is none, `file.damaged` where the system cannot read it.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from lamina.components import RandomIds, SystemClock
 from lamina.errors import LaminaError
@@ -50,8 +53,21 @@ class Unsafe(Storage):
         return size
 
 
-def of(storage: Storage, *, attempts: int = 1, level: str = "task") -> Changelog:
-    settings = {"upload.attempts": attempts, "upload.timeoutMs": 100, "persistDelayMs": 1, "batchDelayMs": 1}
+class HangingFlush(Storage):
+    """Local files, which have their names, and whose directory is not flushed until it is released."""
+
+    def __init__(self, directory: Path, *, fsync: bool) -> None:
+        super().__init__(str(directory), fsync=fsync)
+        self.released = threading.Event()
+
+    def publish(self, path: str, chunks: Iterable[Any]) -> int:
+        size = super().publish(path, chunks)
+        self.released.wait()
+        return size
+
+
+def of(storage: Storage, *, attempts: int = 1, level: str = "task", timeout_ms: int = 100) -> Changelog:
+    settings = {"upload.attempts": attempts, "upload.timeoutMs": timeout_ms, "persistDelayMs": 1, "batchDelayMs": 1}
     named = {f"{PREFIX}changelog.{name}": str(value) for name, value in settings.items()}
     parsed = Settings.parse({**named, f"{PREFIX}durability.level": level})
     return Changelog(LogPlace(storage), "uuid", parsed, SystemClock(), RandomIds())
@@ -100,9 +116,24 @@ def test_an_attempt_that_hung_until_its_time_was_over_publishes_nothing_any_more
     assert not list(storage.list(paths.LOG))
 
 
+@pytest.mark.parametrize("fsync", [True, False])
+def test_an_object_whose_flush_hangs_is_not_taken_for_durable_by_its_name(tmp_path: Path, fsync: bool) -> None:
+    storage = HangingFlush(tmp_path, fsync=fsync)
+    changelog = of(storage)
+    try:
+        heard, answers = told(changelog, 0)
+        assert heard.wait(60)
+        assert len(list(storage.list(paths.LOG))) == 1
+        # where nothing is flushed its name is all that it will ever have
+        assert (answers[0] is not None) == fsync
+    finally:
+        storage.released.set()
+    changelog.close()
+
+
 def test_an_object_that_may_not_last_is_there_for_nobody() -> None:
     storage = Unsafe()
-    changelog = of(storage)
+    changelog = of(storage, timeout_ms=5000)
     heard, answers = told(changelog, 0)
     assert heard.wait(60)
     assert answers[0] is not None
@@ -113,14 +144,14 @@ def test_an_object_that_may_not_last_is_there_for_nobody() -> None:
 def test_an_object_that_the_barrier_may_have_seen_is_written_again_and_never_deleted() -> None:
     """Spark's log may name it already: to delete it would lose the batch for certain."""
     storage = Unsafe(times=1)
-    changelog = of(storage, attempts=2, level="executor")
+    changelog = of(storage, attempts=2, level="executor", timeout_ms=5000)
     heard, answers = told(changelog, 0)
     assert heard.wait(60)
     assert answers == [None]
     assert storage.times == -1
     changelog.close()
     never = Unsafe()
-    changelog = of(never, attempts=2, level="executor")
+    changelog = of(never, attempts=2, level="executor", timeout_ms=5000)
     heard, answers = told(changelog, 0)
     assert heard.wait(60)
     assert answers[0] is not None

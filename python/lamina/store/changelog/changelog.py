@@ -128,9 +128,11 @@ class Changelog:
                 # whoever looks for it must not take it for durable
                 self._uploads.ask(lambda: self._deleted(path))
                 raise
-            # a storage may fail after it did what it was asked for: nobody else writes that name
+            # a storage may fail after it did what it was asked for: nobody else writes that name; of one that flushes
+            # a name says nothing, since the flush may hang
             if (
                 unsafe.is_set()
+                or self._storage.flushes
                 or error.kind != "storage.failed"
                 or not self._uploads.ask(lambda: self._is_there(path, size))
             ):

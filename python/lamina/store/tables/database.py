@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -41,6 +42,9 @@ _MOST_AT_ONCE = 64
 
 _MOST_IN_A_ROW = 16
 """Small tables next to each other, before they are joined."""
+
+_JOINED_AT_ONCE = 5
+"""Times the size of a table: what is joined in one merge at most, more than so many small tables have together."""
 
 _LOOK_S = 0.005
 _IDLE_LOOKS = 400
@@ -165,14 +169,17 @@ class Database:
                 if not running and not self._db.property_int_value("rocksdb.compaction-pending"):
                     return
                 idle_looks = 0 if running else idle_looks + 1
-                if self._db.property_int_value("rocksdb.background-errors"):
-                    trusted.distrust(self._directory)
-                    raise LaminaError.from_kind(
-                        "storage.failed",
-                        f"RocksDB could not merge the tables in {self._directory}; is the local disk full, or damaged?",
-                    )
+                self._check_merges()
                 worked()
                 waiting.wait(_LOOK_S)
+
+    def _check_merges(self) -> None:
+        if self._db.property_int_value("rocksdb.background-errors"):
+            trusted.distrust(self._directory)
+            raise LaminaError.from_kind(
+                "storage.failed",
+                f"RocksDB could not merge the tables in {self._directory}; is the local disk full, or damaged?",
+            )
 
     def _newest_are_large(self) -> bool:
         """Whether the newest tables, of which each may have any key, are as large as what is below them."""
@@ -181,17 +188,25 @@ class Database:
         return newest > 0 and 2 * newest >= sum(int(table["size"]) for table in tables)
 
     def join(self, worked: Callable[[], None]) -> None:
-        """Joins small tables that lie next to each other; `worked` is called after each merge.
+        """Joins some small tables that lie next to each other, if there are; `worked` is called meanwhile.
 
         RocksDB puts a run whose keys overlap no table's where it never merges any: keys that only ascend, such as
-        times, would leave a table for each run, and each is open wherever the store is.
+        times, would leave a table for each run, and each is open wherever the store is. What has become small since
+        tables are to be larger is joined bit by bit, by one job after the other.
         """
         with _Told(self._directory):
-            for few in _small_neighbours(self._db.live_files(), self._table_bytes // 4):
-                options = self._rocksdict.CompactOptions()
-                options.set_bottommost_level_compaction(self._rocksdict.BottommostLevelCompaction.force())
-                self._db.compact_range(few[0]["start_key"], few[-1]["end_key"], options)
-                worked()
+            few = next(_small_neighbours(self._db.live_files(), self._table_bytes), None)
+            if few is None:
+                return
+            options = self._rocksdict.CompactOptions()
+            options.set_bottommost_level_compaction(self._rocksdict.BottommostLevelCompaction.force())
+            with ThreadPoolExecutor(1, thread_name_prefix="lamina-join") as thread:
+                merge = thread.submit(self._db.compact_range, few[0]["start_key"], few[-1]["end_key"], options)
+                while not wait([merge], _LOOK_S).done:
+                    worked()
+                merge.result()
+            # it says nothing of an error itself
+            self._check_merges()
 
     def merged(self) -> dict[str, int]:
         """What was merged since the database was opened, by the names of metrics; empty where nothing is counted."""
@@ -237,28 +252,36 @@ class Database:
             position.status()
 
 
-def _small_neighbours(tables: Sequence[Mapping[str, Any]], small: int) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Tables that are to be joined: more than `_MOST_IN_A_ROW` by the order of their keys, each smaller than `small`
-    and than the others together, so that an entry is merged as often only as its table doubles."""
+def _small_neighbours(tables: Sequence[Mapping[str, Any]], table_bytes: int) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Tables that are to be joined: more than `_MOST_IN_A_ROW` by the order of their keys, each smaller than a quarter
+    of a table and than the others together, so that an entry is merged as often only as its table doubles.
+
+    None where one of the newest tables, which RocksDB merges with all that it overlaps, has keys among theirs."""
+    newest = [table for table in tables if table["level"] == 0]
     neighbours: list[Mapping[str, Any]] = []
-    for table in sorted(tables, key=lambda one: one["start_key"]):
-        if table["size"] < small:
-            neighbours.append(table)
-        else:
-            yield from _joinable(neighbours)
+    for table in sorted((one for one in tables if one["level"] > 0), key=lambda one: one["start_key"]):
+        together = sum(one["size"] for one in neighbours) + table["size"]
+        if 4 * table["size"] >= table_bytes or together > _JOINED_AT_ONCE * table_bytes:
+            yield from _joinable(neighbours, newest)
             neighbours = []
-    yield from _joinable(neighbours)
+        if 4 * table["size"] < table_bytes:
+            neighbours.append(table)
+    yield from _joinable(neighbours, newest)
 
 
-def _joinable(tables: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
+def _joinable(
+    tables: Sequence[Mapping[str, Any]], newest: Sequence[Mapping[str, Any]]
+) -> Iterator[Sequence[Mapping[str, Any]]]:
     if len(tables) <= _MOST_IN_A_ROW:
+        return
+    if any(one["start_key"] <= tables[-1]["end_key"] and tables[0]["start_key"] <= one["end_key"] for one in newest):
         return
     largest = max(range(len(tables)), key=lambda one: tables[one]["size"])
     if 2 * tables[largest]["size"] <= sum(table["size"] for table in tables):
         yield tables
     else:
-        yield from _joinable(tables[:largest])
-        yield from _joinable(tables[largest + 1 :])
+        yield from _joinable(tables[:largest], newest)
+        yield from _joinable(tables[largest + 1 :], newest)
 
 
 def _entries(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:

@@ -3,15 +3,21 @@ package org.apache.spark.sql.lamina
 import java.io.{File, IOException}
 import java.nio.file.{Files, Paths}
 
+import scala.jdk.CollectionConverters._
+
 import org.rocksdb.{
+  AbstractEventListener,
+  BackgroundErrorReason,
   BlockBasedTableConfig,
   CompressionType,
   FlushOptions,
   Options,
   RocksDB,
   RocksDBException,
+  Status,
   WriteOptions
 }
+import org.rocksdb.AbstractEventListener.EnabledEventCallback
 
 import org.apache.spark.SparkEnv
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -59,6 +65,15 @@ private[lamina] object SpillDatabase {
   /** What the first of them takes: small, since many databases share the buffers. */
   private val ArenaBytes = 16L << 10
 
+  /**
+   * Where a disk is full RocksDB waits for room by itself. That wait needs the turn of who writes, and who writes waits for it to end while
+   * both buffers are full: for ever (9.8). Without it the write fails.
+   */
+  private lazy val withoutRecovery =
+    new AbstractEventListener(EnabledEventCallback.ON_ERROR_RECOVERY_BEGIN) {
+      override def onErrorRecoveryBegin(reason: BackgroundErrorReason, error: Status): Boolean = false
+    }
+
   /** @throws LaminaError `storage.failed` naming the directory */
   def open(): SpillDatabase = {
     RocksDB.loadLibrary()
@@ -72,6 +87,7 @@ private[lamina] object SpillDatabase {
       .setWriteBufferSize(WriteBufferBytes).setArenaBlockSize(ArenaBytes).setWriteBufferManager(
         BlockCache.writeBuffers
       ).setCompressionType(CompressionType.LZ4_COMPRESSION).setMaxOpenFiles(-1)
+      .setListeners(Seq[AbstractEventListener](withoutRecovery).asJava)
     try new SpillDatabase(place, options, told(place)(RocksDB.open(options, place.getPath)))
     catch {
       case error: Throwable =>
