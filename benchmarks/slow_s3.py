@@ -24,7 +24,7 @@ _CHUNK = 1 << 20
 _LATE_S = 0.02
 
 
-class _WholeKey(FakeKey):
+class WholeKey(FakeKey):
     """moto's own objects are read and copied as a whole for each range, which would be what restores wait for."""
 
     _whole: bytes | None = None
@@ -66,7 +66,7 @@ class SlowS3:
 
     def __init__(self, latency_s: float, bytes_per_s: float) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        models.FakeKey = _WholeKey  # type: ignore[misc]
+        models.FakeKey = WholeKey  # type: ignore[misc]
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
         port = self._server.get_host_and_port()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import importlib.util
 import logging
@@ -14,9 +15,10 @@ from types import TracebackType
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
+from moto.s3 import models
 from moto.server import ThreadedMotoServer
 
-from benchmarks.slow_s3 import hadoop_keys
+from benchmarks.slow_s3 import WholeKey, hadoop_keys
 from lamina.storage import Storage
 from lamina.storage.s3 import S3Backend
 
@@ -94,6 +96,7 @@ class FaultyProxy:
     requests: list[Request] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    conditional: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -195,14 +198,16 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             if trouble.until:
                 proxy.wait_for(request.operation, trouble.until)
             upstream = http.client.HTTPConnection("127.0.0.1", proxy.port)
-            try:
-                headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
-                headers["Content-Length"] = str(len(body))
-                upstream.request(self.command, self.path, body, headers)
-                response = upstream.getresponse()
-                answer = response.read() if trouble.body is None else trouble.body.encode()
-            finally:
-                upstream.close()
+            # moto looks and writes in two steps, and S3 in one
+            with proxy.conditional if "if-none-match" in headers else contextlib.nullcontext():
+                try:
+                    headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_BY_HOP}
+                    headers["Content-Length"] = str(len(body))
+                    upstream.request(self.command, self.path, body, headers)
+                    response = upstream.getresponse()
+                    answer = response.read() if trouble.body is None else trouble.body.encode()
+                finally:
+                    upstream.close()
             self.record(request, 0 if self.command == "HEAD" else len(answer))
             if trouble.delay:
                 proxy.wait(trouble.delay)
@@ -272,6 +277,7 @@ class S3Server:
     def __init__(self, native: bool = True) -> None:
         self.native = native and NATIVE
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        models.FakeKey = WholeKey  # type: ignore[misc]
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
         self.proxy = FaultyProxy(self._server.get_host_and_port()[1])

@@ -301,8 +301,6 @@ class Campaign:
         """One kill; counted where it happened."""
         done = self._at_random(victim) if point == AT_RANDOM else self._at(point, victim)
         (self.kills if done else self.missed)[point, victim] += 1
-        if done and point != AT_RANDOM:
-            self.killed.append(Kill(time.time(), victim))
         if done and victim == DRIVER:
             self._await_end()
 
@@ -335,6 +333,8 @@ class Campaign:
         try:
             current.rename(current.with_name(f"withdrawn-{self._orders}.json"))
         except FileNotFoundError:
+            # who kills has renamed it just before: later it is noticed here
+            self.killed.append(Kill(taken.stat().st_ctime, victim))
             return True
         return False
 
@@ -358,7 +358,8 @@ class Campaign:
         began = time.time()
         footprints = kill_files.Footprints(self.checkpoint, MIN_BATCHES)
         footprints.look()
-        while time.time() - began < MIN_AGE_S + 12:
+        # a maintenance process that was started anew just before counts from then
+        while time.time() - began < MIN_AGE_S + 40:
             self.go_on()
             footprints.look()
         # a record that was lost from a place to which nothing is added any more would not show

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,12 @@ def settings() -> dict[str, str]:
     }
 
 
-def wait_until_tasks_ended(spark: SparkSession, checkpoint: Path, batch: int) -> None:
-    """Waits until all that is left of a batch is its entry in Spark's commit log."""
+def wait_until_tasks_ended(spark: SparkSession, checkpoint: Path, batch: int, has_begun: Callable[[], bool]) -> None:
+    """Waits until all that is left of a batch is its entry in Spark's commit log; `has_begun`: one of its jobs."""
     tracker, quiet_since, deadline = spark.sparkContext.statusTracker(), 0.0, time.monotonic() + 180
     while time.monotonic() < deadline:
         now = time.monotonic()
-        quiet = (checkpoint / "offsets" / str(batch)).exists() and not tracker.getActiveStageIds()
+        quiet = has_begun() and not tracker.getActiveStageIds()
         quiet_since = (quiet_since or now) if quiet else 0.0
         if quiet and now - quiet_since > 5:
             assert not (checkpoint / "commits" / str(batch)).exists(), "nothing was waited for"
@@ -67,8 +68,11 @@ def main(argument: dict[str, Any]) -> None:
     error = ""
     try:
         query.processAllAvailable()
+        tracker, run = spark.sparkContext.statusTracker(), str(query.runId)
+        before = set(tracker.getJobIdsForGroup(run))
         streams.feed("s", rows(1))
-        wait_until_tasks_ended(spark, checkpoint, 1)
+        # Spark has no stage either while it plans the batch
+        wait_until_tasks_ended(spark, checkpoint, 1, lambda: bool(set(tracker.getJobIdsForGroup(run)) - before))
         campaign = os.environ[processes.MARK]
         victims = processes.with_role(campaign, argument["role"])
         assert len(victims) >= 2, processes.of(campaign)

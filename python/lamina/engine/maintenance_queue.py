@@ -432,7 +432,8 @@ class MaintenanceQueue:
         with self._changed:
             self._figures.add(work.store, report, self._clock.monotonic() - work.began)
         try:
-            work.job.report({**report, "awaited": work.job.is_awaited})
+            of_job = {"awaited": work.job.is_awaited, "confirmed": work.job.argument.get("confirmed")}
+            work.job.report({**report, **of_job})
         except Exception:
             log.exception("a report of the maintenance process was not taken")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -304,11 +305,12 @@ class StoreHandle:
             for one in ended:
                 one.end(None)
         if report.get("awaited") and not report["ok"]:
-            self._give_up_waiting(report["error"])
+            # who has waited for a later version since has a job of his own
+            self._give_up_waiting(report["error"], report["confirmed"]["version"])
 
-    def _give_up_waiting(self, error: Mapping[str, Any]) -> None:
+    def _give_up_waiting(self, error: Mapping[str, Any], most: float = math.inf) -> None:
         with self._lock:
-            waiting = list(self._waiting)
+            waiting = [one for one in self._waiting if one.version <= most]
         for one in waiting:
             one.end(error)
 

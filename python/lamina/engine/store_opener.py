@@ -287,6 +287,9 @@ class StoreOpener:
                     return shared, shared.entered(argument.store, self._failures_of(settings))
             state = self._opened(argument, settings)
             logs = LogObjects(state.storage, self._clock, self._ids, tells=not argument.read_only)
+            if self._ticker is None:
+                # the maintenance process lists them for each store
+                logs.places.remember_silence()
             changelog = self._changelog_of(argument, state, logs, settings)
             shared = _Shared(state, logs, argument.read_only, changelog)
             with self._lock:

@@ -214,7 +214,11 @@ class VersionedStore:
         references = self._segments.expected(opened)
 
         def rebuilt(progress: Progress | None, share: Share) -> Compacted:
-            return self._materializer.rebuilt(references, self._loader.entries(opened), progress, share)
+            def worked() -> None:
+                if progress is not None:
+                    progress(0, sum(reference.rows for reference in references))
+
+            return self._materializer.rebuilt(references, self._loader.entries(opened, worked), progress, share)
 
         if self._materializer.needs_rebuild(references):
             merge = Merge(sum(reference.length for reference in references), rebuilt)

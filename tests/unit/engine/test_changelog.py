@@ -177,7 +177,8 @@ def test_a_commit_that_is_hurried_waits_as_for_a_task_and_takes_those_of_its_obj
 
 
 def test_what_fails_is_told_to_all_that_waited_for_it(start_engine: Starter, tmp_path: Path) -> None:
-    query = Query(start_engine(), tmp_path, 3, {**LOGGED, "changelog.upload.attempts": "2"}).begun()
+    waits = {"changelog.upload.attempts": "2", "changelog.persistDelayMs": "5000"}
+    query = Query(start_engine(), tmp_path, 3, {**LOGGED, **waits}).begun()
     first = list(query.attempts)
     # a file where the directory of log objects would be
     query.directory.joinpath(paths.LOG).write_bytes(b"")

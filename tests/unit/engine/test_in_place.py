@@ -186,9 +186,14 @@ def test_who_waits_for_tables_hears_why_there_are_none(opened: Opened) -> None:
     waits = Materialization(opened)
     full = {"kind": "storage.failed", "message": "the disk is full"}
     # a job that nobody waited for says nothing of the one that somebody does
-    opened.handle._maintained({"ok": False, "awaited": False, "error": full})
+    confirmed = waits.asked.argument["confirmed"]
+    opened.handle._maintained({"ok": False, "awaited": False, "confirmed": confirmed, "error": full})
     assert waits.waits
-    opened.handle._maintained({"ok": False, "awaited": True, "error": full})
+    # nor does one of an older version, for which somebody has waited before
+    older = {**confirmed, "version": confirmed["version"] - 1}
+    opened.handle._maintained({"ok": False, "awaited": True, "confirmed": older, "error": full})
+    assert waits.waits
+    opened.handle._maintained({"ok": False, "awaited": True, "confirmed": confirmed, "error": full})
     waits.end()
     assert waits.error is not None
     assert (waits.error.kind, waits.error.message) == ("storage.failed", "the disk is full")
@@ -198,7 +203,8 @@ def test_tables_that_were_made_are_heard_of_although_what_came_after_them_failed
     opened.materialized()
     waits = Materialization(opened)
     error = {"kind": "storage.failed", "message": "the files could not be listed"}
-    opened.handle._maintained({"ok": False, "awaited": True, "materialized": 2, "error": error})
+    failed = {"ok": False, "awaited": True, "confirmed": waits.asked.argument["confirmed"], "error": error}
+    opened.handle._maintained({**failed, "materialized": 2})
     waits.end()
     assert waits.error is None
 

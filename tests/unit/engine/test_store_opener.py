@@ -49,6 +49,15 @@ def test_nothing_stays_of_an_opening_that_found_its_checkpoint_open(tmp_path: Pa
     assert stores._opening == {}
 
 
+def test_who_works_for_all_stores_does_not_ask_a_silent_place_again_for_each(tmp_path: Path) -> None:
+    """An engine asks when somebody misses an object, and the maintenance process for each of its jobs."""
+    for ticker in (None, Ticker()):
+        stores = StoreOpener(Settings.parse, SystemClock(), RandomIds(), ticker=ticker)
+        stores.open(argument(tmp_path))
+        (shared,) = stores._shared.values()
+        assert shared.logs.places._remembers_silence is (ticker is None)
+
+
 def test_handles_of_a_store_share_its_footprints_for_as_long_as_it_is_open_and_an_hour(tmp_path: Path) -> None:
     clock = ManualClock(0)
     stores = StoreOpener(Settings.parse, clock, RandomIds())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.storage import Storage
+from lamina.storage import Storage, cache_total
 from lamina.storage.cache_eviction import Evictor
 from lamina.storage.cache_total import UNKNOWN, SharedTotal
 from tests.unit.storage.counted import Counted, pattern, sizes
@@ -111,7 +111,8 @@ def test_a_process_that_stops_with_the_lock_held_holds_nobody_up(directory: Path
     assert counted.reads() == 0
 
 
-def test_what_is_being_written_is_within_the_bound(directory: Path) -> None:
+def test_what_is_being_written_is_within_the_bound(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_total, "_MUTEX_WAIT_S", 60)
     counted = Counted(directory, max_bytes=BOUND)
     entered, go_on = threading.Barrier(4), threading.Event()
 
@@ -249,7 +250,11 @@ def test_bytes_that_were_freed_before_a_scan_are_not_given_back_after_it(directo
     assert counted_total(directory) == taken(directory) == 19 * 2056
 
 
-def test_of_those_that_remove_one_copy_one_gives_its_bytes_back(directory: Path) -> None:
+def test_of_those_that_remove_one_copy_one_gives_its_bytes_back(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # none of them gives up for another's sake
+    monkeypatch.setattr(cache_total, "_MUTEX_WAIT_S", 60)
     counted = full(directory, 40)
     evictor = evictor_of(counted)
     paths = [str(path) for path in counted.copies()]

@@ -46,7 +46,9 @@ def test_a_large_state_whose_tables_are_to_be_larger_is_joined_in_pieces() -> No
     assert joined(in_a_row(17, 16 * MIB - 1), 64 * MIB) == [in_a_row(17, 16 * MIB - 1)]
 
 
-@pytest.mark.parametrize(("first", "last", "is_apart"), [(0, 999, False), (0, 5, False), (165, 900, False), (500, 900, True)])
+@pytest.mark.parametrize(
+    ("first", "last", "is_apart"), [(0, 999, False), (0, 5, False), (165, 900, False), (500, 900, True)]
+)
 def test_nothing_is_joined_below_a_newest_table_that_rocksdb_would_merge_with_it(
     first: int, last: int, is_apart: bool
 ) -> None:

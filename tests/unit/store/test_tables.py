@@ -661,6 +661,30 @@ def test_rows_that_were_deleted_are_gone_from_a_list(tables: Query) -> None:
     assert rows_of(load) == {b"a": b"1", b"b": b"1", b"c": b"1"}
 
 
+def test_a_merge_of_tables_into_a_segment_says_that_it_goes_on_while_they_are_fetched(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = on_tables(query)
+    store = run.open()
+    versions, made = materialized(run, store, run.run_batches(store, EMPTY, 3)[-1])
+    version = run.run_batches(store, versions[-1], 1)[-1]
+    assert base_of(store, version)[0] == made
+    heap = on_tables(query, backend="heap").open()
+    heap.load(version, have=None, read_only=False)
+    told: list[tuple[int, int]] = []
+    fetched: list[int] = []
+    fetch = LocalTables.fetch
+
+    def noted(self: LocalTables, *arguments: Any, **named: Any) -> None:
+        before = len(told)
+        fetch(self, *arguments, **named)
+        fetched.append(len(told) - before)
+
+    monkeypatch.setattr(LocalTables, "fetch", noted)
+    assert heap.compact(lambda done, rows: told.append((done, rows))) is not None
+    assert fetched and all(fetched)
+
+
 def test_segments_of_another_backend_are_not_left_below(query: Query) -> None:
     heap = on_tables(query, backend="heap")
     store = heap.open()

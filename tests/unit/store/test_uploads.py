@@ -59,8 +59,8 @@ def works() -> None:
 
 
 def warmed(uploads: Uploads, count: int = 30) -> Uploads:
-    for _ in range(count):
-        uploads.upload("an object", 1, works)
+    """As if so many had taken a tenth of a second: long enough for a busy machine to do what takes no time."""
+    uploads._latencies.extend([0.1] * count)
     return uploads
 
 
@@ -84,7 +84,7 @@ def test_the_last_error_is_told_when_all_attempts_have_failed(made: Callable[...
 
 def test_an_attempt_that_hangs_is_given_up(made: Callable[..., Uploads]) -> None:
     hangs = threading.Event()
-    uploads = made(timeout_s=0.05, hedges=False)
+    uploads = made(timeout_s=1.0, hedges=False)
     storage = Storage(lambda: hangs.wait(60) and None, works)
     uploads.upload("an object", 7, storage)
     assert storage.begun == 2
@@ -104,7 +104,7 @@ def test_a_slow_upload_has_further_attempts_beside_it_and_the_first_that_ends_co
     assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["hedges_won"]) == (2, 1, 1)
     # a third one where the second is slow, too, and no fourth; the first one may be quicker after all
     uploads = warmed(made(attempts=5, in_flight=2))
-    storage = Storage(lambda: time.sleep(0.3), *(lambda: slow.wait(60) and None for _ in range(4)))
+    storage = Storage(lambda: time.sleep(1.5), *(lambda: slow.wait(60) and None for _ in range(4)))
     uploads.upload("an object", 7, storage)
     assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["hedges_won"]) == (3, 2, 0)
     slow.set()
@@ -151,7 +151,7 @@ def test_there_is_no_second_attempt_before_it_is_known_what_is_slow_or_where_it_
 
 def test_a_second_attempt_that_fails_leaves_the_first_one_its_time(made: Callable[..., Uploads]) -> None:
     uploads = warmed(made())
-    storage = Storage(lambda: time.sleep(0.2), refuses, refuses)
+    storage = Storage(lambda: time.sleep(1.0), refuses, refuses)
     uploads.upload("an object", 7, storage)
     assert (storage.begun, uploads.stats()["failed"], uploads.stats()["hedges_won"]) == (2, 0, 0)
 
@@ -232,9 +232,17 @@ def test_an_upload_whose_turn_comes_too_late_is_not_begun(made: Callable[..., Up
 
 
 def test_no_attempt_begins_when_the_time_is_over(made: Callable[..., Uploads]) -> None:
-    storage = Storage(refuses, refuses)
+    uploads, ends = made(2, 30.0), SystemClock().monotonic() + 1.0
+
+    def refuses_late() -> None:
+        # until the pause before the next attempt would be over too late
+        while SystemClock().monotonic() < ends - 0.01:
+            time.sleep(0.005)
+        refuses()
+
+    storage = Storage(refuses_late, refuses)
     with fails_with("storage.failed"):
-        made(2, 0.05).upload("an object", 1, storage, ends=SystemClock().monotonic() + 0.02)
+        uploads.upload("an object", 1, storage, ends=ends)
     assert storage.begun == 1
 
 
@@ -304,7 +312,7 @@ def test_percentiles_of_what_uploads_took_add_up_over_objects() -> None:
 def test_attempts_beside_one_that_hangs_leave_others_to_come(made: Callable[..., Uploads]) -> None:
     """Where the storage hangs for a while, all that were begun meanwhile do."""
     hangs = threading.Event()
-    uploads = warmed(made(attempts=2, timeout_s=0.3))
+    uploads = warmed(made(attempts=2, timeout_s=1.0))
     storage = Storage(*(lambda: hangs.wait(60) and None for _ in range(3)), works)
     uploads.upload("an object", 7, storage)
     assert (storage.begun, uploads.stats()["hedges"], uploads.stats()["failed"]) == (4, 2, 0)

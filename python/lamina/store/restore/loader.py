@@ -125,10 +125,10 @@ class Loader:
         self._remember_broken(broken)
         raise LaminaError.from_kind("file.damaged", "what comes after tables that are read in place is broken")
 
-    def entries(self, opened: Opened) -> Iterator[pa.RecordBatch]:
-        """The entries of a version newest first, around files that are broken."""
+    def entries(self, opened: Opened, worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        """The entries of a version newest first, around files that are broken; `worked` as of `stream`."""
         families = opened.manifest.column_families
-        return stream.stream(self._files, opened.references, self._recover(opened), families=families)
+        return stream.stream(self._files, opened.references, self._recover(opened), families=families, worked=worked)
 
     def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
         """See `Store.replay`."""

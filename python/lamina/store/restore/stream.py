@@ -57,6 +57,7 @@ def stream(
     recover: Recover | None,
     share: Share | None = None,
     families: Sequence[ColumnFamily] = (),
+    worked: Callable[[], None] = lambda: None,
 ) -> Iterator[pa.RecordBatch]:
     """The entries of `references`, reference by reference in its order.
 
@@ -64,6 +65,7 @@ def stream(
         families: of the manifest that has them; only references to a union need them.
         share: what is in memory at once is taken from it; a batch that was handed out counts until the one after it
             was handed out, since a loop keeps the last one until then.
+        worked: called between tables that are fetched, before there are entries.
     Raises:
         LaminaError: `file.*` naming the file, where nothing else leads to the state; `engine.cancelled`.
     """
@@ -71,7 +73,7 @@ def stream(
     first: LaminaError | None = None
     remaining = list(references)
     while remaining:
-        reader = Sections(files, remaining, share or unbounded(), families)
+        reader = Sections(files, remaining, share or unbounded(), families, worked)
         try:
             for _, batch in reader.batches():
                 yield batch
@@ -106,9 +108,15 @@ class Sections:
     """
 
     def __init__(
-        self, files: StoreFiles, references: Sequence[Reference], share: Share, families: Sequence[ColumnFamily] = ()
+        self,
+        files: StoreFiles,
+        references: Sequence[Reference],
+        share: Share,
+        families: Sequence[ColumnFamily] = (),
+        worked: Callable[[], None] = lambda: None,
     ) -> None:
         self._files = files
+        self._worked = worked
         self._families = families
         self._share = share
         self._handed_out = 0
@@ -135,7 +143,7 @@ class Sections:
     def _of_tables(self) -> Iterator[tuple[Reference, pa.RecordBatch]]:
         """The entries of a base that is a list of tables."""
         self._share.take(OPEN_BYTES)
-        reader = TableReader(self._files, self._chain)
+        reader = TableReader(self._files, self._chain, self._worked)
         try:
             for batch in reader.entries(self._families):
                 yield self._chain[0], batch

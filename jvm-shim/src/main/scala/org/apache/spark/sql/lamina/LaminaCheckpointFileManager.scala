@@ -56,6 +56,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
 
   override def close(): Unit = {
     looking.shutdownNow()
+    lookingElsewhere.shutdownNow()
     inner.close()
   }
 
@@ -65,6 +66,10 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
    */
   private lazy val looking =
     DaemonThreads.pool("lamina-barrier", if (isSparks(inner)) LooksAtOnce else 1)
+
+  /** Those that look in places that nothing is written to any more, which may hang. */
+  private lazy val lookingElsewhere =
+    if (isSparks(inner)) DaemonThreads.pool("lamina-barrier-elsewhere", LooksElsewhere) else looking
 
   /** An entry in memory until it is whole, and then until what it names is durable. */
   private final class HeldEntry(file: Path, overwriteIfPossible: Boolean, bytes: ByteArrayOutputStream)
@@ -115,15 +120,23 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
     val state = new Path(file.getParent.getParent, "state")
     val started = System.nanoTime()
     val places = placesOf(state)
-    val looks =
-      new Looks(looking, log => places.exists(log, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)))
+    def waitedMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)
+    val looks = new Looks(looking, places.exists)
+    val elsewhere = new Looks(lookingElsewhere, places.isElsewhere)
+    def isThere(log: String) =
+      isDurable(file, places, looks, log) || waitedMs >= ElsewhereAfterMs && isFound(elsewhere, log)
     var (waited, pauseMs) = (logs, FirstPauseMs)
     try
-      while ({ waited = waited.filterNot(isDurable(file, places, looks, _)); waited.nonEmpty }) {
-        if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started) > timeoutMs) {
-          val failed = waited.toSeq.sorted.flatMap(log => looks.failure(log).map(log -> _)).headOption
+      while ({ waited = waited.filterNot(isThere); waited.nonEmpty }) {
+        if (waitedMs > timeoutMs) {
+          val failed =
+            waited.toSeq.sorted.flatMap(log =>
+              looks.failure(log).orElse(elsewhere.failure(log)).map(log -> _)
+            ).headOption
           val log = failed.fold(waited.min)(_._1)
-          val why = failed.fold("")(found => s", which could not be looked for: ${found._2}")
+          val why = failed.fold("")(found => s", which could not be looked for: ${found._2}") +
+            (if (elsewhere.isGoing(log)) ", and another place of log objects, which was asked for it, does not answer"
+             else "")
           throw new LaminaError(
             LaminaError.StorageFailed,
             s"batch ${file.getName} is not committed: ${waited.size} of its ${logs.size} log objects are not known to be durable " +
@@ -134,7 +147,17 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
         DurableLogs.await(pauseMs)
         pauseMs = math.min(2 * pauseMs, LongestPauseMs)
       }
-    finally looks.end()
+    finally {
+      looks.end()
+      elsewhere.end()
+    }
+  }
+
+  private def isFound(looks: Looks, log: String): Boolean = {
+    val there = looks.found(log).contains(true)
+    // a store that rests names the object of its last commit with each batch
+    if (there) DurableLogs.tell(log, None)
+    there
   }
 
   /** Whether an object is known to be there: by what was heard of it, or by a look. */
@@ -153,11 +176,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
             true
           case None => false
         }
-      case None =>
-        val there = looks.found(log).contains(true)
-        // a store that rests names the object of its last commit with each batch
-        if (there) DurableLogs.tell(log, None)
-        there
+      case None => isFound(looks, log)
     }
 
   private var ofState: Option[(Path, LogPlaces)] = None
@@ -219,6 +238,11 @@ private[lamina] object LaminaCheckpointFileManager {
   private val InnerKey = StoreSettings.Prefix + "changelog.checkpointFileManagerClass"
 
   private val LooksAtOnce = 16
+
+  private val LooksElsewhere = 4
+
+  /** What an executor uploads is there by then, as a rule. */
+  private val ElsewhereAfterMs = 500L
 
   private def isSparks(manager: CheckpointFileManager): Boolean = {
     val name = manager.getClass.getName

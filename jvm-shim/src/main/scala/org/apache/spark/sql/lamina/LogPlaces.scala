@@ -38,10 +38,8 @@ private[lamina] final class LogPlaces(state: Path, conf: Configuration, inner: C
   /** Another batch waits: what was not elsewhere is not remembered. */
   def begin(): Unit = absent.clear()
 
-  /** Whether an object is there. */
-  def exists(log: String, waitedMs: Long): Boolean =
-    (if (path.isEmpty) inner.exists(own(log)) else current.exists(isIn(_, log))) ||
-      (waitedMs >= ElsewhereAfterMs && isElsewhere(log))
+  /** Whether an object is where objects are written to. */
+  def exists(log: String): Boolean = if (path.isEmpty) inner.exists(own(log)) else current.exists(isIn(_, log))
 
   /** How an object is named to people. */
   def location(log: String): String = path.fold(own(log).toString) { path =>
@@ -56,7 +54,8 @@ private[lamina] final class LogPlaces(state: Path, conf: Configuration, inner: C
     file.getFileSystem(conf).exists(file)
   }
 
-  private def isElsewhere(log: String): Boolean = {
+  /** Whether an object is in another place. The storage there may have been given up long ago, and hang. */
+  def isElsewhere(log: String): Boolean = {
     def found(where: String, look: => Boolean): Boolean =
       !absent.contains((where, log)) && (look || { absent.add((where, log)); false })
     val others = places.filterNot(isCurrent).filter(mayBeRead)
@@ -114,9 +113,6 @@ private[lamina] final class LogPlaces(state: Path, conf: Configuration, inner: C
 private[lamina] object LogPlaces {
   private val PathKey = StoreSettings.Prefix + "changelog.path"
   private val RootsKey = StoreSettings.Prefix + "storage.roots"
-
-  /** What an executor uploads is there by then, as a rule. */
-  private val ElsewhereAfterMs = 500L
 
   private val File = "[0-9a-f]{32}\\.at".r
 

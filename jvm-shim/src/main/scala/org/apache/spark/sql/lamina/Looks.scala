@@ -21,6 +21,9 @@ private[lamina] final class Looks(threads: ExecutorService, exists: String => Bo
   /** Why the last look for an object gave nothing, if one has failed. */
   def failure(log: String): Option[Throwable] = failures.get(log)
 
+  /** Whether a look for an object goes on. */
+  def isGoing(log: String): Boolean = going.get(log).exists(!_.isDone)
+
   /** What the last look has found, if it has; begins the next one where none goes on. */
   def found(log: String): Option[Boolean] = going.get(log) match {
     case None =>

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina
 
 import java.io.IOException
+import java.net.URI
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path => JPath}
 import java.util.concurrent.{
@@ -16,8 +17,10 @@ import java.util.concurrent.atomic.AtomicInteger
 import scala.jdk.CollectionConverters._
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path, PathFilter}
+import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path, PathFilter, RawLocalFileSystem}
+import org.scalatest.concurrent.Eventually._
 import org.scalatest.funsuite.AnyFunSuite
+import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
@@ -59,6 +62,21 @@ final class UnconnectedFileManager(path: Path, conf: Configuration)
     extends FileSystemBasedCheckpointFileManager(path, conf) {
   override def exists(path: Path): Boolean =
     if (path.getName.endsWith(".log")) throw new IllegalStateException("no connection") else super.exists(path)
+}
+
+/** Answers no look for an object, as a storage that was given up. */
+final class SilentFileSystem extends RawLocalFileSystem {
+  override def getUri: URI = URI.create("silent://nowhere")
+
+  override def exists(path: Path): Boolean = {
+    SilentFileSystem.asked.countDown()
+    new CountDownLatch(1).await()
+    false
+  }
+}
+
+object SilentFileSystem {
+  val asked = new CountDownLatch(1)
 }
 
 object HangingFileManager {
@@ -119,6 +137,7 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     conf.set("spark.sql.streaming.stateStore.lamina.changelog.barrierTimeoutMs", timeoutMs.toString)
     conf.set("spark.sql.streaming.stateStore.lamina.changelog.checkpointFileManagerClass", inner)
     settings.foreach { case (name, value) => conf.set(s"spark.sql.streaming.stateStore.lamina.$name", value) }
+    conf.set("fs.silent.impl", classOf[SilentFileSystem].getName)
     val manager = new LaminaCheckpointFileManager(new Path(commits.toUri), conf)
 
     def write(file: String, text: String, overwrite: Boolean = false): Unit = {
@@ -135,9 +154,13 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     /** A place of log objects below a directory, as the engine makes it. */
     def place(path: JPath, id: Char, said: Option[String] = None): JPath = {
       val directory = Files.createDirectories(path.resolve(s"uuid/${id.toString * 32}"))
-      val text = said.getOrElse(s"""{"checkpoint":"$directory","crc32":1,"format":1,"url":"$directory"}""")
-      Files.write(logs.resolve(s"${id.toString * 32}.at"), text.getBytes(UTF_8))
+      name(id, said.getOrElse(s"""{"checkpoint":"$directory","crc32":1,"format":1,"url":"$directory"}"""))
       directory
+    }
+
+    def name(id: Char, said: String): Unit = {
+      Files.write(logs.resolve(s"${id.toString * 32}.at"), said.getBytes(UTF_8))
+      ()
     }
 
     def read(file: String): String = new String(Files.readAllBytes(directory.resolve(file)), UTF_8)
@@ -252,7 +275,7 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
   test("a storage that cannot be asked fails the batch in time, and says why") {
     val managers = Seq(classOf[DeniedFileManager] -> "you may not", classOf[UnconnectedFileManager] -> "no connection")
     managers.foreach { case (manager, why) =>
-      val checkpoint = new Checkpoint(timeoutMs = 200L, inner = manager.getName)
+      val checkpoint = new Checkpoint(timeoutMs = 2000L, inner = manager.getName)
       val (one, other) = ("a6" * 16, "a7" * 16)
       checkpoint.publish(one)
       val error = intercept[LaminaError](checkpoint.write("commits/7", entry(one, other)))
@@ -272,14 +295,15 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
         val before = looking
         val writing = begun(checkpoint.write("commits/7", entry(logs: _*)))
         assert(waits(writing))
-        assert(((looking -- before).size > 1) === several)
+        if (several) eventually(timeout(60.seconds))(assert((looking -- before).size > 1))
+        else assert((looking -- before).size <= 1)
         logs.foreach(checkpoint.publish)
         writing.get(30, TimeUnit.SECONDS)
     }
   }
 
   test("an object that nobody writes fails the batch in time, and says which") {
-    val checkpoint = new Checkpoint(timeoutMs = 100L)
+    val checkpoint = new Checkpoint(timeoutMs = 2000L)
     val (one, other) = ("4" * 32, "5" * 32)
     checkpoint.publish(one)
     val error = intercept[LaminaError](checkpoint.write("commits/7", entry(one, other)))
@@ -353,6 +377,26 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
       checkpoint.write("commits/7", entry(logs: _*))
       assert(checkpoint.has("commits/7"))
     }
+  }
+
+  test("a place that was given up, and hangs, holds up no object that comes where objects are written to") {
+    val (late, never) = ("e1" * 16, "e2" * 16)
+    def checkpoint(timeoutMs: Long): Checkpoint = {
+      val made = new Checkpoint(
+        timeoutMs,
+        classOf[FileSystemBasedCheckpointFileManager].getName,
+        Map("storage.roots" -> "silent://nowhere/given-up")
+      )
+      made.name('f', s"""{"format":1,"url":"silent://nowhere/given-up/uuid/${"f" * 32}"}""")
+      made
+    }
+    val goesOn = checkpoint(120000L)
+    val writing = begun(goesOn.write("commits/7", entry(late)))
+    assert(SilentFileSystem.asked.await(60, TimeUnit.SECONDS))
+    goesOn.publish(late)
+    writing.get(60, TimeUnit.SECONDS)
+    val error = intercept[LaminaError](checkpoint(1500L).write("commits/7", entry(never)))
+    assert(error.getMessage.contains("1 of its 1 log objects") && error.getMessage.contains("does not answer"))
   }
 
   test("a place that no setting names is not asked, and one of which nothing is known hides no other") {

@@ -222,7 +222,7 @@ class EngineSuite extends EngineFixture {
   }
 
   test("a request that nobody waits for any more is cancelled in the engine, and one that it has refused is not") {
-    val engine = Engine.get(peer.settings(requestTimeoutMs = 1000L))
+    val engine = Engine.get(peer.settings(requestTimeoutMs = 3000L))
     def cancelled: JValue = engine.call("stats") \ "cancelled"
     def becomes(count: Int): Unit = { eventually(timeout(Patience))(assert(cancelled == JInt(count))); () }
     commit(engine, one)
