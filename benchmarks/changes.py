@@ -117,6 +117,15 @@ CHANGES: tuple[Change, ...] = (
         "with fewer requests; what is looked at before a deletion by hand; what happens when threads, file handles or "
         "answers are missing; and what commands say, clean up and remember",
     ),
+    Change(
+        "b4ed55c79f6e99bb",
+        "dd0f81091d9b4155",
+        frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
+        "what happens where the local disk is full while a batch keeps changes there, and where a storage, a place of "
+        "log objects or the flush of a directory hangs; that more than sixteen small tables in a row, which keys in no "
+        "order do not leave, are joined bit by bit; that jobs say that they go on while they join or fetch tables; "
+        "and which job's failure ends a wait for tables",
+    ),
 )
 
 

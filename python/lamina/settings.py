@@ -253,8 +253,8 @@ class Settings:
         "heap",
         "What a version stands on. `heap`: segments. `rocksdb`: sorted tables of RocksDB, each written once. It needs "
         "`rocksdict` on the executors.",
-        "`heap` answers in less time, and all rows are in memory. With `rocksdb` the local disk bounds the state: rows "
-        "that are not in memory are read from there.",
+        "With `heap` all rows are in memory. With `rocksdb` the local disk bounds the state: rows that are not in "
+        "memory are read from there, some microseconds each.",
     )
     rocksdb_materialize_every: int = _key(
         "rocksdb.materializeEvery",
@@ -262,7 +262,8 @@ class Settings:
         32,
         "With `backend` `rocksdb`: a version that stands on so many increments has them put into the tables in the "
         "background, or up to a quarter fewer, by store, and at most half of `compaction.maxChain`. With 1 each batch "
-        "waits for that of the one before.",
+        "waits for that of the one before. So has one whose increments are 64 MiB large together; with the changelog "
+        "`changelog.materializeBytes` says how large.",
         "Small: shorter restores, more tables. Large: the opposite.",
     )
     rocksdb_memory_fixed_per_executor_bytes: int | None = _key(
@@ -271,7 +272,8 @@ class Settings:
         None,
         "Most memory that tables on RocksDB of one executor take together: changed rows, rows that were read, and the "
         "blocks of RocksDB's cache. `auto` is `heap.maxBytes`, which tables of backend `heap` share then.",
-        "Where it gets short, rows that are on the disk, too, are forgotten; then batches wait until more rows are.",
+        "Where it gets short, rows that are also on the disk are dropped from memory first; after that, batches wait "
+        "until changed rows have been written to tables.",
         process_wide=True,
     )
     rocksdb_memory_write_buffer_ratio: float = _key(
@@ -302,7 +304,7 @@ class Settings:
         "rocksdb.predefinedOptions",
         _choice("default", "spinning-disk", "spinning-disk-high-memory", "flash-ssd"),
         "default",
-        "Options of RocksDB that fit a kind of local disk.",
+        "Options of RocksDB that fit a kind of local disk; the guide to backends has them in a table.",
         "Those for spinning disks read and write more at once; that for SSDs merges more at once.",
     )
     rocksdb_block_size: int | None = _key(
@@ -317,7 +319,7 @@ class Settings:
         _integer_or_auto(0, 32, "bits"),
         None,
         "Bits of the filter of a table for each of its keys; 0 makes none.",
-        "More spare reads of keys that are not there, and take memory.",
+        "More bits save reads of keys that are not there, and take memory.",
     )
     rocksdb_target_file_size_base: int | None = _key(
         "rocksdb.targetFileSizeBase",
@@ -450,8 +452,8 @@ class Settings:
         "changelog.persistDelayMs",
         _milliseconds(),
         10,
-        "How long a commit for which a task waits waits for others to share its log object, at most. None waits when "
-        "all stores have committed that did so in the batch before.",
+        "How long at most a commit stays open for others to join its log object while a task waits for it. It is not "
+        "held once all stores have committed that committed in the batch before.",
         "Longer: fewer objects. Shorter: less waiting where commits come one by one.",
     )
     changelog_batch_delay_ms: int = _key(
@@ -459,7 +461,8 @@ class Settings:
         _milliseconds(),
         500,
         "How long a log object waits for a further commit where no task waits, but the batch at its end "
-        "(`durability.level` `executor`); twenty times as long in all.",
+        "(`durability.level` `executor`); twenty times as long in all, which counts in the bound of "
+        "`changelog.upload.timeoutMs`.",
         "Longer: fewer objects where tasks take long. Shorter: less waiting after stores have moved away.",
     )
     changelog_max_object_bytes: int = _key(
@@ -483,7 +486,8 @@ class Settings:
         _integer(1, 1_000),
         32,
         "How many commits in log objects a version may consist of before they are merged into a file of the store, "
-        "with `backend` `heap`, or up to a quarter fewer, by store; with `rocksdb` `rocksdb.materializeEvery` says it.",
+        "with `backend` `heap`, or up to a quarter fewer, by store, and at most half of `compaction.maxChain`; with "
+        "`rocksdb` `rocksdb.materializeEvery` says it.",
         "More: fewer files of stores are written, restores read more objects, and objects are kept for longer.",
     )
     changelog_materialize_bytes: int = _key(
@@ -522,8 +526,9 @@ class Settings:
         "changelog.upload.timeoutMs",
         _milliseconds(1),
         30_000,
-        "How long an attempt may take before it counts as failed. All attempts together may take three "
-        "eighths of `retention.minAgeMs` at most: what a commit refers to has to stay until it is durable.",
+        "How long an attempt may take before it counts as failed. All attempts of an upload, 2 s between two of them "
+        "and the time that its object waits for commits may take three eighths of `retention.minAgeMs` together: what "
+        "a commit refers to has to stay until it is durable.",
         "Shorter gives a hanging request up sooner.",
     )
     changelog_uploads_in_flight: int = _key(
@@ -538,8 +543,8 @@ class Settings:
         _milliseconds(1),
         300_000,
         "How long a batch waits for its log objects, with `durability.level` `executor`, before it fails.",
-        "It ends the wait where no news of a lost executor reach the driver; it has to be longer than an upload with "
-        "all its attempts.",
+        "It ends the wait where no news of a lost executor reach the driver; it has to be longer than what "
+        "`changelog.upload.timeoutMs` bounds.",
     )
     changelog_checkpoint_file_manager_class: str = _key(
         "changelog.checkpointFileManagerClass",

@@ -109,7 +109,7 @@ def test_an_executor_without_rocksdict_says_what_it_lacks_and_the_query_goes_on_
     }
     failure = cluster.run(settings)["failure"]
     assert failure is not None
-    for words in ("[engine.dependency]", "pip install 'lamina[rocksdb]'", platform.node()):
+    for words in ("[engine.dependency]", "pip install 'rocksdict>=0.3.29,<0.4'", platform.node()):
         assert words in failure, failure
     lacking.unlink()
     assert cluster.is_right(cluster.run(settings))

@@ -28,7 +28,10 @@ REFUSED = {
     "memory is no size": ({MEMORY: "plenty"}, ["[settings.invalid]", MEMORY, "'plenty'; expected"]),
     "memory is small": ({MEMORY: "512k"}, ["[settings.invalid]", MEMORY, "at least 8m"]),
     "memory is large": ({MEMORY: "100t"}, ["[memory.cap]", MEMORY, "beside the Java heap", f"lower {MEMORY}"]),
-    "no rocksdict": (FIT, ["[engine.dependency]", "pip install 'lamina[rocksdb]'", "engine.python on each executor"]),
+    "no rocksdict": (
+        FIT,
+        ["[engine.dependency]", "pip install 'rocksdict>=0.3.29,<0.4'", "engine.python on each executor"],
+    ),
     "another python": (
         {MEMORY: "24m", FACTORY: "tuning:missing", PREFIX + "engine.python": sys.executable},
         # which lacks the module, and has rocksdict
@@ -100,7 +103,7 @@ def test_a_checkpoint_on_tables_outlives_processes_without_rocksdict_and_without
             {"settings": many, "batches": 2},
         ]
     )
-    assert "[engine.dependency]" in bare["failure"] and "pip install 'lamina[rocksdb]'" in bare["failure"]
+    assert "[engine.dependency]" in bare["failure"] and "pip install 'rocksdict>=0.3.29,<0.4'" in bare["failure"]
     assert right(grown, *range(first, first + 24))
     assert few["right"] == few["wrong"] == []
     assert re.search(r"\[storage\.failed\] the tables in \S+ cannot be read: .*Too many open files", few["failure"])

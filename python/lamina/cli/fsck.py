@@ -57,6 +57,7 @@ def fsck(
       lamina fsck /data/checkpoints/flights --json | jq '.stores[].problems[]'
       lamina fsck /data/checkpoints/clone --root /data/checkpoints/flights
       lamina fsck s3a://bucket/flights --hadoop fs.s3a.endpoint=http://minio:9000
+      lamina fsck s3a://bucket/flights --root s3a://fast-bucket/lamina-log
     """
     with interrupt_ends_at_once():
         found = logged_stores(storage(checkpoint, hadoop, root), StoreSelection(operator, partition, store))

@@ -67,6 +67,7 @@ def gc(
       lamina gc /data/checkpoints/flights --operator 0 --partition 3 --details --dry-run
       lamina gc s3a://bucket/flights --json | jq '.stores[].files[] | select(.action == "delete")'
       lamina gc s3a://bucket/flights --dry-run --hadoop fs.s3a.endpoint=http://minio:9000
+      lamina gc s3a://bucket/flights --dry-run --root s3a://fast-bucket/lamina-log
     """
     with interrupt_ends_at_once():
         found = logged_stores(storage(checkpoint, hadoop, root), StoreSelection(operator, partition, store))

@@ -48,6 +48,7 @@ def inspect(
       lamina inspect s3a://bucket/flights --operator 0 --partition 3
       lamina inspect /data/checkpoints/flights --json | jq '.stores[].rows'
       lamina inspect s3a://bucket/flights --hadoop fs.s3a.endpoint=http://minio:9000
+      lamina inspect s3a://bucket/flights --root s3a://fast-bucket/lamina-log
     """
     selection = StoreSelection(operator, partition, store)
     with interrupt_ends_at_once():

@@ -429,7 +429,7 @@ def test_without_rocksdict_the_error_says_what_to_install(without_rocksdict: Bro
     broken = without_rocksdict
     with fails_with("engine.dependency") as caught:
         rows_of(broken.query.open().load(broken.version, have=None, read_only=True))
-    assert "lamina[rocksdb]" in caught.error.message
+    assert "rocksdict>=0.3.29,<0.4" in caught.error.message
 
 
 def test_without_rocksdict_a_check_reads_the_lists(without_rocksdict: Broken) -> None:

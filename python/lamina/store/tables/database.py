@@ -312,8 +312,8 @@ def _rocksdict() -> Any:
         raise LaminaError.from_kind(
             "engine.dependency",
             f"the state stands on tables of RocksDB, and {sys.executable} on {platform.node()} has no rocksdict "
-            f"({error}); install it with pip install 'lamina[rocksdb]' for the Python of engine.python on each "
-            "executor",
+            f"({error}); install it with pip install 'rocksdict>=0.3.29,<0.4' for the Python of engine.python on "
+            "each executor",
         ) from error
     return rocksdict
 
