@@ -17,8 +17,9 @@ PROGRAM = """
 import os, signal, sys, tempfile, threading
 from lamina.cli.progress import interrupt_ends_at_once
 
-# a run in the background has interrupts ignored, and children inherit that
+# a run in the background has interrupts ignored, one of nohup the end of its terminal, and children inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 over = threading.Event()
 
