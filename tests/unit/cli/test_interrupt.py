@@ -14,7 +14,7 @@ import pytest
 
 PYTHON = Path(__file__).resolve().parents[3] / "python"
 PROGRAM = """
-import os, signal, sys, tempfile, threading
+import os, signal, sys, tempfile, threading, time
 from lamina.cli.progress import interrupt_ends_at_once
 
 # a run in the background has interrupts ignored, one of nohup the end of its terminal, and children inherit that
@@ -22,6 +22,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 over = threading.Event()
+
+def wait():
+    # not in one call: Python may have taken a signal down just before it, and nothing would end it
+    while True:
+        time.sleep(0.05)
 
 def make():
     for _ in range(20_000):  # an end, whatever becomes of the command
@@ -37,14 +42,14 @@ with interrupt_ends_at_once():
     threads = [threading.Thread(target=make, daemon=True) for _ in range(3)]
     if sys.argv[1] == "idle":
         print("up", flush=True)
-        signal.pause()
+        wait()
     for thread in threads:
         thread.start()
     while len(os.listdir(tempfile.gettempdir())) < 20:
         pass
     print("up", flush=True)
     if sys.argv[1] == "wait":
-        signal.pause()
+        wait()
     over.set()
     for thread in threads:
         thread.join()
