@@ -119,7 +119,7 @@ def test_an_attempt_that_hung_until_its_time_was_over_publishes_nothing_any_more
 @pytest.mark.parametrize("fsync", [True, False])
 def test_an_object_whose_flush_hangs_is_not_taken_for_durable_by_its_name(tmp_path: Path, fsync: bool) -> None:
     storage = HangingFlush(tmp_path, fsync=fsync)
-    changelog = of(storage)
+    changelog = of(storage, timeout_ms=2000)
     try:
         heard, answers = told(changelog, 0)
         assert heard.wait(60)

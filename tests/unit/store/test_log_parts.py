@@ -167,28 +167,6 @@ def test_what_a_look_has_read_is_not_read_again_until_somebody_doubts_it(
     assert read() == 1
 
 
-def test_a_look_that_took_long_is_not_repeated_by_who_waited_for_it(
-    grouped: Grouped, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stores, versions = grouped.begun(2)
-    grouped.batch(stores, versions, 0)
-    logs = LogObjects(grouped.query.storage, grouped.query.clock)
-    listed, looks = logs.places.list, []
-
-    def slow() -> Any:
-        looks.append(1)
-        grouped.query.clock.advance(60_000)
-        return listed()
-
-    monkeypatch.setattr(logs.places, "list", slow)
-    for store in stores:
-        assert logs.parts_of(store.identity)
-    assert len(looks) == 1
-    grouped.query.clock.advance(6_000)
-    logs.parts_of(stores[0].identity)
-    assert len(looks) == 2
-
-
 def test_who_waits_for_a_look_that_hangs_shows_no_life_either(
     grouped: Grouped, monkeypatch: pytest.MonkeyPatch
 ) -> None:

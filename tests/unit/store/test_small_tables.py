@@ -18,8 +18,8 @@ from lamina.store.tables.database import DEFAULT, Database, _small_neighbours
 MIB = 1 << 20
 
 
-def table(first: int, last: int, size: int, level: int = 6) -> dict[str, Any]:
-    return {"start_key": b"%06d" % first, "end_key": b"%06d" % last, "size": size, "level": level}
+def table(first: int, last: int, size: int) -> dict[str, Any]:
+    return {"start_key": b"%06d" % first, "end_key": b"%06d" % last, "size": size}
 
 
 def in_a_row(count: int, size: int) -> list[dict[str, Any]]:
@@ -44,21 +44,6 @@ def test_a_large_state_whose_tables_are_to_be_larger_is_joined_in_pieces() -> No
         assert sum(one["size"] for one in piece) <= 5 * 512 * MIB
     # whatever is as small as a small one may be, enough of them are together
     assert joined(in_a_row(17, 16 * MIB - 1), 64 * MIB) == [in_a_row(17, 16 * MIB - 1)]
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "is_apart"), [(0, 999, False), (0, 5, False), (165, 900, False), (500, 900, True)]
-)
-def test_nothing_is_joined_below_a_newest_table_that_rocksdb_would_merge_with_it(
-    first: int, last: int, is_apart: bool
-) -> None:
-    newest = table(first, last, MIB, level=0)
-    assert joined([newest, *in_a_row(17, MIB)], 64 * MIB) == ([in_a_row(17, MIB)] if is_apart else [])
-
-
-def test_newest_tables_are_no_neighbours() -> None:
-    """A function of the user's may have RocksDB keep more of them than it does by itself."""
-    assert joined([table(0, 999, MIB, level=0) for _ in range(20)], 64 * MIB) == []
 
 
 def run_of(number: int) -> Iterator[pa.RecordBatch]:

@@ -442,8 +442,7 @@ class LogObjects:
                     if not isinstance(said, LaminaError):
                         self._read_from[path] = said
                         self._hear_all(said)
-                # from its end: who waited for a look that took long would else repeat it, one after the other
-                self._looked = self._clock.monotonic()
+                self._looked = now
             if self._tells:
                 self._tell(now)
         finally:

@@ -273,7 +273,8 @@ class LogPlaces:
         began = self._clock.monotonic()
         until, error = self._silent.get(place, (began, None))
         if error is not None and began < until:
-            raise error
+            # another one: what is raised again and again keeps what each of its frames had
+            raise LaminaError.from_kind(error.kind, error.message)
         try:
             return place.list()
         except LaminaError as failed:

@@ -201,7 +201,11 @@ class Database:
             options = self._rocksdict.CompactOptions()
             options.set_bottommost_level_compaction(self._rocksdict.BottommostLevelCompaction.force())
             with ThreadPoolExecutor(1, thread_name_prefix="lamina-join") as thread:
-                merge = thread.submit(self._db.compact_range, few[0]["start_key"], few[-1]["end_key"], options)
+                try:
+                    merge = thread.submit(self._db.compact_range, few[0]["start_key"], few[-1]["end_key"], options)
+                except RuntimeError:
+                    # no further thread: the next job joins them
+                    return
                 while not wait([merge], _LOOK_S).done:
                     worked()
                 merge.result()
@@ -254,34 +258,27 @@ class Database:
 
 def _small_neighbours(tables: Sequence[Mapping[str, Any]], table_bytes: int) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Tables that are to be joined: more than `_MOST_IN_A_ROW` by the order of their keys, each smaller than a quarter
-    of a table and than the others together, so that an entry is merged as often only as its table doubles.
-
-    None where one of the newest tables, which RocksDB merges with all that it overlaps, has keys among theirs."""
-    newest = [table for table in tables if table["level"] == 0]
+    of a table and than the others together, so that an entry is merged as often only as its table doubles."""
     neighbours: list[Mapping[str, Any]] = []
-    for table in sorted((one for one in tables if one["level"] > 0), key=lambda one: one["start_key"]):
+    for table in sorted(tables, key=lambda one: one["start_key"]):
         together = sum(one["size"] for one in neighbours) + table["size"]
         if 4 * table["size"] >= table_bytes or together > _JOINED_AT_ONCE * table_bytes:
-            yield from _joinable(neighbours, newest)
+            yield from _joinable(neighbours)
             neighbours = []
         if 4 * table["size"] < table_bytes:
             neighbours.append(table)
-    yield from _joinable(neighbours, newest)
+    yield from _joinable(neighbours)
 
 
-def _joinable(
-    tables: Sequence[Mapping[str, Any]], newest: Sequence[Mapping[str, Any]]
-) -> Iterator[Sequence[Mapping[str, Any]]]:
+def _joinable(tables: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
     if len(tables) <= _MOST_IN_A_ROW:
-        return
-    if any(one["start_key"] <= tables[-1]["end_key"] and tables[0]["start_key"] <= one["end_key"] for one in newest):
         return
     largest = max(range(len(tables)), key=lambda one: tables[one]["size"])
     if 2 * tables[largest]["size"] <= sum(table["size"] for table in tables):
         yield tables
     else:
-        yield from _joinable(tables[:largest], newest)
-        yield from _joinable(tables[largest + 1 :], newest)
+        yield from _joinable(tables[:largest])
+        yield from _joinable(tables[largest + 1 :])
 
 
 def _entries(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
