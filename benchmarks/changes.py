@@ -119,7 +119,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "b4ed55c79f6e99bb",
-        "bae62a2094a1a203",
+        "68a9127ae7133379",
         frozenset({"aggregation", "changelog", "restore", "rocksdb"}),
         "what happens where the local disk is full while a batch keeps changes there, and where a storage, a place of "
         "log objects or the flush of a directory hangs; that more than sixteen small tables in a row, which keys in no "

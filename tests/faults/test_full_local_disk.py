@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.test_machine import namespace
+from tests.faults.children import NO_MOUNT, namespace, run_child
 
 
 @pytest.fixture(scope="module")
 def result(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     own = namespace()
     if own is None:
-        pytest.skip("needs a small file system, which this user may not mount, not even in a user namespace")
-    child = subprocess.run(
-        [*own, sys.executable, "-m", "tests.faults.full_local_disk_child", str(tmp_path_factory.mktemp("disk"))],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (repository / "python", repository)))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    for line in child.stdout.splitlines():
-        if line.startswith("RESULT "):
-            found: dict[str, Any] = json.loads(line[7:])
-            return found
-    raise AssertionError(child.stdout[-2000:] + child.stderr[-4000:])
+        pytest.skip(NO_MOUNT)
+    folder = str(tmp_path_factory.mktemp("disk"))
+    found: dict[str, Any] = run_child(repository, own, "full_local_disk_child", folder, timeout_s=600)
+    return found
 
 
 @pytest.mark.parametrize("step", ["materialization", "restore"])

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.test_machine import namespace
+from tests.faults.children import NO_MOUNT, namespace, run_child
 
 
 @pytest.fixture(scope="module")
 def result(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     own = namespace()
     if own is None:
-        pytest.skip("needs a small file system, which this user may not mount, not even in a user namespace")
-    child = subprocess.run(
-        [*own, sys.executable, "-m", "tests.faults.full_spill_disk_child", str(tmp_path_factory.mktemp("spill"))],
-        cwd=repository,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, (repository / "python", repository))),
-            "PYSPARK_PYTHON": sys.executable,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
+        pytest.skip(NO_MOUNT)
+    folder = str(tmp_path_factory.mktemp("spill"))
+    found: dict[str, Any] | None = run_child(
+        repository, own, "full_spill_disk_child", folder, timeout_s=900, PYSPARK_PYTHON=sys.executable
     )
-    for line in child.stdout.splitlines():
-        if line.startswith("RESULT "):
-            found: dict[str, Any] | None = json.loads(line[7:])
-            assert found is not None, "the query did not end"
-            return found
-    raise AssertionError(child.stdout[-2000:] + child.stderr[-4000:])
+    assert found is not None, "the query did not end"
+    return found
 
 
 def test_a_batch_whose_changes_find_no_room_fails_and_says_where_and_what_to_do(result: dict[str, Any]) -> None:

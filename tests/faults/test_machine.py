@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,22 +15,11 @@ from lamina.storage import Storage
 from lamina.store.direct.open import open_store
 from lamina.testing import ManualClock, MemoryBackend, SequenceIds
 from lamina.testing.expect import fails_with
+from tests.faults.children import NO_MOUNT, namespace, run_child
 from tests.faults.machine_child import CASES, HOUR_MS, MOUNTED
 from tests.spark.streams import OF_MODE
 
 START_MS = 1_800_000_000_000
-
-
-def namespace() -> list[str] | None:
-    """The command that gives a program mounts of its own: as root, or as one who becomes root in there."""
-    probe = "d=$(mktemp -d) && mount -t tmpfs -o size=1m lamina-test $d && umount $d && rmdir $d"
-    for command in (["unshare", "-m"], ["unshare", "-rm"]):
-        try:
-            if subprocess.run([*command, "sh", "-c", probe], capture_output=True, check=False).returncode == 0:
-                return command
-        except FileNotFoundError:
-            return None
-    return None
 
 
 @pytest.fixture(scope="module")
@@ -43,26 +29,17 @@ def results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     cases = [case for case in CASES if own is not None or case not in MOUNTED]
     folder = tmp_path_factory.mktemp("machine")
     (folder / "faults").mkdir()
-    paths = [repository / "tests" / "faults" / "machine_hook", repository / "python", repository]
-    child = subprocess.run(
-        [*(own or []), sys.executable, "-m", "tests.faults.machine_child", str(folder), *cases],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "LAMINA_MACHINE": str(folder / "faults")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1800,
-    )
-    for line in child.stdout.splitlines():
-        if line.startswith("RESULT "):
-            found: dict[str, dict[str, Any]] = json.loads(line[7:])
-            return found
-    raise AssertionError(child.stdout[-2000:] + child.stderr[-4000:])
+    hook = repository / "tests" / "faults" / "machine_hook"
+    found: dict[str, dict[str, Any]] = run_child(
+        repository, own or (), "machine_child", str(folder), *cases,
+        timeout_s=1800, paths=[hook], LAMINA_MACHINE=str(folder / "faults"),
+    )  # fmt: skip
+    return found
 
 
 def result_of(results: dict[str, dict[str, Any]], case: str) -> dict[str, Any]:
     if case not in results:
-        pytest.skip("needs a small file system, which this user may not mount, not even in a user namespace")
+        pytest.skip(NO_MOUNT)
     return results[case]
 
 

@@ -31,13 +31,11 @@ _PUT_BYTES = 1 << 20
 _AT_ONCE = 8
 """Requests of one read that run side by side."""
 
-_OUT_OF_ORDER = re.compile(r"Error performing \S+ \S+ in .*(status code: 5\d\d|HTTP error)")
-"""In what obstore says of a server or a connection that failed in all tries; a listing that breaks off has none. The
-second word is the URL, in which a key may have any words."""
-
-_BROKE_OFF = re.compile(r"Error performing \S+ \S+ in .*HTTP error: request or response body error")
-"""In what obstore says of a refusal whose answer broke off: it asks again for what it reads, but not for why it got
-nothing."""
+_OUT_OF_ORDER = re.compile(
+    r"Error performing \S+ \S+ in .*(status code: 5\d\d|HTTP error(?!: request or response body error))"
+)
+"""In what obstore says of a server or a connection that failed in all tries; a listing that breaks off has none, and of
+a refusal whose answer breaks off there was one try. The second word is the URL, in which a key may have any words."""
 
 _ELSEWHERE = re.compile(
     r"Error performing \S+ \S+ in .*(redirect|AuthorizationHeaderMalformed|PermanentRedirect)", re.S
@@ -165,7 +163,7 @@ class NativeS3Backend(S3Backend):
             raise PermissionError(errno.EACCES, _sentence(error)) from None
         except (BaseError, ValueError) as error:
             sentence = _sentence(error)
-            if _OUT_OF_ORDER.search(sentence) and not _BROKE_OFF.search(sentence):
+            if _OUT_OF_ORDER.search(sentence):
                 raise OSError(errno.EIO, sentence) from None
             client.moved = client.moved or _ELSEWHERE.search(sentence) is not None
         return otherwise()

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.format.entries import PUT, SCHEMA
+from lamina.format.entries import PUT
 from lamina.store.tables.database import DEFAULT, Database, _small_neighbours
+from tests.unit.store.writing import entries
 
 MIB = 1 << 20
 
@@ -47,11 +48,7 @@ def test_a_large_state_whose_tables_are_to_be_larger_is_joined_in_pieces() -> No
 
 
 def run_of(number: int) -> Iterator[pa.RecordBatch]:
-    keys = [b"%06d" % (100 * number + row) for row in range(100)]
-    columns = [pa.array([0] * 100, pa.uint16()), pa.array([PUT] * 100, pa.uint8()), pa.array(keys), pa.array(keys)]
-    yield pa.RecordBatch.from_arrays(
-        [column.cast(field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
-    )
+    yield entries((0, PUT, b"%06d" % (100 * number + row), b"v") for row in range(100))
 
 
 def test_a_job_says_that_it_goes_on_while_tables_are_joined(tmp_path: Path) -> None:

@@ -261,11 +261,12 @@ def _small_neighbours(tables: Sequence[Mapping[str, Any]], table_bytes: int) -> 
     of a table and than the others together, so that an entry is merged as often only as its table doubles."""
     neighbours: list[Mapping[str, Any]] = []
     for table in sorted(tables, key=lambda one: one["start_key"]):
+        is_small = 4 * table["size"] < table_bytes
         together = sum(one["size"] for one in neighbours) + table["size"]
-        if 4 * table["size"] >= table_bytes or together > _JOINED_AT_ONCE * table_bytes:
+        if not is_small or together > _JOINED_AT_ONCE * table_bytes:
             yield from _joinable(neighbours)
             neighbours = []
-        if 4 * table["size"] < table_bytes:
+        if is_small:
             neighbours.append(table)
     yield from _joinable(neighbours)
 
