@@ -16,6 +16,7 @@ from lamina.storage import Backend, Storage
 from lamina.store.check.checker import StoreChecker
 from lamina.store.check.report import StoreCheck
 from lamina.testing import Fault, FaultyBackend
+from tests.sealed import flippable
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
@@ -56,7 +57,8 @@ def test_a_flipped_byte_anywhere_in_a_file_is_found_and_the_file_is_named(lamina
     path = query.file(query.attempts[0][0])
     whole = path.read_bytes()
     state = Storage(f"{query.directory}/state")
-    for position in range(0, len(whole), 7):
+    for position in flippable(len(whole), 7):
+        path.write_bytes(whole)
         flip(path, position)
         found = check(state, query)
         assert (found.damaged, found.files) == ((1, 2), 1)

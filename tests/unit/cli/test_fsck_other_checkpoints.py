@@ -16,7 +16,7 @@ from lamina.format.container import verify
 from lamina.format.manifest import FILE, CommitManifest, Count, Reference, UnionMember
 from lamina.storage import Storage
 from lamina.storage.local import LocalBackend
-from tests.sealed import sealed, with_base
+from tests.sealed import flippable, sealed, with_base
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import QueryOnDisk
 
@@ -67,7 +67,7 @@ def test_files_of_another_checkpoint_are_verified_where_it_is_named(lamina: Lami
     found = first_store(lamina, clone.query.directory, "--root", clone.other.directory)
     assert (found["whole"], found["problems"], found["rows"], found["files"]) == ([1, 2], [], 20, 3)
     whole = clone.lent.read_bytes()
-    damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 41)]
+    damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in flippable(len(whole), 41)]
     for content in (*damaged, whole[:-1], whole + b"x", clone.other.file(clone.other.attempts[1][0]).read_bytes()):
         clone.lent.write_bytes(content)
         found = first_store(lamina, clone.query.directory, "--root", clone.other.directory, code=1)
@@ -253,7 +253,7 @@ def test_versions_that_are_pinned_are_checked_and_their_files_are_needed(lamina:
     assert (found["whole"], found["files"], found["rows"]) == ([2, 4, 5], 3, 50)
     assert found["not_needed"]["commit"]["files"] == 2
     whole = pinned.lent.read_bytes()
-    for at in range(0, len(whole), 41):
+    for at in flippable(len(whole), 41):
         pinned.lent.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         found = first_store(lamina, pinned.other.directory, code=1)
         assert (found["whole"], found["damaged"]) == ([4, 5], [2])
