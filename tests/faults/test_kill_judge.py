@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -549,3 +552,31 @@ def test_processes_of_a_campaign_are_found_and_gone(tmp_path: Path) -> None:
     assert kill_processes.gone_within(campaign, 30) == {}
     child.stdin.close()
     child.stdout.close()
+
+
+def test_an_interrupt_ends_a_campaign_after_its_kill_and_what_was_counted_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+
+    class Endless:
+        """A campaign that somebody interrupts during its second kill."""
+
+        broken, minutes, child, drawn = None, 0.0, None, random.Random(1)
+        judge = SimpleNamespace(wrong=0)
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            def call(*_: object, **__: object) -> Any:
+                calls.append(name)
+                if calls.count("kill") == 2 and name == "kill":
+                    os.kill(os.getpid(), signal.SIGINT)
+                return ("at random", ENGINE) if name == "next_kill" else {}
+
+            return call
+
+    monkeypatch.setattr(kill, "show_progress", lambda *_: None)
+    monkeypatch.setattr(kill, "result_of", lambda campaign, verdict, end_state: {"stuck": verdict})
+    before = signal.getsignal(signal.SIGINT)
+    assert kill.ran(cast(Campaign, Endless()), 59) == {"stuck": ""}
+    assert [name for name in calls if name in ("kill", "settle", "stop")] == ["kill", "kill", "settle", "stop"]
+    assert signal.getsignal(signal.SIGINT) is before

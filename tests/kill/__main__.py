@@ -8,7 +8,7 @@ The exit code is 0 where nothing is wrong and enough was killed to show it (test
 With `--storage s3` the checkpoint is on moto's S3 server, with `--storage apart` only its log objects are elsewhere
 than it (`changelog.path`; for `--backend heap-changelog`), with `--backend rocksdb` it stands on tables of RocksDB,
 with `--backend rocksdb-spilling` with so little memory that batches keep changes on the local disk.
-`tests/kill` runs each for some minutes.
+`tests/kill` runs each for some minutes. Ctrl-C ends a campaign after its kill, and what was counted counts.
 
 `--broken` runs a build with one promise taken away, which the campaign must notice; then it exits with 0 if it did.
 """
@@ -20,7 +20,11 @@ import datetime
 import fcntl
 import json
 import shutil
+import signal
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +65,15 @@ def ran(campaign: Campaign, minutes: float) -> dict[str, Any]:
         campaign.start()
         campaign.go_on(12, seconds=4 * STEP_S)
         campaign.begin()
-        while goes_on(campaign, minutes):
-            point, victim = campaign.next_kill()
-            campaign.kill(point, victim)
-            if campaign.drawn.random() < 0.8 or campaign.child is None:
-                campaign.go_on()
-            show_progress(campaign, point, victim)
+        with ends_by_interrupt() as asked:
+            while goes_on(campaign, minutes) and not asked.is_set():
+                point, victim = campaign.next_kill()
+                campaign.kill(point, victim)
+                if campaign.drawn.random() < 0.8 or campaign.child is None:
+                    campaign.go_on()
+                show_progress(campaign, point, victim)
+            if asked.is_set():
+                progress("interrupted: judges what was counted; Ctrl-C once more ends it at once")
         if not campaign.judge.wrong:
             end_state = campaign.settle()
     except CannotGoOn as error:
@@ -74,6 +81,22 @@ def ran(campaign: Campaign, minutes: float) -> dict[str, Any]:
     finally:
         campaign.stop()
     return result_of(campaign, verdict, end_state)
+
+
+@contextmanager
+def ends_by_interrupt() -> Iterator[threading.Event]:
+    """Ctrl-C asks for the end of what is inside; once more, and it ends at once."""
+    asked = threading.Event()
+
+    def ask(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def goes_on(campaign: Campaign, minutes: float) -> bool:
@@ -170,7 +193,8 @@ def main() -> None:
     else:
         name = record_of(given.storage, given.backend)
         result["code"] = alike["code"]
-        write_result(record_name(name, given.minutes), result)
+        # one that was interrupted is not as long
+        write_result(record_name(name, min(given.minutes, result["minutes"])), result)
         if given.add is not None:
             total = _added(given.add, result)
             write_result(record_name(name, total["minutes"]), total)
