@@ -36,7 +36,9 @@ object Exclusions {
     classOf[LaminaStateStoreV2Suite],
     classOf[LaminaStateStoreFullV2Suite],
     classOf[LaminaStateStoreRollingV2Suite],
-    classOf[LaminaStateStoreTablesV2Suite]
+    classOf[LaminaStateStoreTablesV2Suite],
+    classOf[LaminaStateStoreChangelogV2Suite],
+    classOf[LaminaStateStoreTablesChangelogV2Suite]
   )
   private val stores: Seq[Suite] = storesV2 ++ Seq(
     classOf[LaminaStateStoreSuite],

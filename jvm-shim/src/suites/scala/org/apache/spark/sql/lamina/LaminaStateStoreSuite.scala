@@ -17,13 +17,14 @@ import org.apache.spark.sql.types.StructType
 
 /**
  * The contract that Spark's own providers are held to: both checkpoint formats, row checksums, all compaction modes, both
- * backends.
+ * backends, commits in log objects.
  */
 abstract class LaminaStateStoreSuiteBase(
     format: Int,
     rowChecksums: Boolean = false,
     compaction: String = "background",
-    backend: String = "heap"
+    backend: String = "heap",
+    changelog: Boolean = false
 ) extends StateStoreSuiteBase[LaminaStateStoreProvider]
     with WithoutExcluded {
   import StateStoreTestsHelper._
@@ -67,7 +68,7 @@ abstract class LaminaStateStoreSuiteBase(
   ): Set[((String, Int), Int)] = {
     val id = provider.stateStoreId
     tryWithProviderResource(newStoreProvider(id, useColumnFamilies)) { reader =>
-      val store = reader.getStore(if (version < 0) LaminaStateStoreSuite.latestVersion(id) else version.toLong)
+      val store = reader.getStore(if (version < 0) latestVersion(reader) else version.toLong)
       try store.iterator().map(rowPairToDataPair).toSet
       finally store.abort()
     }
@@ -81,6 +82,7 @@ abstract class LaminaStateStoreSuiteBase(
     conf.setConf(SQLConf.STATE_STORE_ROW_CHECKSUM_ENABLED, rowChecksums)
     conf.setConfString(StoreSettings.Prefix + "compaction.mode", compaction)
     LaminaTests.backend(backend).foreach { case (key, value) => conf.setConfString(key, value) }
+    conf.setConfString(StoreSettings.Prefix + "changelog.enabled", changelog.toString)
     conf
   }
 
@@ -322,6 +324,11 @@ abstract class LaminaStateStoreSuiteBase(
     store.getStateStoreCheckpointInfo().stateStoreCkptId
   }
 
+  /** The newest version of a store. A commit in a log object is no file of the store, so versions are opened one by one. */
+  private def latestVersion(provider: LaminaStateStoreProvider): Long =
+    if (!changelog) LaminaStateStoreSuite.latestVersion(provider.stateStoreId)
+    else Iterator.from(1).takeWhile(version => Try(provider.getStore(version).abort()).isSuccess).size
+
   private def newId(): StateStoreId = StateStoreId(newDir(), Random.nextInt(Int.MaxValue), 0)
 
   private def create(
@@ -368,3 +375,6 @@ class LaminaStateStoreRollingSuite extends LaminaStateStoreSuiteBase(format = 1,
 class LaminaStateStoreRollingV2Suite extends LaminaStateStoreSuiteBase(format = 2, compaction = "rolling")
 class LaminaStateStoreTablesSuite extends LaminaStateStoreSuiteBase(format = 1, backend = "rocksdb")
 class LaminaStateStoreTablesV2Suite extends LaminaStateStoreSuiteBase(format = 2, backend = "rocksdb")
+class LaminaStateStoreChangelogV2Suite extends LaminaStateStoreSuiteBase(format = 2, changelog = true)
+class LaminaStateStoreTablesChangelogV2Suite
+    extends LaminaStateStoreSuiteBase(format = 2, backend = "rocksdb", changelog = true)

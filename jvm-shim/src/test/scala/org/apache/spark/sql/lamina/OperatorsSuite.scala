@@ -28,6 +28,9 @@ class OperatorsSuite extends AnyFunSuite with BeforeAndAfterAll {
   /** Settings of the backend that the stores have. */
   protected def backend: Map[String, String] = Map.empty
 
+  /** How the names of the files end that commits are in. */
+  protected def commits: String = ".lam"
+
   private lazy val spark: SparkSession = SparkSession.builder()
     .master("local[2]")
     .config("spark.ui.enabled", "false")
@@ -91,7 +94,7 @@ class OperatorsSuite extends AnyFunSuite with BeforeAndAfterAll {
         finally query.stop()
       }
     } finally conf.keys.foreach(spark.conf.unset)
-    assert(stateFiles(checkpoint).exists(_.endsWith(".lam")) == (provider == Lamina))
+    assert(stateFiles(checkpoint).exists(_.endsWith(commits)) == (provider == Lamina))
     rowsOf.asScala.toMap
   }
 
@@ -287,6 +290,17 @@ class ShortAndLongLived extends StatefulProcessor[String, Event, (String, Long, 
     values.foreach(value => map.updateValue(value, value))
     Iterator((key, short.get(), long.get(), list.get().size, map.keys().size))
   }
+}
+
+/** The same with commits in log objects, for which the batch waits and its tasks do not. */
+class OperatorsWithChangelogSuite extends OperatorsSuite {
+  override protected def backend: Map[String, String] = Map(
+    s"${StoreSettings.Prefix}changelog.enabled" -> "true",
+    s"${StoreSettings.Prefix}durability.level" -> "executor",
+    "spark.sql.streaming.checkpointFileManagerClass" -> classOf[LaminaCheckpointFileManager].getName
+  )
+
+  override protected def commits: String = ".log"
 }
 
 /** The same with tables of RocksDB below, which are newer with each batch. */
