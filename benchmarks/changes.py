@@ -126,6 +126,13 @@ CHANGES: tuple[Change, ...] = (
         "order do not leave, are joined bit by bit; that jobs say that they go on while they join or fetch tables; "
         "and which job's failure ends a wait for tables",
     ),
+    Change(
+        "68a9127ae7133379",
+        "acceeade401cead2",
+        frozenset({"aggregation", "changelog", "kill-rocksdb", "restore", "rocksdb"}),
+        "what an engine publishes that ends; how often the driver looks for log objects of other executors; and that a "
+        "listing of log objects serves all who came soon after it began, however long it takes",
+    ),
 )
 
 

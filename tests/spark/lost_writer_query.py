@@ -1,13 +1,14 @@
-"""A query on a local cluster that loses a process whose commits were accepted, and not written: `python
+"""A query on a local cluster that loses processes whose commits were accepted, and not written: `python
 lost_writer_query.py <JSON>`.
 
-Prints the error of the query as JSON, and the batches that Spark's log has.
+Prints the error of the query as JSON, if it fails, and the batches that Spark's log has.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -51,6 +52,24 @@ def wait_until_tasks_ended(spark: SparkSession, checkpoint: Path, batch: int, ha
     raise TimeoutError(f"batch {batch} does not end")
 
 
+def lose(campaign: str, what: str) -> list[int]:
+    """Kills an engine, an executor with its engine, or all executors; gives the engines that are to be killed later."""
+    executors, engines = (processes.with_role(campaign, role) for role in (processes.EXECUTOR, processes.ENGINE))
+    assert len(executors) >= 2 and len(engines) >= 2, processes.of(campaign)
+    if what == "engine":
+        processes.kill(engines[-1])
+    elif what == "both":
+        # or an engine would write what it has before it can be killed
+        for engine in engines:
+            os.kill(engine, signal.SIGSTOP)
+        processes.kill(executors[-1])
+        return engines
+    else:
+        for executor in executors:
+            processes.kill(executor)
+    return []
+
+
 def main(argument: dict[str, Any]) -> None:
     spark = program_session("local-cluster[2,1,1024]", argument["jar"], settings())
     spark.sparkContext.setLogLevel("FATAL")
@@ -65,7 +84,7 @@ def main(argument: dict[str, Any]) -> None:
         .option("checkpointLocation", str(checkpoint))
         .start()
     )
-    error = ""
+    error, left = "", list[int]()
     try:
         query.processAllAvailable()
         tracker, run = spark.sparkContext.statusTracker(), str(query.runId)
@@ -73,14 +92,14 @@ def main(argument: dict[str, Any]) -> None:
         streams.feed("s", rows(1))
         # Spark has no stage either while it plans the batch
         wait_until_tasks_ended(spark, checkpoint, 1, lambda: bool(set(tracker.getJobIdsForGroup(run)) - before))
-        campaign = os.environ[processes.MARK]
-        victims = processes.with_role(campaign, argument["role"])
-        assert len(victims) >= 2, processes.of(campaign)
-        processes.kill(victims[-1])
-        query.awaitTermination()
+        left = lose(os.environ[processes.MARK], argument["lost"])
+        while not (checkpoint / "commits" / "1").exists() and not query.awaitTermination(1):
+            pass
     except StreamingQueryException as found:
         error = str(found)
     finally:
+        for engine in left:
+            processes.kill(engine)
         query.stop()
     batches = sorted(entry.name for entry in (checkpoint / "commits").glob("[0-9]*"))
     print(json.dumps({"error": error, "batches": batches}))

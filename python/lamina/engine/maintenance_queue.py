@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _SHORTEST_LIFE_S = 2.0
 """A process that dies sooner after its start is not started again before this time has passed."""
 
-_END_S = 5.0
+_END_S = 1.5
 """How long the end of the engine waits for that of its maintenance process."""
 
 _SLOW_S = 10.0
@@ -173,7 +173,7 @@ class MaintenanceQueue:
                 **self._figures.stats(),
             }
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """Ends the process at once; what it writes is published whole or not at all."""
         with self._changed:
             self._closed = True
@@ -181,6 +181,12 @@ class MaintenanceQueue:
             process = self._process
         if process is not None:
             process.kill()
+
+    def close(self) -> None:
+        """Ends the process, and waits for that."""
+        self.kill()
+        process = self._process
+        if process is not None:
             # a process that waits for a dead network file system ends when that answers
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)

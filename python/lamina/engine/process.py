@@ -34,6 +34,9 @@ from lamina.store.memory.budget import default_bytes
 
 log = logging.getLogger(__name__)
 
+_LAST_UPLOADS_S = 3.0
+"""The JVM waits for 5 seconds until it ends the engine by force, and the maintenance process has 1.5 of them."""
+
 _SWITCH_INTERVAL_S = 0.0005
 """A commit that arrives while another thread runs Python code waits at most this long for the interpreter."""
 
@@ -41,8 +44,9 @@ _SWITCH_INTERVAL_S = 0.0005
 class EngineProcess:
     """Everything that lives as long as the engine.
 
-    1. The end of standard input is the end of the JVM, and of the engine: whatever is in progress is given up. Files
-       are published whole or not at all, so nothing needs to be finished.
+    1. The end of standard input is the end of the JVM, and of the engine. Log objects of commits that were accepted are
+       published, within seconds: tasks have ended on them, and their batch may still become whole. Whatever else is in
+       progress is given up. Files are published whole or not at all, so nothing of it needs to be finished.
     2. SIGTERM and `shutdown` do the same. SIGINT and SIGHUP go to a whole terminal and are the JVM's to answer.
     3. The maintenance process sees the end of its own standard input however the engine ends.
     """
@@ -108,6 +112,13 @@ class EngineProcess:
             ready, _, _ = select.select([stdin, self._end], [], [])
             if self._end in ready or not os.read(stdin, 4096):
                 break
+        self._maintenance.kill()
+        try:
+            left = self._sessions.finish(_LAST_UPLOADS_S)
+            if left:
+                log.warning("%d commits that were accepted are not durable: their batch is run again", left)
+        except Exception:
+            log.exception("commits that were accepted may not be durable")
         self._maintenance.close()
         self._directories.remove()
         # Threads may be in the middle of a request for a JVM that is no more; nobody waits for them.

@@ -406,6 +406,10 @@ class Sessions:
                 store = found.argument.store
                 self._maintenance.call_later(("left", store), LEFT_S, partial(self._leave, store))
 
+    def finish(self, timeout_s: float) -> int:
+        """Publishes commits that were accepted and wait for a log object, within that time; how many are left."""
+        return self._stores.finish(timeout_s)
+
     def _leave(self, store: StoreId) -> None:
         """Has files given up of a store that was closed a while ago: its partition may be on another executor now."""
         with self._lock:

@@ -244,6 +244,15 @@ class StoreOpener:
             self._forget(one)
         self._forget_later(outlived)
 
+    def finish(self, timeout_s: float) -> int:
+        """Publishes what was accepted into changelogs, within that time; how many commits are left."""
+        with self._lock:
+            groups = [shared.changelog.groups for shared in self._shared.values() if shared.changelog is not None]
+        for one in groups:
+            one.end()
+        ends = self._clock.monotonic() + timeout_s
+        return sum(one.left(max(0.0, ends - self._clock.monotonic())) for one in groups)
+
     def is_outlived(self, opened: OpenedStore) -> bool:
         """Whether a newer run of the query has stores here than the one that a store was opened by."""
         with self._lock:

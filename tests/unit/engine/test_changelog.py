@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from lamina.format import log_object, paths
 from lamina.format.attempt_id import FILE, GROUP, AttemptId
 from lamina.format.log_object import PartId
 from tests.unit.engine.conftest import Starter
-from tests.unit.engine.engine_client import PREFIX, Data, Engine, Refused, Store, entries, greeted
+from tests.unit.engine.engine_client import PREFIX, SOURCES, Data, Engine, Refused, Store, entries, greeted
 
+HOOK = Path(__file__).parent / "held_hook"
 LOGGED = {"changelog.enabled": "true", "changelog.persistDelayMs": "300"}
 
 
@@ -174,6 +176,42 @@ def test_a_commit_that_is_hurried_waits_as_for_a_task_and_takes_those_of_its_obj
         os.sched_yield()
     # one that was answered, and one that there never was
     assert [engine.call("hurry", request)["hurried"] for request in (first, 10**9)] == [False, False]
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_what_was_accepted_is_published_when_the_engine_ends(
+    start_engine: Starter, tmp_path: Path, number: signal.Signals | None
+) -> None:
+    """An executor is taken away, and the batch whose tasks have ended on it goes on."""
+    engine = start_engine()
+    waits = {"changelog.batchDelayMs": "1000000", "retention.minAgeMs": "86400000"}
+    query = Query(engine, tmp_path, 3, {**LOGGED, **waits}).begun()
+    query.sent(patient=True)
+    assert not query.objects()
+    if number is None:
+        assert engine.end() == 0
+    else:
+        engine.process.send_signal(number)
+        assert engine.process.wait(20) == 0
+    (log,) = {PartId.of(id).log for id in query.ids()}
+    assert query.objects() == [log]
+    other = start_engine()
+    data = greeted(other)
+    for partition, attempt in enumerate(query.attempts):
+        store = Store(other, f"file:{query.directory}", read_only=True, partition=partition)
+        assert rows(store, data, 2, attempt) == [b"key 0", b"key 1"]
+
+
+def test_an_engine_whose_storage_hangs_ends_all_the_same(start_engine: Starter, tmp_path: Path) -> None:
+    engine = start_engine(python_path=os.pathsep.join([str(HOOK), str(SOURCES)]))
+    waits = {"changelog.batchDelayMs": "1000000", "retention.minAgeMs": "86400000"}
+    query = Query(engine, tmp_path, 3, {**LOGGED, **waits}).begun()
+    query.directory.joinpath(paths.LOG).mkdir()
+    os.mkfifo(query.directory / paths.LOG / "gate")
+    query.sent(patient=True)
+    assert engine.end() == 0
+    assert not query.objects()
+    assert not engine.directory.exists()
 
 
 def test_what_fails_is_told_to_all_that_waited_for_it(start_engine: Starter, tmp_path: Path) -> None:

@@ -62,6 +62,39 @@ class Log:
             self.waiting.pop()()
 
 
+def test_at_the_end_of_a_process_what_waits_is_published_and_each_further_commit_by_itself() -> None:
+    log = Log()
+    first = log.groups.reserve()
+    late = log.groups.reserve()
+    log.fill(first, patient=True)
+    assert (log.waiting, log.groups.left(0.0)) == ([], 1)
+    log.groups.end()
+    # it takes the commit along that has its place already
+    assert (log.waiting, log.groups.left(0.0)) == ([], 1)
+    log.fill(late)
+    assert log.groups.left(0.0) == 2
+    log.work()
+    assert (log.published, log.groups.left(0.0)) == ([(first.id.log, [0, 1])], 0)
+    after = log.groups.reserve()
+    log.fill(after, patient=True)
+    log.fails = True
+    log.work()
+    assert log.groups.left(0.0) == 1
+    assert [None if error is None else error.kind for (error,) in log.told.values()] == [None, None, "storage.failed"]
+
+
+def test_who_waits_for_the_end_is_woken_by_the_last_commit() -> None:
+    log = Log()
+    log.fill(log.groups.reserve())
+    log.groups.end()
+    left: list[int] = []
+    waiting = threading.Thread(target=lambda: left.append(log.groups.left(60.0)))
+    waiting.start()
+    log.work()
+    waiting.join(20)
+    assert left == [0]
+
+
 def test_a_group_is_sealed_after_the_delay_of_its_first_commit_and_not_of_its_first_place() -> None:
     log = Log()
     first, second = log.groups.reserve(), log.groups.reserve()

@@ -199,6 +199,41 @@ def test_who_waits_for_a_look_that_hangs_shows_no_life_either(
         assert first.result(60) and second.result(60)
 
 
+def test_a_look_serves_all_who_came_while_it_was_young_however_long_it_takes(
+    grouped: Grouped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a collection judges by a listing that is some seconds older than its own time at most."""
+    monkeypatch.setattr(log_parts, "_WAIT_S", 0.01)
+    stores, versions = grouped.begun(4)
+    grouped.batch(stores, versions, 0)
+    clock = grouped.query.clock
+    logs = LogObjects(grouped.query.storage, clock)
+    listed, looks = logs.places.list, []
+    hangs, released = threading.Event(), threading.Event()
+
+    def slow() -> Any:
+        looks.append(clock.monotonic())
+        hangs.set()
+        released.wait(60)
+        clock.advance(60_000)
+        return listed()
+
+    monkeypatch.setattr(logs.places, "list", slow)
+    started = clock.monotonic()
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(logs.parts_of, stores[0].identity)]
+        hangs.wait(60)
+        for after_s, store in zip((log_parts._LOOK_S - 1, 2, 1), stores[1:], strict=True):
+            clock.advance(round(1000 * after_s))
+            waits = threading.Event()
+            asked.append(threads.submit(logs.parts_of, store.identity, progressed=waits.set))
+            assert waits.wait(60)
+        released.set()
+        assert all(len(one.result(60)) == 1 for one in asked)
+    # one for the two that came later
+    assert [at - started for at in looks] == [0.0, log_parts._LOOK_S + 62]
+
+
 def test_groups_and_own_files_take_turns_on_one_chain(grouped: Grouped) -> None:
     """Switching it on and off at any restart needs nothing else."""
     _, versions = grouped.begun()

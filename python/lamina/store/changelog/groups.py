@@ -173,6 +173,12 @@ class Groups:
         self._lock = threading.Lock()
         self._open: _Group | None = None
         self._sealed: list[_Group] = []
+        self._publishing: dict[str, int] = {}
+        """How many commits the groups have that are being published, by their log objects."""
+        self._over = threading.Condition(self._lock)
+        self._ends = False
+        self._lost = 0
+        """Commits whose group has failed since the process is about to end."""
         self._closed = False
         self.on_due: Callable[[], None] = lambda: None
         """Called, without the lock, when a group is due at a time of which `tick` has not told."""
@@ -216,8 +222,9 @@ class Groups:
             else:
                 group.has_task(due, self._policy)
             is_sooner = group.due < before
-            if not group.sealed and (group.bytes >= self._policy.max_bytes or is_last):
-                self._seal(group, early=not is_last)
+            is_full = group.bytes >= self._policy.max_bytes
+            if not group.sealed and (is_full or is_last or self._ends):
+                self._seal(group, early=is_full and not is_last)
             is_sooner = is_sooner and not group.sealed
         if is_sooner:
             self.on_due()
@@ -267,6 +274,24 @@ class Groups:
         self._go_on()
         return left
 
+    def end(self) -> None:
+        """The process ends soon: publishes what waits, and from now on each commit as it comes."""
+        with self._lock:
+            self._ends = True
+            if self._open is not None and self._open.filled:
+                self._seal(self._open)
+        self._go_on()
+
+    def left(self, timeout_s: float) -> int:
+        """Waits until no commit waits for its object, after `end`, at most so long; how many have none then."""
+        with self._over:
+            self._over.wait_for(lambda: not self._waiting(), timeout_s)
+            return self._waiting() + self._lost
+
+    def _waiting(self) -> int:
+        held = [*self._sealed, *([] if self._open is None else [self._open])]
+        return sum(len(group.filled) for group in held) + sum(self._publishing.values())
+
     def close(self) -> None:
         """Publishes what waits; takes nothing more."""
         with self._lock:
@@ -299,15 +324,15 @@ class Groups:
     def _go_on(self) -> None:
         """Publishes the sealed groups of which every place is filled or dropped."""
         with self._lock:
-            ready = [group for group in self._sealed if not group.open_places]
+            ready = [group for group in self._sealed if group.filled and not group.open_places]
             self._sealed = [group for group in self._sealed if group.open_places]
+            self._publishing.update((group.log, len(group.filled)) for group in ready)
         for group in ready:
-            if group.filled:
-                try:
-                    self._submit(partial(self._published, group))
-                except Exception as error:
-                    # no more threads, or closed meanwhile
-                    self._told(group, LaminaError.from_exception(error))
+            try:
+                self._submit(partial(self._published, group))
+            except Exception as error:
+                # no more threads, or closed meanwhile
+                self._told(group, LaminaError.from_exception(error))
 
     def _published(self, group: _Group) -> None:
         error: LaminaError | None = None
@@ -318,10 +343,13 @@ class Groups:
             error = LaminaError.from_exception(found)
         self._told(group, error)
 
-    @staticmethod
-    def _told(group: _Group, error: LaminaError | None) -> None:
+    def _told(self, group: _Group, error: LaminaError | None) -> None:
         for _, told in group.filled.values():
             try:
                 told(error)
             except Exception:
                 log.exception("who waited for a log object could not be told")
+        with self._over:
+            if self._publishing.pop(group.log, None) and self._ends and error is not None:
+                self._lost += len(group.filled)
+            self._over.notify_all()

@@ -389,8 +389,11 @@ class LogObjects:
                 found.mark(part, needs)
 
     def _look(self, wanted: str | None, progressed: Callable[[], None]) -> None:
-        """Lists the objects, and reads the indexes of new ones; at once where one is not known that is wanted."""
-        seen = -1
+        """Lists the objects, and reads the indexes of new ones; at once where one is not known that is wanted.
+
+        A look serves all who came up to some seconds after it began, however long it takes.
+        """
+        came, seen = self._clock.monotonic(), -1
         while not self._looking.acquire(timeout=_WAIT_S):
             # somebody else looks, and may hang in it: then all who wait do
             if seen != self._went_on:
@@ -399,7 +402,7 @@ class LogObjects:
         try:
             self._went_on += 1
             now = self._clock.monotonic()
-            recent = self._looked is not None and now - self._looked < _LOOK_S
+            recent = self._looked is not None and came - self._looked < _LOOK_S
             if recent and (wanted is None or wanted in self._objects):
                 return
             listed: dict[str, tuple[LogPlace, Listed]] = {}

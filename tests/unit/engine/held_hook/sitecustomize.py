@@ -2,7 +2,7 @@
 
 Python imports this module at its start, since the tests put its directory on PYTHONPATH. A commit whose checkpoint or
 store has a pipe `gate` in its directory waits until somebody has written to it; one whose store has a file `refusal`
-fails then.
+fails then. The same holds for log objects, whose store is their directory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def install() -> None:
 
     def held(self: LocalBackend, path: str, chunks: Iterable[Any]) -> int:
         store = os.path.join(self._root, os.path.dirname(path))
-        if path.endswith(".lam"):
-            for directory in (self._root, store):
+        if path.endswith((".lam", ".log")):
+            for directory in (self._root, store) if path.endswith(".lam") else (store,):
                 with contextlib.suppress(FileNotFoundError), open(os.path.join(directory, "gate")):
                     pass
             if os.path.exists(os.path.join(store, "refusal")):

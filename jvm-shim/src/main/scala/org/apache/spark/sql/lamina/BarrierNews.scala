@@ -11,14 +11,15 @@ import org.apache.spark.sql.lamina.wire.DaemonThreads
 import org.apache.spark.util.RpcUtils
 
 /**
- * What executors tell the driver of log objects for which batches wait: who writes one, and that one will not be there. So a
- * batch fails soon after an executor, an engine or an upload was lost, and not when its time is over.
+ * What executors tell the driver of log objects for which batches wait: who writes one, that it is there, and that one will not
+ * be there. So the driver looks when it is worth it, and a batch fails soon after an executor, an engine or an upload was lost,
+ * and not when its time is over.
  *
- * Nothing is taken for durable by news: that is seen by looking. News that do not arrive cost the time of the barrier.
+ * Nothing is taken for durable by news: that is seen by looking. News that do not arrive cost time, of a look or of the barrier.
  */
 private[lamina] object BarrierNews extends Logging {
   private val Name = "lamina-log-objects"
-  private val (begins, fails) = ("begins", "fails")
+  private val (begins, writes, fails) = ("begins", "writes", "fails")
 
   private lazy val sender = DaemonThreads.pool("lamina-barrier-news", 1)
   private val sent = new Recent[(String, String), Boolean]
@@ -45,6 +46,9 @@ private[lamina] object BarrierNews extends Logging {
 
   /** This executor is about to write an object. */
   def begun(log: String): Unit = send(begins, log, "", "")
+
+  /** This executor has written an object. */
+  def written(log: String): Unit = send(writes, log, "", "")
 
   /** An object that this executor was to write will not be there. */
   def failed(log: String, error: Throwable): Unit = {
@@ -80,11 +84,15 @@ private[lamina] object BarrierNews extends Logging {
   private final class Endpoint(override val rpcEnv: RpcEnv, writers: Writers) extends ThreadSafeRpcEndpoint {
     override def receive: PartialFunction[Any, Unit] = {
       case Seq(`begins`, log: String, executor: String, _, _) => writers.begun(log, executor)
+      case Seq(`writes`, log: String, _, _, _) => DurableLogs.say(log)
       case Seq(`fails`, log: String, executor: String, kind: String, text: String) =>
         writers.failed(log, new LaminaError(kind, s"executor $executor: $text"))
     }
   }
 }
+
+/** Spark has lost an executor, whose engine may go on for a moment. */
+private[lamina] final class ExecutorLost(reason: String) extends Exception(reason)
 
 /** Which executor writes which object, and which executors are lost; `tell` is told of each object that goes with one. */
 private[lamina] final class Writers(tell: (String, Option[Throwable]) => Unit) {
@@ -111,5 +119,9 @@ private[lamina] final class Writers(tell: (String, Option[Throwable]) => Unit) {
   }
 
   private def gone(executor: String, reason: String): LaminaError =
-    new LaminaError(LaminaError.EngineLost, s"executor $executor, which was to write it, was lost: $reason")
+    new LaminaError(
+      LaminaError.EngineLost,
+      s"executor $executor, which was to write it, was lost: $reason",
+      new ExecutorLost(reason)
+    )
 }

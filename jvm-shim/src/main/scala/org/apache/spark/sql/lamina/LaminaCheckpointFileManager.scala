@@ -27,7 +27,7 @@ import org.apache.spark.util.Utils
  * are there, and not before. Everything else is what the file manager does that Spark would have chosen.
  *
  * Set by `spark.sql.streaming.checkpointFileManagerClass`. No messages between processes are needed: an id names its object. Those
- * of `BarrierNews` end a wait sooner that is for nothing.
+ * of `BarrierNews` say when a look is worth it, and end a wait sooner that is for nothing.
  */
 final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends CheckpointFileManager {
   import LaminaCheckpointFileManager._
@@ -121,7 +121,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
     val started = System.nanoTime()
     val places = placesOf(state)
     def waitedMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)
-    val looks = new Looks(looking, places.exists)
+    val looks = new Looks(looking, places.exists, DurableLogs.isSaid)
     val elsewhere = new Looks(lookingElsewhere, places.isElsewhere)
     def isThere(log: String) =
       isDurable(file, places, looks, log) || waitedMs >= ElsewhereAfterMs && isFound(elsewhere, log)
@@ -165,7 +165,7 @@ final class LaminaCheckpointFileManager(path: Path, conf: Configuration) extends
     DurableLogs.outcome(log) match {
       case Some(None) => true
       // of an engine that was lost nobody knows what it has written
-      case Some(Some(failure)) => looks.afterFailure(log) match {
+      case Some(Some(failure)) => looks.afterFailure(log, if (mayStillCome(failure)) LastUploadsMs else 0L) match {
           case Some(false) => throw new LaminaError(
               LaminaError.StorageFailed,
               s"batch ${file.getName} is not committed: ${places.location(log)} was not written: ${failure.getMessage}; $GoesOn",
@@ -237,12 +237,17 @@ private[lamina] object LaminaCheckpointFileManager {
 
   private val InnerKey = StoreSettings.Prefix + "changelog.checkpointFileManagerClass"
 
-  private val LooksAtOnce = 16
+  private val LooksAtOnce = 64
 
   private val LooksElsewhere = 4
 
   /** What an executor uploads is there by then, as a rule. */
   private val ElsewhereAfterMs = 500L
+
+  /** An engine whose JVM has gone publishes what it has accepted within 3 seconds. */
+  private val LastUploadsMs = 5000L
+
+  private def mayStillCome(failure: Throwable): Boolean = failure.getCause.isInstanceOf[ExecutorLost]
 
   private def isSparks(manager: CheckpointFileManager): Boolean = {
     val name = manager.getClass.getName

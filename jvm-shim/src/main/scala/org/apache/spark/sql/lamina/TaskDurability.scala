@@ -52,7 +52,11 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
   def settleWhenDone(): Unit = {
     log.foreach(BarrierNews.begun)
     answer.whenDone { () =>
-      Option(settle()).filter(isFinal).foreach(error => log.foreach(BarrierNews.failed(_, error)))
+      val failure = settle()
+      log.foreach { name =>
+        if (failure == null) BarrierNews.written(name)
+        else if (isFinal(failure)) BarrierNews.failed(name, failure)
+      }
     }
   }
 

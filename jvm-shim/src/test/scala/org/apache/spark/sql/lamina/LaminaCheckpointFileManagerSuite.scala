@@ -272,6 +272,22 @@ class LaminaCheckpointFileManagerSuite extends AnyFunSuite {
     assert(checkpoint.has("commits/7"))
   }
 
+  test("what an executor that was lost has accepted may come a moment later") {
+    val checkpoint = new Checkpoint
+    val (late, never) = ("a8" * 16, "a9" * 16)
+    val writers = new Writers(DurableLogs.tell)
+    Seq(late, never).foreach(writers.begun(_, "1"))
+    writers.lost("1", "decommissioned")
+    val writing = begun(checkpoint.write("commits/7", entry(late)))
+    assert(waits(writing))
+    checkpoint.publish(late)
+    writing.get(60, TimeUnit.SECONDS)
+    assert(checkpoint.has("commits/7"))
+    val error = intercept[LaminaError](checkpoint.write("commits/8", entry(never)))
+    assert(error.getMessage.contains("was not written: [engine.lost] executor 1"))
+    assert(!checkpoint.has("commits/8"))
+  }
+
   test("a storage that cannot be asked fails the batch in time, and says why") {
     val managers = Seq(classOf[DeniedFileManager] -> "you may not", classOf[UnconnectedFileManager] -> "no connection")
     managers.foreach { case (manager, why) =>
