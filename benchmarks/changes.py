@@ -128,10 +128,11 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "68a9127ae7133379",
-        "acceeade401cead2",
+        "6de2dbbf647cbcd6",
         frozenset({"aggregation", "changelog", "kill-rocksdb", "restore", "rocksdb"}),
-        "what an engine publishes that ends; how often the driver looks for log objects of other executors; and that a "
-        "listing of log objects serves all who came soon after it began, however long it takes",
+        "what an engine publishes that ends; how often the driver looks for log objects of other executors; that a "
+        "listing of log objects serves all who came soon after it began, however long it takes; and whose credentials "
+        "are asked for where log objects lie elsewhere",
     ),
 )
 

@@ -84,7 +84,8 @@ class EngineStore(
   private val opening = new ReentrantLock
   @volatile private var current: EngineHandle = _
 
-  private lazy val storageKeys = StoreSettings.storageKeys(hadoopConf, id.checkpointRootLocation)
+  private lazy val storageKeys =
+    StoreSettings.storageKeys(hadoopConf, id.checkpointRootLocation, StoreSettings.elsewhere(settings))
 
   /** The store's handle in the running engine. A writer's handle serves readers too. */
   def handle(readOnly: Boolean): EngineHandle = {

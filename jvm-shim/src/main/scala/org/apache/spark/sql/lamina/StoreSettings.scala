@@ -105,27 +105,53 @@ object StoreSettings {
   }
 
   /**
-   * Keys of the Hadoop configuration that say how to reach `url`: those that differ from Hadoop's own defaults. For a
-   * storage that has secrets among them, what Hadoop's credential providers hold goes before, as in Hadoop's clients.
+   * Keys of the Hadoop configuration that say how to reach `url` and others: those that differ from Hadoop's own defaults. For a
+   * storage that has secrets among them, what Hadoop's credential providers hold goes before, as in Hadoop's clients; of another
+   * bucket under the names that hold for that one alone.
    *
    * @throws LaminaError `storage.denied` where a credential provider cannot be read
    */
-  def storageKeys(conf: Configuration, url: String): Map[String, String] = {
+  def storageKeys(conf: Configuration, url: String, others: Seq[String] = Nil): Map[String, String] = {
     def isSet(key: String): Boolean = Option(conf.getPropertySources(key)).exists(_.exists(!_.endsWith("-default.xml")))
     val keys = conf.iterator.asScala.map(_.getKey)
       .filter(isStorageKey)
       .filter(key => key == "fs.defaultFS" || isSet(key))
       .map(key => key -> conf.get(key))
       .toMap
+    val own = locationOf(conf, url)
+    // what is no path is refused by name when the store opens
+    val beside = others.flatMap(text => Try(locationOf(conf, text)).toOption)
+      .filter(one => one.getAuthority != null && (one.getScheme, one.getAuthority) != (own.getScheme, own.getAuthority))
+    val (ofAll, ofOne) = beside.flatMap(one => secrets(conf, one).toSeq.map(one -> _)).partition {
+      case (one, (key, _)) =>
+        OfS3(one.getScheme) && key.startsWith(S3Prefix) && !key.startsWith(BucketPrefix)
+    }
+    val named = ofAll.map { case (one, (key, secret)) =>
+      s"$BucketPrefix${one.getAuthority}.${key.stripPrefix(S3Prefix)}" -> secret
+    }
+    named.toMap ++ keys ++ ofOne.map(_._2) ++ secrets(conf, own)
+  }
+
+  /** Where state may lie besides the checkpoint, by a store's settings. */
+  def elsewhere(settings: Map[String, String]): Seq[String] =
+    Seq("changelog.path", "storage.roots").flatMap(name => settings.get(Prefix + name))
+      .flatMap(_.split(',')).map(_.trim).filterNot(text => text.isEmpty || text.equalsIgnoreCase("none")).distinct
+
+  private val S3Prefix = "fs.s3a."
+  private val BucketPrefix = S3Prefix + "bucket."
+
+  private def locationOf(conf: Configuration, url: String): URI = {
     val uri = new Path(url).toUri
-    val location = if (uri.getScheme == null) FileSystem.getDefaultUri(conf) else uri
-    if (WithSecrets(location.getScheme)) keys ++ secrets(conf, location) else keys
+    if (uri.getScheme == null) FileSystem.getDefaultUri(conf) else uri
   }
 
   private def isStorageKey(key: String): Boolean = StoragePrefixes.exists(key.startsWith(_))
 
-  /** What the credential providers hold under names of storage keys; of several the first one counts. */
-  private def secrets(conf: Configuration, location: URI): Map[String, String] = {
+  /** What the credential providers of a storage hold under names of storage keys; of several the first one counts. */
+  private def secrets(conf: Configuration, location: URI): Map[String, String] =
+    if (WithSecrets(location.getScheme)) provided(conf, location) else Map.empty
+
+  private def provided(conf: Configuration, location: URI): Map[String, String] = {
     val authority = location.getAuthority
     val ofS3 =
       if (!OfS3(location.getScheme)) None

@@ -68,6 +68,36 @@ class StorageKeysSuite extends AnyFunSuite {
     assert(StoreSettings.storageKeys(two, url)("fs.s3a.secret.key") == "first")
   }
 
+  test("another bucket's credential providers are asked, too, and hold for that one alone") {
+    val providerOf = "fs.s3a.bucket.%s.security.credential.provider.path".format(_: String)
+    val keys = Map(
+      providerOf("bucket") -> keystore("fs.s3a.secret.key" -> "own"),
+      providerOf("fast") -> keystore(
+        "fs.s3a.secret.key" -> "of the other",
+        "fs.s3a.bucket.fast.session.token" -> "token",
+        "fs.s3a.access.key" -> "not the bucket's own"
+      ),
+      "fs.s3a.bucket.fast.access.key" -> "id"
+    )
+    val prefix = StoreSettings.Prefix
+    val settings = Map(
+      s"${prefix}changelog.path" -> "s3a://fast/log",
+      s"${prefix}storage.roots" -> "none"
+    )
+    val (conf, others) = (configuration(keys), StoreSettings.elsewhere(settings))
+    assert(others == Seq("s3a://fast/log"))
+    Seq(url -> Some("own"), "hdfs://host/query" -> None).foreach { case (checkpoint, own) =>
+      val found = StoreSettings.storageKeys(conf, checkpoint, others)
+      assert(found.get("fs.s3a.secret.key") == own)
+      assert(found("fs.s3a.bucket.fast.secret.key") == "of the other")
+      assert(found("fs.s3a.bucket.fast.session.token") == "token")
+      assert(found("fs.s3a.bucket.fast.access.key") == "id")
+    }
+    assert(!StoreSettings.storageKeys(conf, url).contains("fs.s3a.bucket.fast.secret.key"))
+    // the engine refuses it by name
+    assert(StoreSettings.storageKeys(conf, url, Seq("s3a://", ":"))("fs.s3a.secret.key") == "own")
+  }
+
   test("a path without scheme is on the default file system, whose secrets it takes") {
     val conf = configuration(Map("fs.defaultFS" -> "s3a://bucket", providers -> keystore("fs.s3a.secret.key" -> "s")))
     assert(StoreSettings.storageKeys(conf, "/query/state")("fs.s3a.secret.key") == "s")
