@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina
 
 import java.util.UUID
 
+import scala.collection.mutable
 import scala.util.{Random, Try}
 
 import org.apache.hadoop.conf.Configuration
@@ -104,13 +105,14 @@ abstract class LaminaStateStoreSuiteBase(
     withSpark(new SparkContext("local", "test")) { context =>
       withCoordinatorRef(context) { coordinator =>
         val id = StateStoreProviderId(newId(), UUID.randomUUID())
+        val ids = mutable.HashMap.empty[Long, String]
         def open(version: Long): StateStore = StateStore.get(
           id,
           keySchema,
           valueSchema,
           NoPrefixKeyStateEncoderSpec(keySchema),
           version,
-          None,
+          ids.get(version),
           None,
           useColumnFamilies = false,
           getDefaultStoreConf(),
@@ -128,13 +130,17 @@ abstract class LaminaStateStoreSuiteBase(
           matchPVals = true
         )
         val first = open(0)
+        def commit(store: StateStore): Unit = {
+          store.commit()
+          ids ++= store.getStateStoreCheckpointInfo().stateStoreCkptId.map(store.version + 1 -> _)
+        }
         put(first, "a", 0, 1)
-        first.commit()
+        commit(first)
         val second = open(1)
         assert(StateStore.isLoaded(id))
         assert(rowPairsToDataSet(second.iterator()) == Set(("a", 0) -> 1))
         put(second, "a", 0, 2)
-        second.commit()
+        commit(second)
         val again = open(0)
         assert(again.version == 0)
         assert(rowPairsToDataSet(again.iterator()) == Set.empty)
