@@ -68,7 +68,7 @@ def test_every_request_of_a_maintenance_process_meets_the_distance(tmp_path: Pat
 def test_chains_are_counted_of_stores_that_are_merged_meanwhile(tmp_path: Path) -> None:
     found = compaction.run({"stores": STORES, "rows": 3, "batches": 120, "interval_s": 0.1, "folder": str(tmp_path)})
     # where a busy machine merges late, some stores write their state whole
-    assert found["segments"] > 0 and found["failed"] == 0 <= found["snapshots"]
+    assert found["segments"] > 0 and found["failed"] == 0
     assert 1 <= found["last_longest"] <= found["longest"] < 120
 
 
