@@ -128,7 +128,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "68a9127ae7133379",
-        "6de2dbbf647cbcd6",
+        "a1dddeec1b72a7f6",
         frozenset({"aggregation", "changelog", "kill-rocksdb", "restore", "rocksdb"}),
         "what an engine publishes that ends; how often the driver looks for log objects of other executors; that a "
         "listing of log objects serves all who came soon after it began, however long it takes; and whose credentials "

@@ -22,6 +22,8 @@ from lamina._version import __version__
 from lamina.format import SCHEMA
 
 SOURCES = Path(__file__).resolve().parents[3] / "python"
+HELD = os.pathsep.join([str(Path(__file__).with_name("held_hook")), str(SOURCES)])
+"""A Python path for an engine whose publications wait at gates."""
 PREAMBLE = b"LMNW" + struct.pack("<HH", 1, 0)
 PREFIX = "spark.sql.streaming.stateStore.lamina."
 

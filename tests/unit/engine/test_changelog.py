@@ -13,10 +13,11 @@ from lamina.format import log_object, paths
 from lamina.format.attempt_id import FILE, GROUP, AttemptId
 from lamina.format.log_object import PartId
 from tests.unit.engine.conftest import Starter
-from tests.unit.engine.engine_client import PREFIX, SOURCES, Data, Engine, Refused, Store, entries, greeted
+from tests.unit.engine.engine_client import HELD, PREFIX, Data, Engine, Refused, Store, entries, greeted
 
-HOOK = Path(__file__).parent / "held_hook"
 LOGGED = {"changelog.enabled": "true", "changelog.persistDelayMs": "300"}
+PATIENT = {**LOGGED, "changelog.batchDelayMs": "1000000", "retention.minAgeMs": "86400000"}
+"""Without a task commits wait for longer than a test does."""
 
 
 class Query:
@@ -163,9 +164,7 @@ def test_a_commit_that_is_hurried_waits_as_for_a_task_and_takes_those_of_its_obj
     start_engine: Starter, tmp_path: Path
 ) -> None:
     engine = start_engine()
-    # without a task they would wait for longer than this test does
-    waits = {"changelog.batchDelayMs": "1000000", "retention.minAgeMs": "86400000"}
-    query = Query(engine, tmp_path, 3, {**LOGGED, **waits}).begun()
+    query = Query(engine, tmp_path, 3, PATIENT).begun()
     requests = query.sent(patient=True)
     assert not query.objects()
     first = next(iter(requests))
@@ -184,8 +183,7 @@ def test_what_was_accepted_is_published_when_the_engine_ends(
 ) -> None:
     """An executor is taken away, and the batch whose tasks have ended on it goes on."""
     engine = start_engine()
-    waits = {"changelog.batchDelayMs": "1000000", "retention.minAgeMs": "86400000"}
-    query = Query(engine, tmp_path, 3, {**LOGGED, **waits}).begun()
+    query = Query(engine, tmp_path, 3, PATIENT).begun()
     query.sent(patient=True)
     assert not query.objects()
     if number is None:
@@ -203,9 +201,8 @@ def test_what_was_accepted_is_published_when_the_engine_ends(
 
 
 def test_an_engine_whose_storage_hangs_ends_all_the_same(start_engine: Starter, tmp_path: Path) -> None:
-    engine = start_engine(python_path=os.pathsep.join([str(HOOK), str(SOURCES)]))
-    waits = {"changelog.batchDelayMs": "1000000", "retention.minAgeMs": "86400000"}
-    query = Query(engine, tmp_path, 3, {**LOGGED, **waits}).begun()
+    engine = start_engine(python_path=HELD)
+    query = Query(engine, tmp_path, 3, PATIENT).begun()
     query.directory.joinpath(paths.LOG).mkdir()
     os.mkfifo(query.directory / paths.LOG / "gate")
     query.sent(patient=True)

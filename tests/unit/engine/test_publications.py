@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from tests.unit.engine.conftest import Starter
-from tests.unit.engine.engine_client import PREFIX, SOURCES, Data, Engine, Refused, Store, entries, greeted
+from tests.unit.engine.engine_client import HELD, PREFIX, Data, Engine, Refused, Store, entries, greeted
 
-HOOK = Path(__file__).parent / "held_hook"
 FLUSHED = {"storage.fsync.enabled": "true"}
 """How long an answer may take on a busy machine before it counts as none."""
 
@@ -62,7 +61,7 @@ def gate() -> Iterator[Held]:
 def start(start_engine: Starter) -> Callable[..., Engine]:
     def started(**process: str) -> Engine:
         conf = {f"{PREFIX}engine.{name}": value for name, value in process.items()}
-        return start_engine(python_path=f"{HOOK}{os.pathsep}{SOURCES}", process=conf)
+        return start_engine(python_path=HELD, process=conf)
 
     return started
 

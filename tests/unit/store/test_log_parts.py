@@ -167,6 +167,24 @@ def test_what_a_look_has_read_is_not_read_again_until_somebody_doubts_it(
     assert read() == 1
 
 
+class HeldListing:
+    """Lists the places of log objects in their stead: hangs until `released`, and takes a while then."""
+
+    def __init__(self, grouped: Grouped, logs: LogObjects, takes_ms: int = 0) -> None:
+        self.begun: list[float] = []
+        """When each listing began."""
+        self.hangs, self.released = threading.Event(), threading.Event()
+        self._clock, self._list, self._takes_ms = grouped.query.clock, logs.places.list, takes_ms
+        logs.places.list = self  # type: ignore[method-assign, assignment]
+
+    def __call__(self) -> Any:
+        self.begun.append(self._clock.monotonic())
+        self.hangs.set()
+        self.released.wait(60)
+        self._clock.advance(self._takes_ms)
+        return self._list()
+
+
 def test_who_waits_for_a_look_that_hangs_shows_no_life_either(
     grouped: Grouped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,19 +192,11 @@ def test_who_waits_for_a_look_that_hangs_shows_no_life_either(
     stores, versions = grouped.begun(2)
     grouped.batch(stores, versions, 0)
     logs = LogObjects(grouped.query.storage, grouped.query.clock)
-    hangs, released = threading.Event(), threading.Event()
-    listed = logs.places.list
-
-    def hang() -> Any:
-        hangs.set()
-        released.wait(60)
-        return listed()
-
-    monkeypatch.setattr(logs.places, "list", hang)
+    listing = HeldListing(grouped, logs)
     signs: list[int] = []
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(logs.parts_of, stores[0].identity)
-        hangs.wait(60)
+        listing.hangs.wait(60)
         second = threads.submit(logs.parts_of, stores[1].identity, progressed=lambda: signs.append(1))
         # a few hundred waits
         second_ended = wait([second], 3).done
@@ -195,7 +205,7 @@ def test_who_waits_for_a_look_that_hangs_shows_no_life_either(
         logs._went_on += 1
         wait([second], 1)
         assert len(signs) == 2
-        released.set()
+        listing.released.set()
         assert first.result(60) and second.result(60)
 
 
@@ -208,30 +218,20 @@ def test_a_look_serves_all_who_came_while_it_was_young_however_long_it_takes(
     grouped.batch(stores, versions, 0)
     clock = grouped.query.clock
     logs = LogObjects(grouped.query.storage, clock)
-    listed, looks = logs.places.list, []
-    hangs, released = threading.Event(), threading.Event()
-
-    def slow() -> Any:
-        looks.append(clock.monotonic())
-        hangs.set()
-        released.wait(60)
-        clock.advance(60_000)
-        return listed()
-
-    monkeypatch.setattr(logs.places, "list", slow)
+    listing = HeldListing(grouped, logs, takes_ms=60_000)
     started = clock.monotonic()
     with ThreadPoolExecutor(4) as threads:
         asked = [threads.submit(logs.parts_of, stores[0].identity)]
-        hangs.wait(60)
+        listing.hangs.wait(60)
         for after_s, store in zip((log_parts._LOOK_S - 1, 2, 1), stores[1:], strict=True):
             clock.advance(round(1000 * after_s))
             waits = threading.Event()
             asked.append(threads.submit(logs.parts_of, store.identity, progressed=waits.set))
             assert waits.wait(60)
-        released.set()
+        listing.released.set()
         assert all(len(one.result(60)) == 1 for one in asked)
     # one for the two that came later
-    assert [at - started for at in looks] == [0.0, log_parts._LOOK_S + 62]
+    assert [at - started for at in listing.begun] == [0.0, log_parts._LOOK_S + 62]
 
 
 def test_groups_and_own_files_take_turns_on_one_chain(grouped: Grouped) -> None:

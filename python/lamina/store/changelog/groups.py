@@ -278,9 +278,7 @@ class Groups:
         """The process ends soon: publishes what waits, and from now on each commit as it comes."""
         with self._lock:
             self._ends = True
-            if self._open is not None and self._open.filled:
-                self._seal(self._open)
-        self._go_on()
+        self.seal()
 
     def left(self, timeout_s: float) -> int:
         """Waits until no commit waits for its object, after `end`, at most so long; how many have none then."""
@@ -289,8 +287,7 @@ class Groups:
             return self._waiting() + self._lost
 
     def _waiting(self) -> int:
-        held = [*self._sealed, *([] if self._open is None else [self._open])]
-        return sum(len(group.filled) for group in held) + sum(self._publishing.values())
+        return sum(self._held().values()) + sum(self._publishing.values())
 
     def close(self) -> None:
         """Publishes what waits; takes nothing more."""
@@ -303,10 +300,13 @@ class Groups:
     def stats(self) -> dict[str, int]:
         """Commits that wait in open and in sealed groups."""
         with self._lock:
-            return {
-                "open": 0 if self._open is None else len(self._open.filled),
-                "sealed": sum(len(group.filled) for group in self._sealed),
-            }
+            return self._held()
+
+    def _held(self) -> dict[str, int]:
+        return {
+            "open": 0 if self._open is None else len(self._open.filled),
+            "sealed": sum(len(group.filled) for group in self._sealed),
+        }
 
     def _counted(self, store: StoreIdentity) -> bool:
         """Whether the commit of a store is the last one of its round, as far as the round before tells."""

@@ -2,8 +2,8 @@ package org.apache.spark.sql.lamina
 
 /**
  * What this JVM has heard of log objects: which are durable, and which will never be. Who waits for an object looks here first,
- * and is woken; where another executor wrote it, the storage is asked, when `BarrierNews` say that it is
- * worth it.
+ * and is woken; where another executor wrote it, the storage is asked, when `BarrierNews` say
+ * that it is worth it.
  */
 private[lamina] object DurableLogs {
   private val heard = new Recent[String, Option[Throwable]]

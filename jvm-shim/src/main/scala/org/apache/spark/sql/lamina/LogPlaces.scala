@@ -28,8 +28,7 @@ private[lamina] final class LogPlaces(state: Path, conf: Configuration, inner: C
     Option(
       conf.get(PathKey)
     ).map(_.trim).filterNot(text => text.isEmpty || text.equalsIgnoreCase("none")).map(withoutSlash)
-  private val roots =
-    path.toSeq ++ Option(conf.get(RootsKey)).toSeq.flatMap(_.split(",")).map(_.trim).filter(_.nonEmpty)
+  private val roots = path.toSeq ++ StoreSettings.directories(Option(conf.get(RootsKey)))
 
   private val absent = ConcurrentHashMap.newKeySet[(String, String)]
   private val unread = ConcurrentHashMap.newKeySet[String]

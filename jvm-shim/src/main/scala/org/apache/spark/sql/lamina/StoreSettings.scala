@@ -134,8 +134,11 @@ object StoreSettings {
 
   /** Where state may lie besides the checkpoint, by a store's settings. */
   def elsewhere(settings: Map[String, String]): Seq[String] =
-    Seq("changelog.path", "storage.roots").flatMap(name => settings.get(Prefix + name))
-      .flatMap(_.split(',')).map(_.trim).filterNot(text => text.isEmpty || text.equalsIgnoreCase("none")).distinct
+    Seq("changelog.path", "storage.roots").flatMap(name => directories(settings.get(Prefix + name))).distinct
+
+  /** The directories that a setting names; `none` is none. */
+  def directories(setting: Option[String]): Seq[String] =
+    setting.toSeq.flatMap(_.split(',')).map(_.trim).filterNot(text => text.isEmpty || text.equalsIgnoreCase("none"))
 
   private val S3Prefix = "fs.s3a."
   private val BucketPrefix = S3Prefix + "bucket."

@@ -36,6 +36,12 @@ class LooksSuite extends AnyFunSuite with BeforeAndAfterAll {
       eventually(timeout(60.seconds))(assert(!looks.isGoing("one")))
       if (asked.get == before) None else looks.found("one")
     }
+
+    /** Looks for two seconds. */
+    def lookInVain(): Unit = while (ms < 2000) {
+      look()
+      ms += 50
+    }
   }
 
   test("looks in vain become seldom") {
@@ -52,10 +58,7 @@ class LooksSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   test("what is said to be there is looked for at once, and counts when it is seen") {
     val storage = new Storage
-    while (storage.ms < 2000) {
-      storage.look()
-      storage.ms += 50
-    }
+    storage.lookInVain()
     storage.isSaid = true
     assert(storage.look().contains(false))
     assert(storage.look().isEmpty)
@@ -71,10 +74,7 @@ class LooksSuite extends AnyFunSuite with BeforeAndAfterAll {
       eventually(timeout(60.seconds))(assert(!storage.looks.isGoing("one")))
       storage.looks.afterFailure("one", 5000)
     }
-    while (storage.ms < 2000) {
-      storage.look()
-      storage.ms += 50
-    }
+    storage.lookInVain()
     val before = storage.asked.get
     assert(after().isEmpty)
     assert(storage.asked.get == before + 1)
