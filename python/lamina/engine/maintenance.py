@@ -178,7 +178,7 @@ class Maintainer:
                     made = yield from self._compaction(kept.store, job, progress, report)
                     report["compacted"] = True
                 if job["at_once"]:
-                    report["materialized"] = confirmed.version
+                    report["materialized"] = {"version": confirmed.version, "attempt": confirmed.attempt}
             except Exception as error:
                 # what cannot be merged is no reason to keep what nobody needs
                 failed = error

@@ -66,10 +66,17 @@ def version_of(value: Mapping[str, Any], version: str = "version", attempt: str 
 class _Materialization:
     """Somebody who waits until all that a version has above its tables is in them."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self, version: Version) -> None:
+        self.version = version.version
+        self._attempt = version.attempt
         self._ended = threading.Event()
         self._error: Mapping[str, Any] | None = None
+
+    def is_over_with(self, made: Mapping[str, Any]) -> bool:
+        """Whether nothing more is to come once what another version, or this one, had is in tables: those of another
+        attempt of the same version are of no use, and this one's own job is still to come."""
+        newer: bool = self.version < made["version"]
+        return newer or (self.version == made["version"] and self._attempt == made["attempt"])
 
     def end(self, error: Mapping[str, Any] | None) -> None:
         """The first one counts."""
@@ -217,7 +224,7 @@ class StoreHandle:
         with self.in_storage():
             confirmed = self._confirmed = self.store.confirm(version_of(argument))
         if confirmed.version > 0:
-            waits = _Materialization(confirmed.version)
+            waits = _Materialization(confirmed)
             with self._lock:
                 self._waiting.append(waits)
             try:
@@ -301,7 +308,7 @@ class StoreHandle:
         if made is not None:
             self._due = False
             with self._lock:
-                ended = [one for one in self._waiting if one.version <= made]
+                ended = [one for one in self._waiting if one.is_over_with(made)]
             for one in ended:
                 one.end(None)
         if report.get("awaited") and not report["ok"]:

@@ -152,6 +152,8 @@ class Materialization:
 
     @property
     def waits(self) -> bool:
+        # who was told has some time to end
+        self._thread.join(0.1)
         return self._thread.is_alive()
 
     def end(self) -> None:
@@ -199,12 +201,26 @@ def test_who_waits_for_tables_hears_why_there_are_none(opened: Opened) -> None:
     assert (waits.error.kind, waits.error.message) == ("storage.failed", "the disk is full")
 
 
+def test_tables_of_another_attempt_of_a_version_are_not_those_that_somebody_waits_for(opened: Opened) -> None:
+    opened.materialized()
+    waits = Materialization(opened)
+    mine = waits.asked.argument["confirmed"]
+    opened.handle._maintained({"ok": True, "materialized": {**mine, "attempt": "another"}})
+    assert waits.waits
+    # of an older version neither, and nothing of its own comes after those of a newer one
+    opened.handle._maintained({"ok": True, "materialized": {**mine, "version": mine["version"] - 1}})
+    assert waits.waits
+    opened.handle._maintained({"ok": True, "materialized": mine})
+    waits.end()
+    assert waits.error is None
+
+
 def test_tables_that_were_made_are_heard_of_although_what_came_after_them_failed(opened: Opened) -> None:
     opened.materialized()
     waits = Materialization(opened)
     error = {"kind": "storage.failed", "message": "the files could not be listed"}
     failed = {"ok": False, "awaited": True, "confirmed": waits.asked.argument["confirmed"], "error": error}
-    opened.handle._maintained({**failed, "materialized": 2})
+    opened.handle._maintained({**failed, "materialized": waits.asked.argument["confirmed"]})
     waits.end()
     assert waits.error is None
 
@@ -237,7 +253,7 @@ def test_a_commit_says_that_its_rows_have_got_their_share_of_memory(opened: Open
     # a job that takes its place does it, too, until it is done
     opened.handle.maintain({})
     assert opened.asked[-1].argument["at_once"]
-    opened.handle._maintained({"ok": True, "materialized": 1})
+    opened.handle._maintained({"ok": True, "materialized": base})
     opened.handle.maintain({})
     assert not opened.asked[-1].argument["at_once"]
 
