@@ -19,7 +19,14 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 
-from benchmarks import changelog_batches, changelog_objects, changelog_restarts, changelog_space, changelog_waits
+from benchmarks import (
+    changelog_batches,
+    changelog_looks,
+    changelog_objects,
+    changelog_restarts,
+    changelog_space,
+    changelog_waits,
+)
 from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.changelog_modes import EXECUTOR, OFF, PATIENT, TASK, UNHEDGED
 from benchmarks.questions import Parameters, Question, Questions
@@ -304,6 +311,16 @@ CHANGELOG = Questions(
             full={**_BOTH, "variants": [HEDGED, PLAIN, FILES], "batches": 3000, "scale": 0.1},
             quick={"batches": 60, "stores": 8, "scale": 0.02},
             rounds=3, measure=waits, bars=of_waits, table=table_of_waits, setup=setup_of_waits,
+        ),
+        Question(
+            name="looks",
+            asks="how long stores wait to hear whether the object is there that they stand on, on a storage as slow as "
+            "S3 at a tenth",
+            goal=f"p99.9 at least {changelog_looks.HALVED:g} times shorter with another look beside a slow one",
+            full={"processes": 12, "looks": 1_500, "warmup": 200, "scale": 0.1},
+            quick={"processes": 2, "looks": 100, "warmup": 20},
+            rounds=3, measure=changelog_looks.measure, bars=changelog_looks.bars, table=changelog_looks.table,
+            setup=changelog_looks.setup,
         ),
         Question(
             name="processor",

@@ -6,7 +6,10 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import pytest
+
 from lamina.errors import LaminaError
+from lamina.store.files.latencies import Latencies
 from lamina.store.files.shared_looks import HOLDS_S, SharedLooks, _Look
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
@@ -127,3 +130,88 @@ def test_what_is_forgotten_is_asked_for() -> None:
     storage.there.clear()
     looks.forget("a")
     assert not looks.is_there("a")
+
+
+class Far:
+    """A storage on another machine, whose requests end when they are told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[Future[bool]] = []
+
+    def __call__(self, _: str) -> bool:
+        self.requests.append(Future())
+        return self.requests[-1].result(60)
+
+    def asked(self, count: int) -> None:
+        """Returns when so many requests were made in all."""
+        end = time.monotonic() + 60
+        while len(self.requests) < count:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+
+def far_looks(storage: Far, known: int) -> SharedLooks:
+    """Looks in a far storage, of which so many took ten milliseconds."""
+    latencies = Latencies()
+    for _ in range(known):
+        latencies.add(0.01)
+    return SharedLooks(storage, ManualClock(0), lambda _: True, latencies)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("waiting", [1, 8])
+def test_a_slow_look_has_one_other_beside_it_and_the_first_answer_is_that_of_all(waiting: int) -> None:
+    storage = Far()
+    looks = far_looks(storage, 20)
+    with ThreadPoolExecutor(waiting) as threads:
+        found = [threads.submit(looks.is_there, "a") for _ in range(waiting)]
+        storage.asked(2)
+        time.sleep(0.1)
+        assert len(storage.requests) == 2
+        # the first one hangs
+        storage.requests[1].set_result(True)
+        assert all(one.result(60) for one in found)
+    assert looks.was_seen("a")
+    # what comes late changes nothing
+    storage.requests[0].set_result(False)
+    time.sleep(0.05)
+    assert looks.was_seen("a") and looks.is_there("a") and len(storage.requests) == 2
+
+
+def test_a_look_that_fails_leaves_the_answer_to_the_other_one() -> None:
+    storage = Far()
+    looks = far_looks(storage, 20)
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(looks.is_there, "a")
+        storage.asked(2)
+        storage.requests[0].set_exception(LaminaError.from_kind("storage.failed", "slow down"))
+        time.sleep(0.05)
+        assert not found.done()
+        storage.requests[1].set_exception(LaminaError.from_kind("storage.failed", "once more"))
+        with fails_with("storage.failed") as caught:
+            found.result(60)
+        assert "once more" in str(caught.error)
+
+
+@pytest.mark.parametrize(("known", "is_far"), [(19, True), (20, False)])
+def test_no_other_look_begins_where_little_is_known_or_the_storage_is_near(known: int, is_far: bool) -> None:
+    storage = Far()
+    looks = far_looks(storage, known)
+    looks._is_far = lambda _: is_far
+    with ThreadPoolExecutor(2) as threads:
+        found = [threads.submit(looks.is_there, "a") for _ in range(2)]
+        storage.asked(1)
+        time.sleep(0.1)
+        assert len(storage.requests) == 1
+        storage.requests[0].set_result(True)
+        assert all(one.result(60) for one in found)
+
+
+def test_a_look_that_gets_no_thread_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    storage = Storage("a")
+    looks = SharedLooks(storage, ManualClock(0), lambda _: True)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert looks.is_there("a") and storage.asked == 1

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.storage import NotDurable
+from lamina.store.files.latencies import SLOW_PERCENT, Latencies
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +64,9 @@ _SUMMARY = (
     "p99_ms",
 )
 
-_LATENCIES_KEPT = 512
-_LEAST_KNOWN = 20
-"""Before so many uploads nothing is known of how long most take."""
-
-_PERCENTS = (95.5, 92.0)
+_PERCENTS = (SLOW_PERCENT, 92.0)
 """Of the uploads of late: when the first attempt takes longer than so many of them a second one begins, and a third one
 when the second does. What was slow counts as slow whichever attempt ended it: so 4.5 % are, and 8 % of these."""
-
-_LEAST_HEDGE_S = 0.01
-"""A further attempt of an upload that takes less would cost more than it spares."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
@@ -116,7 +109,7 @@ class Uploads:
         self._pause = threading.Event()
         self._lock = threading.Lock()
         self._queued = 0
-        self._latencies: deque[float] = deque(maxlen=_LATENCIES_KEPT)
+        self._latencies = Latencies()
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._told = dict.fromkeys(_COUNTED, 0)
 
@@ -257,10 +250,10 @@ class Uploads:
     def stats(self) -> dict[str, float]:
         """Counts, how many uploads wait for their turn, and the median and the 99th percentile of what uploads took of
         late, in milliseconds."""
+        p50, p99 = self._latencies.percentiles(50, 99)
         with self._lock:
-            ordered = sorted(self._latencies)
             found: dict[str, float] = {"queued": self._queued, **self._counts}
-        return {**found, "p50_ms": 1000 * _percentile(ordered, 50), "p99_ms": 1000 * _percentile(ordered, 99)}
+        return {**found, "p50_ms": 1000 * p50, "p99_ms": 1000 * p99}
 
     def summary(self) -> dict[str, int]:
         """Of the above what a log object carries for people, in whole milliseconds."""
@@ -284,33 +277,25 @@ class Uploads:
         """After how long another attempt begins beside the newest one, where so many did; never where none does."""
         if not self._retries.hedges or hedges == len(_PERCENTS):
             return math.inf
-        with self._lock:
-            if len(self._latencies) < _LEAST_KNOWN:
-                return math.inf
-            return max(_LEAST_HEDGE_S, _percentile(sorted(self._latencies), _PERCENTS[hedges]))
+        return self._latencies.slow_s(_PERCENTS[hedges])
 
     def _over(self, size: int, commits: int, early: bool, started: float, hedge_won: bool) -> None:
+        took = self._clock.monotonic() - started
+        self._latencies.add(took)
+        p50, p99 = self._latencies.percentiles(50, 99)
         with self._lock:
-            took = self._clock.monotonic() - started
-            self._latencies.append(took)
             self._counts["uploads"] += 1
             self._counts["commits"] += commits
             self._counts["bytes"] += size
             self._counts["early_bytes"] += size * early
             self._counts["upload_ms"] += round(1000 * took)
-            ordered = sorted(self._latencies)
-            for percent in (50, 99):
-                self._counts[f"upload_p{percent}_ms"] += round(1000 * _percentile(ordered, percent))
+            self._counts["upload_p50_ms"] += round(1000 * p50)
+            self._counts["upload_p99_ms"] += round(1000 * p99)
             self._counts["hedges_won"] += hedge_won
 
     def _count(self, name: str, by: int = 1) -> None:
         with self._lock:
             self._counts[name] += by
-
-
-def _percentile(ordered: list[float], percent: float) -> float:
-    """The least value that so many percent of all do not exceed; 0 where there is none."""
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0
 
 
 def _failure(what: str, failed: int, error: BaseException | None) -> LaminaError:

@@ -121,7 +121,7 @@ class LogObjects:
         self._indexes: OrderedDict[str, Found] = OrderedDict()
         self._index_parts = 0
         self._reading: dict[str, Future[Found]] = {}
-        self._looks = SharedLooks(self._is_there, self._clock)
+        self._looks = SharedLooks(self._is_there, self._clock, self.is_remote)
         self._looking = threading.Lock()
         self._went_on = 0
         """Signs of life so far of those who look."""
