@@ -121,6 +121,54 @@ def test_a_large_file_above_a_part_is_left_alone() -> None:
     assert not grouped.query.begin(store, version).compaction_due
 
 
+def changed(keys: int) -> dict[bytes, Any]:
+    """All keys with values of which nothing can be compressed."""
+    return {b"%d" % one: (PUT, os.urandom(100)) for one in range(keys)}
+
+
+@pytest.mark.parametrize(("keys", "merges"), [(6_000, 4), (20, 0)])
+def test_rows_that_change_again_and_again_are_merged_where_they_are_much_to_read(keys: int, merges: int) -> None:
+    grouped = grouped_on("heap")
+    (store,), (version,) = grouped.begun()
+    found = most = 0
+    for _ in range(20):
+        accepted = grouped.accept(store, version, changed(keys))
+        grouped.seal()
+        accepted.publish()
+        version = Version(version.version + 1, accepted.attempt)
+        if grouped.query.begin(store, version).compaction_due:
+            found += 1
+            materialized(store, version)
+        manifest = store.manifest(version)
+        assert manifest is not None
+        most = max(most, sum(one.rows for one in manifest.references))
+    assert found == merges
+    assert (most <= 6 * keys) == (merges > 0)
+
+
+@pytest.mark.parametrize("large_first", [True, False])
+def test_files_between_commits_in_the_log_are_merged_as_without_them(large_first: bool) -> None:
+    """Batches whose commit has a file of its own, each followed by one with little in it."""
+    grouped = grouped_on("heap")
+    (store,), (version,) = grouped.begun()
+    most = merges = 0
+    for number in range(40):
+        for large in (large_first, not large_first):
+            if large:
+                rows = {b"%d-%d" % (number, one): (PUT, os.urandom(100)) for one in range(100)}
+                version = grouped.query.commit(store, version, rows)
+            else:
+                (version,) = grouped.batch([store], [version], number)
+            if grouped.query.begin(store, version).compaction_due:
+                merges += 1
+                materialized(store, version)
+            manifest = store.manifest(version)
+            assert manifest is not None
+            most = max(most, sum(not one.is_in_log for one in manifest.references))
+    assert merges > 5
+    assert most <= 10
+
+
 def test_bounds_of_stores_differ_by_up_to_a_quarter() -> None:
     stores = [StoreIdentity("checkpoint", 0, partition, "default") for partition in range(200)]
     found = [spread_over(32, store) for store in stores]

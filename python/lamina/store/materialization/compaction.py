@@ -27,10 +27,16 @@ from lamina.format.manifest import (
 from lamina.format.paths import SegmentName
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
-from lamina.store.materialization.tiers import live_rows, pick
+from lamina.store.materialization.tiers import are_mostly_dead, live_rows, pick
 from lamina.store.memory.budget import Share
 from lamina.store.tables.reading import is_table_list
 from lamina.store.versions.chain import Replacement, Segment, mergeable, tables
+
+_DEAD_TIMES = 4
+_MUCH_BYTES = 2 << 20
+"""Of a version with so many times more rows than live ones, and so much of it in log objects, all is merged, however
+few commits that are: a restore would read the state several times. Less is read in no time, and a merge writes a file.
+"""
 
 
 class Compaction:
@@ -38,7 +44,7 @@ class Compaction:
 
     Args:
         most_parts: commits in log objects are left alone until a version consists of so many of them,
-        most_bytes: or of so many bytes of them.
+        most_bytes: or of so many bytes of them, or has the same rows in them again and again.
     """
 
     def __init__(
@@ -67,9 +73,13 @@ class Compaction:
         if not parts:
             return pick(references, live_rows)
         in_log = [one.length for one in parts if one.is_in_log]
-        if len(in_log) < self._most_parts and sum(in_log) < self._most_bytes:
-            return ()
-        return max(parts, pick(references, live_rows), key=len)
+        if len(in_log) >= self._most_parts or sum(in_log) >= self._most_bytes:
+            return max(parts, pick(references, live_rows), key=len)
+        if sum(in_log) >= _MUCH_BYTES and are_mostly_dead(references, max(live_rows, 1), _DEAD_TIMES):
+            return mergeable(references)
+        # files between and below the parts, which do not become more merely because there are parts
+        files = pick([one for one in references if not one.is_in_log], live_rows)
+        return references[: references.index(files[-1]) + 1] if files else ()
 
     def needs_rebuild(self, references: Sequence[Reference]) -> bool:
         return any(map(is_table_list, tables(references)))

@@ -38,7 +38,7 @@ _LARGE_ROWS = 1 << 18
 def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]:
     """The newest references that are worth a merge; empty where none are."""
     references = mergeable(references)
-    if len(references) > 1 and _mostly_dead(references, max(live_rows, 1)):
+    if len(references) > 1 and are_mostly_dead(references, max(live_rows, 1)):
         return references
     if len(references) < 2:
         return ()
@@ -94,17 +94,18 @@ def _rewrites(increments: int, files: int) -> int:
     return times
 
 
-def _mostly_dead(references: Sequence[Reference], live_rows: int) -> bool:
-    """Whether most rows are dead, so that merging all writes no more than was written since the last time.
+def are_mostly_dead(references: Sequence[Reference], live_rows: int, times: int = 2) -> bool:
+    """Whether most rows are dead, of so many times the live ones, so that merging all writes no more than was written
+    since the last time.
 
     Rows that append to lists are not dead, however often their keys come: so what is newer than the oldest reference
     must be as large as it, unless the oldest alone has too many rows.
     """
     oldest, newer = references[-1], references[:-1]
-    if oldest.start == 0 and oldest.rows > 2 * live_rows:
+    if oldest.start == 0 and oldest.rows > times * live_rows:
         return True
     rows = sum(reference.rows for reference in references)
-    return rows > 2 * live_rows and sum(reference.length for reference in newer) >= oldest.length
+    return rows > times * live_rows and sum(reference.length for reference in newer) >= oldest.length
 
 
 def live_rows(manifest: CommitManifest) -> int:
