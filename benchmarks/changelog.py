@@ -393,15 +393,19 @@ CHANGELOG = Questions(
                 goal=f"≤ {changelog_restarts.LONGER:g} times as long",
                 full={
                     "modes": [OFF, EXECUTOR], "partitions": 16, "keys": 1_000_000, "rows": 20_000, "preload": 2,
-                    "warmup": 80, "timed": 5, "closing": 1, "driver_memory": "4g", **network,
+                    "warmup": 80, "timed": 5, "closing": 1, "driver_memory": "4g", **more,
                 },
-                quick={"partitions": 4, "keys": 20_000, "rows": 2_000, "preload": 1, "warmup": 10, "timed": 3,
-                       "driver_memory": "2g"},
+                quick={"partitions": 4, "keys": 20_000, "rows": 2_000 if name != "restart-churn" else 40_000,
+                       "preload": 1, "warmup": 10, "timed": 3, "driver_memory": "2g"},
                 rounds=5, measure=changelog_restarts.measure, bars=changelog_restarts.bars,
                 table=changelog_restarts.table, setup=changelog_restarts.setup,
             )
-            for name, place, network in (
-                ("restart", "local files", {}), ("restart-s3", "S3", {"latency_s": 0.05, "bytes_per_s": 50e6})
+            for name, place, more in (
+                ("restart", "local files", {}),
+                ("restart-s3", "S3", {"latency_s": 0.05, "bytes_per_s": 50e6}),
+                # fewer batches than all of whose commits are merged for their number alone
+                ("restart-churn", "local files where batches change most rows of the state",
+                 {"partitions": 4, "keys": 200_000, "rows": 400_000, "warmup": 22}),
             )
         ),
         *(

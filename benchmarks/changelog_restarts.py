@@ -86,7 +86,8 @@ def _restarted(parameters: Parameters, folder: Path, mode: str, server: SlowS3 |
 def bars(parameters: Parameters, figures: Figures) -> list[Bar]:
     """Beside restarts without the changelog."""
     place = "S3" if "latency_s" in parameters else "local files"
-    return [most(f"restart from {place}, to that without the changelog", LONGER, figures["longer"], " times")]
+    changed = ", of a state that changed again and again" if parameters["rows"] > parameters["keys"] else ""
+    return [most(f"restart from {place}{changed}, to that without the changelog", LONGER, figures["longer"], " times")]
 
 
 def table(figures: Figures) -> tuple[list[str], list[list[str]]]:

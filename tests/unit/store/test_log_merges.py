@@ -112,6 +112,33 @@ def test_a_store_that_changes_seldom_keeps_no_object_for_long(backend: str) -> N
     assert grouped.query.begin(store, version).apart
 
 
+@pytest.mark.parametrize("mode", ["rolling", "full"])
+def test_a_store_that_changes_seldom_writes_its_state_whole_where_nothing_is_merged(mode: str) -> None:
+    grouped = Grouped(
+        Query(
+            min_versions=2,
+            changelog__enabled=True,
+            changelog__maxIdleBatches=30,
+            compaction__mode=mode,
+            compaction__rollingParts=50,
+            compaction__fullInterval=1000,
+            compaction__maxChain=900,
+        )
+    )
+    (store,), (version,) = grouped.begun()
+    oldest = []
+    for number in range(12):
+        (version,) = grouped.batch([store], [version], number)
+        manifest = store.manifest(version)
+        assert manifest is not None
+        kept = [one.end for one in manifest.references if one.is_in_log]
+        oldest.append(version.version - min(kept, default=version.version))
+        # batches that brought nothing
+        version = Version(version.version + 10, version.attempt)
+    assert 20 <= max(oldest) <= 33
+    assert oldest.count(0) >= 3
+
+
 def test_a_large_file_above_a_part_is_left_alone() -> None:
     grouped = grouped_on("heap", changelog__materializeBytes=20_000)
     (store,), (version,) = grouped.begun()

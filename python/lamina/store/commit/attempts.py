@@ -12,7 +12,7 @@ from functools import partial
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
-from lamina.format.manifest import Reference
+from lamina.format.manifest import REWRITE, Reference
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
 from lamina.store.commit.log_age import LogAge
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -101,12 +101,14 @@ class Attempts:
         stands = usable and not load_empty and not force_snapshot
         wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
         standing = opened if stands else None
-        rests = standing is not None and self._rests(base.version, standing, self._settings.changelog_max_idle_batches)
-        # who has no merges in the background writes its state whole
-        wanted = wanted or (rests and self._settings.compaction_mode != "background")
+        leaves = standing is not None and self._rests(base.version, standing, self._settings.changelog_max_idle_batches)
+        if standing is not None and not self._merges:
+            # who has no merges in the background writes its state whole
+            leaves = leaves or self._changes_seldom(base.version, self._chain_on(standing))
+            wanted = wanted or leaves
         needs_snapshot = not load_empty and (force_snapshot or not usable)
         snapshot = needs_snapshot or (wanted and not load_empty)
-        apart = (rests and snapshot) or (standing is not None and self._may_leave(base.version, standing))
+        apart = (leaves and snapshot) or (standing is not None and self._may_leave(base.version, standing))
         # what a snapshot takes the place of is not worth a merge
         expected = None if standing is None or snapshot or not self._merges else self._segments.expected(standing)
         begun = Begun(
@@ -165,13 +167,19 @@ class Attempts:
     def _is_old(self, version: int, references: Sequence[Reference]) -> bool:
         """Whether something that these references have in the log at a version has been there for as long as it may: in
         batches that brought nothing, so that a store that changes seldom keeps no object for long, or in time."""
-        in_log = [one for one in references if one.is_in_log]
-        oldest = in_log[-1] if in_log else None
+        oldest = next((one for one in reversed(references) if one.is_in_log), None)
         seen_s = self._log_age.seen_s(None if oldest is None else oldest.path, self._clock.monotonic())
-        if oldest is None:
+        return oldest is not None and (self._changes_seldom(version, references) or seen_s >= self._old_after_s)
+
+    def _changes_seldom(self, version: int, references: Sequence[Reference]) -> bool:
+        """Whether so many batches as may brought nothing since the oldest of these references that are in the log."""
+        in_log = [one for one in references if one.is_in_log]
+        if not in_log:
             return False
-        batches = version - oldest.start - len(in_log)
-        return batches >= self._settings.changelog_max_idle_batches or seen_s >= self._old_after_s
+        # a rewrite, which is of all versions, came with one
+        first = in_log[-1].end - 1 if in_log[-1].kind == REWRITE else in_log[-1].start
+        idle_batches = version - first - len({one.end for one in in_log})
+        return idle_batches >= self._settings.changelog_max_idle_batches
 
     def _turn(self, base: Opened | None) -> tuple[int, int] | None:
         """The part, and of how many, that a commit on `base` rewrites; None where it rewrites none."""
