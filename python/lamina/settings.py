@@ -495,7 +495,8 @@ class Settings:
         _integer(1, 1 << 40, "bytes"),
         64 << 20,
         "Commits in log objects, as they are stored, of which a version may have so many bytes before they are merged, "
-        "however few they are; with `rocksdb` what is not in the tables yet.",
+        "however few they are; with `rocksdb` what is not in the tables yet. With `heap` they are merged sooner where "
+        "they change the same rows again and again.",
         "More: fewer merges of stores that change much. Fewer: shorter restores and less of the log.",
     )
     changelog_materialize_interval_ms: int = _key(
