@@ -53,7 +53,7 @@ class Orders:
     def __init__(self, directory: str, role: str) -> None:
         self._current = os.path.join(directory, "current.json")
         self._directory = directory
-        self._role = role
+        self.role = role
 
     def reach(self, point: str) -> None:
         """Carries out the order for `point`, if there is one."""
@@ -71,11 +71,11 @@ class Orders:
             os.kill(victim, signal.SIGKILL)
 
     def _victim(self, order: dict[str, Any]) -> int | None:
-        engine = os.getpid() if self._role == "engine" else os.getppid()
+        engine = os.getpid() if self.role == "engine" else os.getppid()
         if order["victim"] == "engine":
             return engine
         if order["victim"] == "maintenance":
-            return os.getpid() if self._role == "maintenance" else _child(engine)
+            return os.getpid() if self.role == "maintenance" else _child(engine)
         return int(order["driver"]) if order["victim"] == "driver" else _parent(engine)
 
 
@@ -186,6 +186,8 @@ def install(orders: Orders, broken: str | None) -> None:
     storage.open_backend = open_backend
     reach_in_tables(orders)
     reach_in_groups(orders)
+    if orders.role == "engine":
+        reach_in_restores(orders)
     if broken == NO_LINEAGE_CHECK:
         forget_the_lineage()
 
@@ -215,6 +217,20 @@ def reach_in_tables(orders: Orders) -> None:
     Database.ingest = killed_ingest  # type: ignore[method-assign]
     Database.settle = killed_settle  # type: ignore[method-assign]
     LocalTables._link = killed_link  # type: ignore[method-assign]
+
+
+def reach_in_restores(orders: Orders) -> None:
+    """Small sections of local files are read by the thread that sends them, which has no name of its own."""
+    from lamina.store.restore.stream import Sections
+
+    batches = Sections.batches
+
+    def killed_batches(self: Sections) -> Iterator[Any]:
+        for found in batches(self):
+            orders.reach(RESTORE)
+            yield found
+
+    Sections.batches = killed_batches  # type: ignore[method-assign]
 
 
 def reach_in_groups(orders: Orders) -> None:

@@ -40,7 +40,7 @@ from lamina.store.versions.chain import TableList
 from lamina.testing import Effect, Fault, Moment
 from lamina.testing.expect import fails_with
 from tests.sealed import sealed
-from tests.unit.store.aging import EMPTY, MIN_AGE_MS, compact, deleted, file, wait
+from tests.unit.store.aging import EMPTY, MIN_AGE_MS, compact, file, wait
 from tests.unit.store.writing import Query, entries, names, rows_of, triples
 
 BACKEND: dict[str, Any] = {"backend": "rocksdb", "rocksdb__materializeEvery": 2}
@@ -74,6 +74,10 @@ def listed(query: Query, name: str) -> TableListManifest:
 
 def of_class(query: Query, kind: type) -> list[str]:
     return sorted(name for name in names(query.storage) if isinstance(parse_name(name), kind))
+
+
+def is_table(path: str) -> bool:
+    return isinstance(parse_name(os.path.basename(path)), TableName)
 
 
 def base_of(store: VersionedStore, version: Version) -> list[str]:
@@ -157,47 +161,59 @@ def test_tables_are_kept_and_deleted_as_in_the_example_of_incremental_checkpoint
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four checkpoints of which two are retained. The second adds two tables to the two of the first; RocksDB merges
-    1, 2 and 3 before the third, and 4, 5 and 6 before the fourth. How often a table is named is its count."""
+    1, 2 and 3 before the third, and 4, 5 and 6 before the fourth. How often a table is named is its count.
+
+    A checkpoint is retained by the version that stands on it, which is the next one.
+    """
     merges: list[tuple[bytes, bytes]] = []
     merged_on_demand(monkeypatch, merges)
     tables = on_tables(query, rocksdb__materializeEvery=1)
-    tables.min_versions = 2
+    # before the newest one
+    tables.min_versions = 1
     store = tables.open()
-    version = EMPTY
+    versions = [EMPTY]
 
-    def checkpoint(*changes: str, merge: tuple[str, str] | None = None) -> set[str]:
-        """The tables after a version with rows under each of `changes`, a list each, and what was merged at the end."""
-        nonlocal version
-        name = ""
+    def committed(letters: str) -> dict[str, int]:
+        """How often each table is named that is there after a version with rows under each of these letters."""
+        versions.append(tables.commit(store, versions[-1], keys(*letters)))
+        wait(tables, 2 * MIN_AGE_MS)
+        store.collect(versions[-1], dry_run=False)
+        named = Counter(path for version in versions[1:][-2:] for path in base_of(store, version))
+        return {path: named[path] for path in of_class(tables, TableName)}
+
+    def checkpoint(*changes: str, merge: tuple[str, str] | None = None) -> tuple[set[str], dict[str, int]]:
+        """The tables after a version for each of `changes`, a list each, of which the last is merged at its end; and
+        how often each that was there before the last list was named."""
+        name, counts = "", {}
         for letters in changes:
             if merge is not None and letters == changes[-1]:
                 start, end = (database.FAMILY.pack(0) + letter.encode() for letter in merge)
                 merges.append((start, end))
-            version = tables.commit(store, version, keys(*letters))
-            name = compact(tables, store, version)
-        return {table.path for table in listed(tables, name).tables}
+            counts = committed(letters)
+            name = compact(tables, store, versions[-1])
+        return {table.path for table in listed(tables, name).tables}, counts
 
-    first = checkpoint("a", "b")
-    second = checkpoint("ab", "d")
+    first, _ = checkpoint("a", "b")
+    second, _ = checkpoint("ab", "d")
     assert first < second
     assert (len(first), len(second)) == (2, 4)
-    third = checkpoint("e", merge=("a", "c"))
+    # nobody names the fourth yet, and the first checkpoint is not retained; its tables are
+    third, counts = checkpoint("e", merge=("a", "c"))
+    assert {*counts} == second
     # 1, 2 and 3 have become one; 4 is shared, and 5 is new
     assert (len(third), len(third & second)) == (3, 1)
-    fourth = checkpoint("de", merge=("d", "f"))
+    fourth, counts = checkpoint("de", merge=("d", "f"))
+    # the second and the third are retained: only 4 is in both
+    assert counts == {path: 1 + (path in second & third) for path in second | third}
     # 4, 5 and 6 have become one; what was 1, 2 and 3 is shared
     assert (len(fourth), len(fourth & third)) == (2, 1)
-
-    # two checkpoints are retained: the third and the fourth
-    version = tables.run_batches(store, version, 1)[-1]
-    wait(tables, 2 * MIN_AGE_MS)
-    for _ in range(2):
-        version = tables.run_batches(store, version, 1)[-1]
-    wait(tables, 2 * MIN_AGE_MS)
-    gone = deleted(store.collect(version, dry_run=False))
-    assert gone >= first | (second - third)
-    assert {*of_class(tables, TableName)} == fourth
-    tables.assert_restores(tables.open(), version)
+    # the third and the fourth are retained: 1, 2 and 3 are gone, 4 and 5 are not
+    assert committed("f") == {path: 1 + (path in third & fourth) for path in third | fourth}
+    compact(tables, store, versions[-1])
+    # and with the next one they are
+    kept = committed("f")
+    assert fourth <= {*kept} and not {*kept} & (third - fourth)
+    tables.assert_restores(tables.open(), versions[-1])
 
 
 @pytest.mark.parametrize("call", range(2))
@@ -211,8 +227,12 @@ def test_a_job_that_fails_leaves_nothing_that_counts(tables: Query, call: int, m
     failed = [error.kind for error in failing(store.compact)]
     tables.faults.heal()
     versions += tables.run_batches(store, versions[-1], 1)
+    before = len(tables.faults.calls)
     more, name = materialized(tables, store, versions[-1], 1)
     assert failed == ["storage.failed"]
+    # the tables are here, and are not fetched from a storage that is in trouble
+    asked = {operation for operation, path in tables.faults.calls[before:] if is_table(path)}
+    assert asked == {"publish"}
     versions += [*more, *tables.run_batches(store, more[-1], 1)]
     assert name in base_of(store, versions[-1])
     for version in versions:

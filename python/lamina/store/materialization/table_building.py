@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lamina._version import __version__
 from lamina.components import Clock, Ids
+from lamina.errors import StorageError
 from lamina.format.container import TABLE_LIST, ContainerWriter, checksum
 from lamina.format.entries import Compression
 from lamina.format.manifest import FILE, CommitManifest, Reference, Section, to_bytes
@@ -35,6 +36,13 @@ from lamina.store.tables.local_disk import require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
+
+
+class _NotPublished(Exception):
+    """The storage has not taken what was made."""
+
+    def __init__(self, error: StorageError) -> None:
+        self.error = error
 
 
 class TableBuilding:
@@ -163,6 +171,9 @@ class TableBuilding:
                 try:
                     self._fetch(local, base[1:], share, work.worked)
                     list_, rows, counted = self._on_top(local, replaced, base, merged, share, work.worked)
+                except _NotPublished as failed:
+                    # the tables are as good as before, and to fetch them anew would be more for a storage in trouble
+                    raise failed.error from failed.error.__cause__
                 except BaseException:
                     # what is wrong may be wrong with them
                     self._local = None
@@ -209,7 +220,10 @@ class TableBuilding:
                 live = database.live()
             # what was merged is in the tables
             share.give(share.held - OPEN_BYTES)
-            made = self._published(replaced, older, live, directory, share, worked)
+            try:
+                made = self._published(replaced, older, live, directory, share, worked)
+            except StorageError as error:
+                raise _NotPublished(error) from error
             known = {table.name for table in older.tables} if older else set()
             for table in made.manifest.tables:
                 if table.name not in known:
