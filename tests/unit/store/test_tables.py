@@ -239,6 +239,22 @@ def test_a_job_that_fails_leaves_nothing_that_counts(tables: Query, call: int, m
         tables.assert_restores(tables.open(), version)
 
 
+def test_a_merge_that_is_behind_is_asked_for_although_the_next_commit_would_write_all_rows(query: Query) -> None:
+    """They may be more than a commit has time for, and then each attempt would ask for them again."""
+    tables = on_tables(query, compaction__maxChain=4)
+    store = tables.open()
+    version = tables.run_batches(store, EMPTY, 4)[-1]
+    for _ in range(2):
+        begun = tables.begin(store, version)
+        assert (begun.snapshot, begun.compaction_due) == (True, True)
+    name = compact(tables, store, version)
+    begun = tables.begin(store, version)
+    assert (begun.snapshot, begun.compaction_due) == (False, False)
+    version = tables.run_batches(store, version, 1)[-1]
+    assert name in base_of(store, version)
+    tables.assert_restores(tables.open(), version)
+
+
 def test_another_process_goes_on_from_the_last_list(tables: Query) -> None:
     store = tables.open()
     versions, _ = materialized(tables, store, EMPTY)

@@ -109,8 +109,10 @@ class Attempts:
         needs_snapshot = not load_empty and (force_snapshot or not usable)
         snapshot = needs_snapshot or (wanted and not load_empty)
         apart = (leaves and snapshot) or (standing is not None and self._may_leave(base.version, standing))
-        # what a snapshot takes the place of is not worth a merge
-        expected = None if standing is None or snapshot or not self._merges else self._segments.expected(standing)
+        # what a snapshot takes the place of is not worth a merge; but of tables it may be more than memory has and a
+        # commit has time for, and the one after it asks for it again until there is a merge
+        merges = self._merges and (not snapshot or self._settings.backend == "rocksdb")
+        expected = self._segments.expected(standing) if standing is not None and merges else None
         begun = Begun(
             version,
             standing,
