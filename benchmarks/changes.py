@@ -134,6 +134,16 @@ CHANGES: tuple[Change, ...] = (
         "listing of log objects serves all who came soon after it began, however long it takes; and whose credentials "
         "are asked for where log objects lie elsewhere",
     ),
+    Change(
+        "a1dddeec1b72a7f6",
+        "d2b476e61966e5a1",
+        frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
+        "a look for a log object on another machine has another one beside it where it is slow; with the changelog, "
+        "states of which two megabytes in the log are changed four times over, and files between small commits, are "
+        "merged sooner, and without merges in the background stores that change seldom leave the log; with `backend` "
+        "`rocksdb`, what a failed upload leaves on the disk, whose tables end a wait, and that a batch waits for tables "
+        "that are three quarters of `compaction.maxChain` increments behind",
+    ),
 )
 
 
