@@ -162,7 +162,6 @@ class EngineStore(
       Some(
         Layers(
           math.min(whole("rocksdb.materializeEvery", 32L), math.max(1L, whole("compaction.maxChain", 64L) / 2)),
-          whole("compaction.maxChain", 64L),
           holdsTimers = settings.get(StoreSettings.Prefix + "rocksdb.timers").exists(_.trim == "heap"),
           metrics = settings.get(StoreSettings.Prefix + "rocksdb.metrics").toSeq.flatMap(_.split(',')).map(_.trim).toSet
         )

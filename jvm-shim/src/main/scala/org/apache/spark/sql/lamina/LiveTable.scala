@@ -44,19 +44,11 @@ final case class LoadHeader(
  * @param holdsTimers whether all rows of timers are held in memory
  * @param metrics what is counted as rows are read from them, by the names of metrics
  */
-final case class Layers(
-    every: Long,
-    longest: Long = Long.MaxValue,
-    holdsTimers: Boolean = false,
-    metrics: Set[String] = Set.empty
-) {
+final case class Layers(every: Long, holdsTimers: Boolean = false, metrics: Set[String] = Set.empty) {
 
   /** Whether all rows of a column family are held in memory. */
   private[lamina] def holds(family: ColumnFamily): Boolean =
     holdsTimers && Layers.Timers.exists(family.name.startsWith(_))
-
-  /** Whether a version of so many increments is near the one whose commit would bring all rows. */
-  private[lamina] def isBehind(increments: Long): Boolean = increments > every && increments >= longest - longest / 4
 
   /** Whether rows that are written from now on are best told from those before: which will be below soon. */
   private[lamina] def isDue(below: Below, version: Long): Boolean =

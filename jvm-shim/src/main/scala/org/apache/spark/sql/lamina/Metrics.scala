@@ -52,10 +52,7 @@ object Metrics {
   val Raises = count("laminaTableLists", "lists of tables that came below")
   val FetchedBytes = size("laminaFetchedBytes", "bytes of tables that restores read from the storage")
   val ReusedBytes = size("laminaReusedBytes", "bytes of tables that restores found on the local disk")
-  val MemoryWaits = count(
-    "laminaMemoryWaits",
-    "opens that waited for rows to be put into tables, for want of memory or since that was behind"
-  )
+  val MemoryWaits = count("laminaMemoryWaits", "opens that waited for rows to be put into tables, for want of memory")
   val MemoryWaitMs = time("laminaMemoryWaitMs", "time for which opens waited for that")
   val SpilledBytes =
     size("laminaSpilledBytes", "bytes of changes that batches kept on the local disk, for want of memory")

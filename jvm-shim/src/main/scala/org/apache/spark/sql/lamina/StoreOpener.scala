@@ -471,9 +471,8 @@ final class StoreOpener(
 
   /**
    * Before a transaction on a table that stands on tables of RocksDB, where memory for rows is short: rows that are the same there
-   * go, also those of tables at rest. If it is short all the same, or each batch is to be materialized, or that is far behind, so that
-   * a commit would soon bring all rows, what this version holds above its tables is put into them, and the open waits for that. So
-   * rows that must stay are those of the last transactions only.
+   * go, also those of tables at rest. If it is short all the same, or each batch is to be materialized, what this version holds
+   * above its tables is put into them, and the open waits for that. So rows that must stay are those of the last transactions only.
    */
   private def makeRoom(table: LiveTable, version: Long, base: Option[String]): Unit =
     if (table.isLayered) {
@@ -493,8 +492,7 @@ final class StoreOpener(
       val (written, worth, deep) =
         table.synchronized((table.isAhead, table.isWorthAWait && vainWaits == 0, table.isDeep))
       if (vainWaits > 0) vainWaits -= 1
-      val waits = deep || (pool.isNearlyFull && worth) ||
-        engine.layers.exists(layers => layers.every == 1 || layers.isBehind(engine.increments._1))
+      val waits = deep || (pool.isNearlyFull && worth) || engine.layers.exists(_.every == 1)
       if (waits && written && base.isDefined) {
         val (started, used) = (System.nanoTime(), pool.usedBytes)
         try engine.materialize(version, base)

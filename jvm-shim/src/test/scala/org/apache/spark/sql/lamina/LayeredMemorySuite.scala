@@ -58,16 +58,11 @@ class LayeredMemorySuite extends ProviderFixture {
       pool: PagePool,
       every: Int = 900,
       id: StateStoreId = newId(),
-      tables: Boolean = true,
-      longest: Int = 64
+      tables: Boolean = true
   ): SmallProvider = init(
     new SmallProvider(pool, tables),
     id,
-    settings = Map(
-      "backend" -> "rocksdb",
-      "rocksdb.materializeEvery" -> every.toString,
-      "compaction.maxChain" -> longest.toString
-    )
+    settings = Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString)
   )
 
   private def metric(store: StateStore, name: String): Long =
@@ -260,25 +255,6 @@ class LayeredMemorySuite extends ProviderFixture {
     val provider = small(pool, every = 1)
     try {
       assert(run(provider, pool, 5).waits == 4)
-    } finally provider.close()
-  }
-
-  test("a batch waits for tables that are behind, before a commit would bring all rows") {
-    val pool = new PagePool(256L << 20)
-    val provider = small(pool, longest = 8)
-    try {
-      var base = Option.empty[String]
-      var (waits, most) = (0L, 0L)
-      for (version <- 0 until 40) {
-        val store = provider.getStore(version, base)
-        put(store, version.toLong -> version)
-        store.commit()
-        waits += metric(store, "laminaMemoryWaits")
-        most = math.max(most, provider.engine.increments._1)
-        base = attempt(store)
-      }
-      check(provider, 40, base, (0 until 40).map(at => at.toLong -> at).toMap)
-      assert(waits > 0 && most < 8, s"$waits waits, $most increments")
     } finally provider.close()
   }
 }
