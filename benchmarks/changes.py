@@ -136,13 +136,13 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "a1dddeec1b72a7f6",
-        "d2b476e61966e5a1",
+        "821b4e1fa5680f8c",
         frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
         "a look for a log object on another machine has another one beside it where it is slow; with the changelog, "
         "states of which two megabytes in the log are changed four times over, and files between small commits, are "
         "merged sooner, and without merges in the background stores that change seldom leave the log; with `backend` "
-        "`rocksdb`, what a failed upload leaves on the disk, whose tables end a wait, and that a batch waits for tables "
-        "that are three quarters of `compaction.maxChain` increments behind",
+        "`rocksdb`, what a failed upload leaves on the disk, whose tables end a wait, and that tables are made also where "
+        "the next commit is to write a snapshot",
     ),
 )
 

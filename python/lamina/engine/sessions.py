@@ -78,6 +78,10 @@ class _Materialization:
         newer: bool = self.version < made["version"]
         return newer or (self.version == made["version"] and self._attempt == made["attempt"])
 
+    def is_replaced_by(self, other: _Materialization) -> bool:
+        """Whether another attempt of the same version counts by now, and somebody waits for that one."""
+        return self.version == other.version and self._attempt != other._attempt
+
     def end(self, error: Mapping[str, Any] | None) -> None:
         """The first one counts."""
         if not self._ended.is_set():
@@ -226,7 +230,11 @@ class StoreHandle:
         if confirmed.version > 0:
             waits = _Materialization(confirmed)
             with self._lock:
+                # the job takes the place of theirs
+                replaced = [one for one in self._waiting if one.is_replaced_by(waits)]
                 self._waiting.append(waits)
+            for one in replaced:
+                one.end({"kind": "state.superseded", "message": f"another attempt than {confirmed} counts by now"})
             try:
                 self._queue(collect=False, awaited=True)
                 waits.result(self._most_s)

@@ -215,6 +215,21 @@ def test_tables_of_another_attempt_of_a_version_are_not_those_that_somebody_wait
     assert waits.error is None
 
 
+def test_who_waits_for_an_attempt_that_another_took_the_place_of_hears_so(opened: Opened) -> None:
+    opened.materialized()
+    base = opened.version
+    opened.version = opened.query.run_batches(opened.handle.store, base, 1)[-1]
+    earlier = Materialization(opened)
+    opened.version = opened.query.run_batches(opened.handle.store, base, 1)[-1]
+    later = Materialization(opened)
+    earlier.end()
+    assert earlier.error is not None and earlier.error.kind == "state.superseded"
+    assert later.waits
+    opened.handle._maintained({"ok": True, "materialized": later.asked.argument["confirmed"]})
+    later.end()
+    assert later.error is None
+
+
 def test_tables_that_were_made_are_heard_of_although_what_came_after_them_failed(opened: Opened) -> None:
     opened.materialized()
     waits = Materialization(opened)

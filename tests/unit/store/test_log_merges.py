@@ -139,6 +139,20 @@ def test_a_store_that_changes_seldom_writes_its_state_whole_where_nothing_is_mer
     assert oldest.count(0) >= 3
 
 
+@pytest.mark.parametrize("settings", [{"compaction__mode": "full", "compaction__fullInterval": 10}, {}])
+def test_a_store_that_changes_in_each_batch_does_not_leave_the_log(settings: dict[str, Any]) -> None:
+    """A snapshot there is of all versions since the first, and has been there for one batch."""
+    query = Query(min_versions=2, changelog__enabled=True, changelog__maxIdleBatches=30, **settings)
+    grouped = Grouped(query)
+    (store,), (version,) = grouped.begun()
+    for number in range(60):
+        (version,) = grouped.batch([store], [version], number)
+        begun = grouped.query.begin(store, version)
+        assert (begun.apart, begun.materialization_due) == (False, False), number
+        if begun.compaction_due:
+            materialized(store, version)
+
+
 def test_a_large_file_above_a_part_is_left_alone() -> None:
     grouped = grouped_on("heap", changelog__materializeBytes=20_000)
     (store,), (version,) = grouped.begun()

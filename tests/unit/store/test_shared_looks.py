@@ -213,5 +213,27 @@ def test_a_look_that_gets_no_thread_is_made_all_the_same(monkeypatch: pytest.Mon
 
     storage = Storage("a")
     looks = SharedLooks(storage, ManualClock(0), lambda _: True)
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    assert looks.is_there("a") and storage.asked == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert looks.is_there("a") and storage.asked == 1
+
+
+def test_another_look_that_gets_no_thread_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever made it would hang in it, although the first one has answered."""
+    storage, began = Far(), threading.Thread.start
+
+    def one_more(thread: threading.Thread) -> None:
+        if thread.name == "lamina-look" and storage.requests:
+            raise RuntimeError("can't start new thread")
+        began(thread)
+
+    looks = far_looks(storage, 20)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
+        patch.setattr(threading.Thread, "start", one_more)
+        found = threads.submit(looks.is_there, "a")
+        storage.asked(1)
+        time.sleep(0.1)
+        assert len(storage.requests) == 1
+        storage.requests[0].set_exception(LaminaError.from_kind("storage.failed", "slow down"))
+        with fails_with("storage.failed"):
+            found.result(60)

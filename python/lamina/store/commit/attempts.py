@@ -12,7 +12,7 @@ from functools import partial
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
-from lamina.format.manifest import REWRITE, Reference
+from lamina.format.manifest import Reference
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
 from lamina.store.commit.log_age import LogAge
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -178,9 +178,8 @@ class Attempts:
         in_log = [one for one in references if one.is_in_log]
         if not in_log:
             return False
-        # a rewrite, which is of all versions, came with one
-        first = in_log[-1].end - 1 if in_log[-1].kind == REWRITE else in_log[-1].start
-        idle_batches = version - first - len({one.end for one in in_log})
+        # each came with one version, wherever its changes begin: those of snapshots and rewrites do at 0
+        idle_batches = version - (in_log[-1].end - 1) - len({one.end for one in in_log})
         return idle_batches >= self._settings.changelog_max_idle_batches
 
     def _turn(self, base: Opened | None) -> tuple[int, int] | None:

@@ -26,7 +26,7 @@ _KEPT = 256
 class _Look:
     begun: float
     answer: Future[bool] = field(default_factory=Future)
-    under_way: int = 0
+    under_way: int = 1
     has_other: bool = False
     """Whether another request was begun beside the first one."""
 
@@ -77,8 +77,8 @@ class SharedLooks:
                 while len(self._looks) > _KEPT:
                     self._looks.popitem(last=False)
         is_far = self._is_far(name)
-        if mine:
-            self._begin(look, name, is_far)
+        if mine and not (is_far and self._begins(look, name)):
+            self._ask(look, name)
         if is_far and not look.has_other:
             self._wait(look, name)
         try:
@@ -89,18 +89,15 @@ class SharedLooks:
         # one request that failed says little of the next
         return self._look(name)
 
-    def _begin(self, look: _Look, name: str, is_far: bool) -> None:
-        """Asks; a far storage in a thread of its own, so that whoever began it can wait for another one."""
-        with self._lock:
-            look.under_way += 1
-        if is_far:
-            thread = threading.Thread(target=self._ask, args=(look, name), name="lamina-look", daemon=True)
-            try:
-                thread.start()
-                return
-            except RuntimeError:
-                pass  # the system has no further thread
-        self._ask(look, name)
+    def _begins(self, look: _Look, name: str) -> bool:
+        """Asks in a thread of its own, so that whoever began it can wait for another one; False where the system has no
+        further thread."""
+        thread = threading.Thread(target=self._ask, args=(look, name), name="lamina-look", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        return True
 
     def _wait(self, look: _Look, name: str) -> None:
         """Until there is an answer, or it is slow and another request was begun."""
@@ -111,7 +108,10 @@ class SharedLooks:
             if look.answer.done() or look.has_other:
                 return
             look.has_other = True
-        self._begin(look, name, is_far=True)
+            look.under_way += 1
+        if not self._begins(look, name):
+            with self._lock:
+                look.under_way -= 1
 
     def _ask(self, look: _Look, name: str) -> None:
         found, failed = False, None
