@@ -141,8 +141,8 @@ CHANGES: tuple[Change, ...] = (
         "a look for a log object on another machine has another one beside it where it is slow; with the changelog, "
         "states of which two megabytes in the log are changed four times over, and files between small commits, are "
         "merged sooner, and without merges in the background stores that change seldom leave the log; with `backend` "
-        "`rocksdb`, what a failed upload leaves on the disk, whose tables end a wait, and that tables are made also where "
-        "the next commit is to write a snapshot",
+        "`rocksdb`, what a failed upload leaves on the disk, whose tables end a wait, and that tables are made also "
+        "where the next commit is to write a snapshot",
     ),
 )
 

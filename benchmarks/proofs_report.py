@@ -48,7 +48,8 @@ def kill_section(result: dict[str, Any]) -> str:
         f"{campaigns} {'campaign' if campaigns == 1 else 'campaigns'}: a query in `local-cluster[2,1,1024]` for "
         f"{result['minutes']:g} minutes: {result['batches']} batches of "
         f"self-describing records, {result['starts']} starts; SIGKILL of one process after the other, at random or "
-        "when it has come to a named point (*during restore* is any load, also one that only catches up). Each output is compared with the input, and at the end a record is added "
+        "when it has come to a named point (*during restore*: any load, also one that "
+        "only catches up). Each output is compared with the input, and at the end a record is added "
         "to each list that is in the state. Orphans are looked for in the checkpoint's state, and so are open "
         "files.\n"
     )
