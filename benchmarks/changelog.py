@@ -29,6 +29,7 @@ from benchmarks import (
 )
 from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.changelog_modes import EXECUTOR, OFF, PATIENT, TASK, UNHEDGED
+from benchmarks.changelog_waits import PERCENTS
 from benchmarks.questions import Parameters, Question, Questions
 from benchmarks.rounds import progress
 from benchmarks.slow_storage import PUBLISHED, SlowStorage
@@ -48,7 +49,6 @@ from lamina.store.files.log_places import LogPlace
 from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
 
-PERCENTS = (50.0, 99.0, 99.9)
 HEDGED, PLAIN, FILES = "hedged", "plain", "files"
 TITLES = {HEDGED: "changelog", PLAIN: "changelog, without hedging", FILES: "a file each"}
 LIVE_ROWS = 1_000
@@ -395,16 +395,16 @@ CHANGELOG = Questions(
                     "modes": [OFF, EXECUTOR], "partitions": 16, "keys": 1_000_000, "rows": 20_000, "preload": 2,
                     "warmup": 80, "timed": 5, "closing": 1, "driver_memory": "4g", **more,
                 },
-                quick={"partitions": 4, "keys": 20_000, "rows": 2_000 if name != "restart-churn" else 40_000,
-                       "preload": 1, "warmup": 10, "timed": 3, "driver_memory": "2g"},
+                quick={"partitions": 4, "keys": 20_000, "rows": quick_rows, "preload": 1, "warmup": 10, "timed": 3,
+                       "driver_memory": "2g"},
                 rounds=5, measure=changelog_restarts.measure, bars=changelog_restarts.bars,
                 table=changelog_restarts.table, setup=changelog_restarts.setup,
             )
-            for name, place, more in (
-                ("restart", "local files", {}),
-                ("restart-s3", "S3", {"latency_s": 0.05, "bytes_per_s": 50e6}),
+            for name, place, quick_rows, more in (
+                ("restart", "local files", 2_000, {}),
+                ("restart-s3", "S3", 2_000, {"latency_s": 0.05, "bytes_per_s": 50e6}),
                 # fewer batches than all of whose commits are merged for their number alone
-                ("restart-churn", "local files where batches change most rows of the state",
+                ("restart-churn", "local files where batches change most rows of the state", 40_000,
                  {"partitions": 4, "keys": 200_000, "rows": 400_000, "warmup": 22}),
             )
         ),

@@ -10,9 +10,9 @@ import math
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from benchmarks.bars import Bar, Figures, between, least, percentile
+from benchmarks.changelog_waits import PERCENTS
 from benchmarks.questions import Parameters
 from benchmarks.rounds import progress
 from benchmarks.slow_storage import PUBLISHED, latency
@@ -23,7 +23,6 @@ from lamina.store.files.shared_looks import SharedLooks
 
 HEDGED, PLAIN = "hedged", "plain"
 TITLES = {HEDGED: "a slow look has another one beside it", PLAIN: "one look"}
-PERCENTS = (50.0, 99.0, 99.9)
 HALVED = 2.0
 
 
@@ -62,8 +61,7 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
         seeds = range(number * processes, (number + 1) * processes)
         with ThreadPoolExecutor(len(TITLES) * processes) as threads:
             runs = {
-                variant: [threads.submit(partial(_looked, variant, parameters, seed)) for seed in seeds]
-                for variant in TITLES
+                variant: [threads.submit(_looked, variant, parameters, seed) for seed in seeds] for variant in TITLES
             }
         for variant, answers in runs.items():
             took = [one for answer in answers for one in answer.result()[0]]

@@ -144,6 +144,13 @@ CHANGES: tuple[Change, ...] = (
         "`rocksdb`, what a failed upload leaves on the disk, whose tables end a wait, and that tables are made also "
         "where the next commit is to write a snapshot",
     ),
+    Change(
+        "821b4e1fa5680f8c",
+        "cb1d347e16f4fa18",
+        frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
+        "what a look does whose second request gets no thread, and that attempts, waits for tables and merges of the "
+        "log are written more simply",
+    ),
 )
 
 

@@ -67,20 +67,18 @@ class _Materialization:
     """Somebody who waits until all that a version has above its tables is in them."""
 
     def __init__(self, version: Version) -> None:
-        self.version = version.version
-        self._attempt = version.attempt
+        self.version = version
         self._ended = threading.Event()
         self._error: Mapping[str, Any] | None = None
 
-    def is_over_with(self, made: Mapping[str, Any]) -> bool:
+    def is_over_with(self, made: Version) -> bool:
         """Whether nothing more is to come once what another version, or this one, had is in tables: those of another
         attempt of the same version are of no use, and this one's own job is still to come."""
-        newer: bool = self.version < made["version"]
-        return newer or (self.version == made["version"] and self._attempt == made["attempt"])
+        return self.version == made or self.version.version < made.version
 
     def is_replaced_by(self, other: _Materialization) -> bool:
         """Whether another attempt of the same version counts by now, and somebody waits for that one."""
-        return self.version == other.version and self._attempt != other._attempt
+        return self.version.version == other.version.version and self.version != other.version
 
     def end(self, error: Mapping[str, Any] | None) -> None:
         """The first one counts."""
@@ -315,8 +313,9 @@ class StoreHandle:
         made = report.get("materialized")
         if made is not None:
             self._due = False
+            version = version_of(made)
             with self._lock:
-                ended = [one for one in self._waiting if one.is_over_with(made)]
+                ended = [one for one in self._waiting if one.is_over_with(version)]
             for one in ended:
                 one.end(None)
         if report.get("awaited") and not report["ok"]:
@@ -325,7 +324,7 @@ class StoreHandle:
 
     def _give_up_waiting(self, error: Mapping[str, Any], most: float = math.inf) -> None:
         with self._lock:
-            waiting = [one for one in self._waiting if one.version <= most]
+            waiting = [one for one in self._waiting if one.version.version <= most]
         for one in waiting:
             one.end(error)
 

@@ -11,6 +11,7 @@ from lamina.format.entries import PUT
 from lamina.format.manifest import FILE, StoreIdentity
 from lamina.store import Version
 from lamina.store.materialization.materializer import spread_over
+from lamina.store.versioned_store import VersionedStore
 from tests.unit.store.grouped import Grouped, materialized, parts
 from tests.unit.store.writing import Query
 
@@ -25,16 +26,25 @@ def grouped_on(backend: str, **settings: Any) -> Grouped:
     return Grouped(Query(min_versions=2, **{"changelog__enabled": True, **BACKENDS[backend], **settings}))
 
 
+def changed(keys: int) -> dict[bytes, Any]:
+    """All keys with values of which nothing can be compressed."""
+    return {b"%d" % one: (PUT, os.urandom(100)) for one in range(keys)}
+
+
+def logged(grouped: Grouped, store: VersionedStore, base: Version, keys: int) -> Version:
+    """A version in which so many keys change, in an object of its own."""
+    accepted = grouped.accept(store, base, changed(keys))
+    grouped.seal()
+    accepted.publish()
+    return Version(base.version + 1, accepted.attempt)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_few_large_commits_are_merged(backend: str) -> None:
     grouped = grouped_on(backend, changelog__materializeBytes=20_000)
     (store,), (version,) = grouped.begun()
     for number, due in enumerate((False, False, True)):
-        rows = {b"%d" % one: (PUT, os.urandom(100)) for one in range(80)}
-        accepted = grouped.accept(store, version, rows)
-        grouped.seal()
-        accepted.publish()
-        version = Version(version.version + 1, accepted.attempt)
+        version = logged(grouped, store, version, 80)
         assert grouped.query.begin(store, version).compaction_due == due, number
     materialized(store, version)
     (version,) = grouped.batch([store], [version], 0)
@@ -157,14 +167,8 @@ def test_a_large_file_above_a_part_is_left_alone() -> None:
     grouped = grouped_on("heap", changelog__materializeBytes=20_000)
     (store,), (version,) = grouped.begun()
     (version,) = grouped.batch([store], [version], 0)
-    rows = {b"%d" % one: (PUT, os.urandom(100)) for one in range(1000)}
-    version = grouped.query.commit(store, version, rows)
+    version = grouped.query.commit(store, version, changed(1000))
     assert not grouped.query.begin(store, version).compaction_due
-
-
-def changed(keys: int) -> dict[bytes, Any]:
-    """All keys with values of which nothing can be compressed."""
-    return {b"%d" % one: (PUT, os.urandom(100)) for one in range(keys)}
 
 
 @pytest.mark.parametrize(("keys", "merges"), [(6_000, 4), (20, 0)])
@@ -173,10 +177,7 @@ def test_rows_that_change_again_and_again_are_merged_where_they_are_much_to_read
     (store,), (version,) = grouped.begun()
     found = most = 0
     for _ in range(20):
-        accepted = grouped.accept(store, version, changed(keys))
-        grouped.seal()
-        accepted.publish()
-        version = Version(version.version + 1, accepted.attempt)
+        version = logged(grouped, store, version, keys)
         if grouped.query.begin(store, version).compaction_due:
             found += 1
             materialized(store, version)

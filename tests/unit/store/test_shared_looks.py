@@ -150,12 +150,12 @@ class Far:
             time.sleep(0.001)
 
 
-def far_looks(storage: Far, known: int) -> SharedLooks:
+def far_looks(storage: Far, known: int, *, is_far: bool = True) -> SharedLooks:
     """Looks in a far storage, of which so many took ten milliseconds."""
     latencies = Latencies()
     for _ in range(known):
         latencies.add(0.01)
-    return SharedLooks(storage, ManualClock(0), lambda _: True, latencies)
+    return SharedLooks(storage, ManualClock(0), lambda _: is_far, latencies)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -196,8 +196,7 @@ def test_a_look_that_fails_leaves_the_answer_to_the_other_one() -> None:
 @pytest.mark.parametrize(("known", "is_far"), [(19, True), (20, False)])
 def test_no_other_look_begins_where_little_is_known_or_the_storage_is_near(known: int, is_far: bool) -> None:
     storage = Far()
-    looks = far_looks(storage, known)
-    looks._is_far = lambda _: is_far
+    looks = far_looks(storage, known, is_far=is_far)
     with ThreadPoolExecutor(2) as threads:
         found = [threads.submit(looks.is_there, "a") for _ in range(2)]
         storage.asked(1)
@@ -218,12 +217,17 @@ def test_a_look_that_gets_no_thread_is_made_all_the_same(monkeypatch: pytest.Mon
         assert looks.is_there("a") and storage.asked == 1
 
 
-def test_another_look_that_gets_no_thread_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever made it would hang in it, although the first one has answered."""
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_another_look_that_gets_no_thread_is_not_made(monkeypatch: pytest.MonkeyPatch, meanwhile: bool) -> None:
+    """Whoever made it would hang in it, although the first one has answered; which may fail just then."""
+    slow_down = LaminaError.from_kind("storage.failed", "slow down")
     storage, began = Far(), threading.Thread.start
 
     def one_more(thread: threading.Thread) -> None:
         if thread.name == "lamina-look" and storage.requests:
+            if meanwhile:
+                storage.requests[0].set_exception(slow_down)
+                time.sleep(0.05)
             raise RuntimeError("can't start new thread")
         began(thread)
 
@@ -234,6 +238,7 @@ def test_another_look_that_gets_no_thread_is_not_made(monkeypatch: pytest.Monkey
         storage.asked(1)
         time.sleep(0.1)
         assert len(storage.requests) == 1
-        storage.requests[0].set_exception(LaminaError.from_kind("storage.failed", "slow down"))
+        if not meanwhile:
+            storage.requests[0].set_exception(slow_down)
         with fails_with("storage.failed"):
             found.result(60)

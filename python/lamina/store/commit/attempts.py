@@ -99,12 +99,13 @@ class Attempts:
             Version(base.version, located), lenient=have or load_empty, may_wait=have and not load_empty
         )
         stands = usable and not load_empty and not force_snapshot
-        wanted = chain.wants_snapshot(self._settings, version, self._chain_on(opened))
+        references = self._chain_on(opened)
+        wanted = chain.wants_snapshot(self._settings, version, references)
         standing = opened if stands else None
         leaves = standing is not None and self._rests(base.version, standing, self._settings.changelog_max_idle_batches)
         if standing is not None and not self._merges:
             # who has no merges in the background writes its state whole
-            leaves = leaves or self._changes_seldom(base.version, self._chain_on(standing))
+            leaves = leaves or self._changes_seldom(base.version, references)
             wanted = wanted or leaves
         needs_snapshot = not load_empty and (force_snapshot or not usable)
         snapshot = needs_snapshot or (wanted and not load_empty)

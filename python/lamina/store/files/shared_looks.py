@@ -27,6 +27,7 @@ class _Look:
     begun: float
     answer: Future[bool] = field(default_factory=Future)
     under_way: int = 1
+    """Requests whose answer may still come."""
     has_other: bool = False
     """Whether another request was begun beside the first one."""
 
@@ -108,10 +109,8 @@ class SharedLooks:
             if look.answer.done() or look.has_other:
                 return
             look.has_other = True
-            look.under_way += 1
-        if not self._begins(look, name):
-            with self._lock:
-                look.under_way -= 1
+            # counted before it, or the first one, can be over: both take the lock for that
+            look.under_way += self._begins(look, name)
 
     def _ask(self, look: _Look, name: str) -> None:
         found, failed = False, None

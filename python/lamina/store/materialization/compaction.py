@@ -73,9 +73,10 @@ class Compaction:
         if not parts:
             return pick(references, live_rows)
         in_log = [one.length for one in parts if one.is_in_log]
-        if len(in_log) >= self._most_parts or sum(in_log) >= self._most_bytes:
+        size = sum(in_log)
+        if len(in_log) >= self._most_parts or size >= self._most_bytes:
             return max(parts, pick(references, live_rows), key=len)
-        if sum(in_log) >= _MUCH_BYTES and are_mostly_dead(references, max(live_rows, 1), _DEAD_TIMES):
+        if size >= _MUCH_BYTES and are_mostly_dead(references, live_rows, _DEAD_TIMES):
             return mergeable(references)
         # files between and below the parts, which do not become more merely because there are parts
         files = pick([one for one in references if not one.is_in_log], live_rows)

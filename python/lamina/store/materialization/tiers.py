@@ -38,7 +38,7 @@ _LARGE_ROWS = 1 << 18
 def pick(references: Sequence[Reference], live_rows: int) -> Sequence[Reference]:
     """The newest references that are worth a merge; empty where none are."""
     references = mergeable(references)
-    if len(references) > 1 and are_mostly_dead(references, max(live_rows, 1)):
+    if len(references) > 1 and are_mostly_dead(references, live_rows):
         return references
     if len(references) < 2:
         return ()
@@ -102,10 +102,11 @@ def are_mostly_dead(references: Sequence[Reference], live_rows: int, times: int 
     must be as large as it, unless the oldest alone has too many rows.
     """
     oldest, newer = references[-1], references[:-1]
-    if oldest.start == 0 and oldest.rows > times * live_rows:
+    most = times * max(live_rows, 1)
+    if oldest.start == 0 and oldest.rows > most:
         return True
     rows = sum(reference.rows for reference in references)
-    return rows > times * live_rows and sum(reference.length for reference in newer) >= oldest.length
+    return rows > most and sum(reference.length for reference in newer) >= oldest.length
 
 
 def live_rows(manifest: CommitManifest) -> int:
