@@ -22,6 +22,7 @@ from benchmarks import session
 from benchmarks.processes import ms_a_batch, processor_s
 from benchmarks.rounds import print_result
 from benchmarks.stream import KEY_PAD, SOURCE, GatedQuery
+from benchmarks.upload_parts import part_bytes
 from benchmarks.variants import STATELESS
 
 ENDLESS = 10_000_000
@@ -115,21 +116,29 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     query = started(request, spark, timed=range(first, last))
     query.process(request["preload"])
     query.process(first)
-    gc, written = session.gc_millis(spark), session.directory_bytes(Path(checkpoint, "state"))
+    state = Path(checkpoint, "state")
+    gc, written = session.gc_millis(spark), session.directory_bytes(state)
+    parts = part_bytes(state) if request.get("parts") else {}
     used, sizes = [processor_s(jvm), processor_s(jvm, kernel=True)], []
     if minutes:
         query.process_for(minutes * 60)
+    elif every_s := request.get("every_s"):
+        for batch in range(first, last):
+            due = time.monotonic() + every_s
+            query.process(batch + 1)
+            time.sleep(max(0.0, due - time.monotonic()))
     elif request.get("each"):
         total = sum(written.values())
         for batch in range(first, last):
             query.process(batch + 1)
-            grown = sum(session.directory_bytes(Path(checkpoint, "state")).values())
+            grown = sum(session.directory_bytes(state).values())
             sizes.append(grown - total)
             total = grown
     else:
         query.process(last)
     used += [processor_s(jvm), processor_s(jvm, kernel=True)]
-    gc, after = session.gc_millis(spark) - gc, session.directory_bytes(Path(checkpoint, "state"))
+    gc, after = session.gc_millis(spark) - gc, session.directory_bytes(state)
+    grown_parts = part_bytes(state) if parts else {}
     resident = session.resident(spark)
     progress = query.progress()
     timed = [progress[batch] for batch in range(first, min(last, max(progress) + 1))]
@@ -146,6 +155,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "segment_bytes_a_batch": (after["segments"] - written["segments"]) / len(timed),
         "resident_bytes": resident,
         "sizes": sizes,
+        "part_bytes": {part: (size - parts[part]) / len(timed) for part, size in grown_parts.items()},
     }
     if minutes:
         result["rows_per_s"] = rates(timed, request["rows"])
@@ -159,6 +169,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
                 {
                     "commit_ms": state["commitTimeMs"],
                     "durable_ms": state.get("customMetrics", {}).get("laminaDurableMs", 0),
+                    "waited_ms": state.get("customMetrics", {}).get("laminaMemoryWaitMs", 0),
                 }
                 for state in states
             ],

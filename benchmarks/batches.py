@@ -67,6 +67,16 @@ def figures(runs: Mapping[str, Sequence[Mapping[str, Any]]], subject: str = LAMI
     return found
 
 
+def pauses(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Spread]:
+    """How much longer than the median the slowest of a hundred batches is, of each variant."""
+    return {
+        variant: spread(
+            [percentile(run["add_batch_ms"], 99) / statistics.median(run["add_batch_ms"]) for run in answers]
+        )
+        for variant, answers in runs.items()
+    }
+
+
 def _ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
     return spread([one / other for one, other in zip(numerators, denominators, strict=True)])
 

@@ -151,6 +151,12 @@ CHANGES: tuple[Change, ...] = (
         "what a look does whose second request gets no thread, and that attempts, waits for tables and merges of the "
         "log are written more simply",
     ),
+    Change(
+        "cb1d347e16f4fa18",
+        "988a400488de67ed",
+        frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
+        "which bytes of log objects count as uploaded before a batch was over",
+    ),
 )
 
 

@@ -12,29 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import batches, rocksdb_modes, rocksdb_restart, rocksdb_rows, rocksdb_stores, variants
-from benchmarks.bars import Bar, Figures, between, least, most, percentile
+from benchmarks import batches, rocksdb_modes, rocksdb_restart, rocksdb_rows, rocksdb_stores, rocksdb_uploads, variants
+from benchmarks.bars import Bar, Figures, between, least, most
 from benchmarks.processes import ROLES
 from benchmarks.questions import Parameters, Question, Questions
 from benchmarks.rounds import run_child
-from benchmarks.statistics import Spread, spread
+from benchmarks.statistics import spread
 from benchmarks.variants import LAMINA, ON_TABLES, SNAPSHOTS, TITLES, TUNED
 
 CHILD = "benchmarks.aggregation_child"
 FEW = "Count, max and sum per key."
 STORES = [LAMINA, ON_TABLES, SNAPSHOTS, TUNED]
 BUILT_IN = (SNAPSHOTS, TUNED)
-PAUSE_BAR = 1.5
 JVM_CONSTANT_MB = 600
 """Of a JVM with Spark, beside its heap and what is set."""
 ENGINE_CONSTANT_MB = 700
-ALL_RETAINED = "1000000"
-"""Batches that are kept: then a directory has all that was ever uploaded."""
 
 
 def one(parameters: Parameters, _: int, variant: str) -> dict[str, Any]:
     """One run of one store."""
-    conf = {**variants.memory(variant, parameters["memory_mb"]), **parameters.get("conf", {})}
+    conf = variants.memory(variant, parameters["memory_mb"])
     with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
         checkpoint = str(Path(name) / "checkpoint")
         request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": conf}
@@ -54,12 +51,7 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
     found["merged_bytes"] = {
         variant: spread([run["segment_bytes_a_batch"] for run in answers]) for variant, answers in runs.items()
     }
-    found["pause"] = {
-        variant: spread(
-            [percentile(run["add_batch_ms"], 99) / statistics.median(run["add_batch_ms"]) for run in answers]
-        )
-        for variant, answers in runs.items()
-    }
+    found["pause"] = batches.pauses(runs)
     found["resident_mb"] = {
         variant: {role: max(run["resident_bytes"].get(role, 0) for run in answers) / 1e6 for role in ROLES}
         for variant, answers in runs.items()
@@ -75,17 +67,6 @@ def faster(bar: float, parameters: Parameters, figures: Figures) -> list[Bar]:
         for other in BUILT_IN
         if other in parameters["variants"]
     ]
-
-
-def of_uploads(parameters: Parameters, figures: Figures) -> list[Bar]:
-    """What is uploaded, and how even the batches are meanwhile."""
-    ours = figures["bytes"][ON_TABLES]["median"]
-    pause = figures["pause"][ON_TABLES]
-    bars = [most("backend rocksdb, while tables are made: p99 of addBatch to its median", PAUSE_BAR, pause)]
-    for other in BUILT_IN:
-        share: Spread = spread([ours / figures["bytes"][other]["median"]])
-        bars.append(most(f"backend rocksdb: bytes uploaded, of those of {TITLES[other]}", 1, share))
-    return bars
 
 
 def of_ceilings(parameters: Parameters, figures: Figures) -> list[Bar]:
@@ -139,6 +120,24 @@ def cell(name: str, keys: int, rows: int, megabytes: int, fits: bool, **more: An
     )  # fmt: skip
 
 
+def uploads(name: str, asks: str, every_s: float) -> Question:
+    """How much is uploaded where batches come without a pause, or one in so many seconds."""
+    return Question(
+        name=name,
+        asks=asks,
+        goal="no more bytes than the built-in"
+        + ("" if every_s else f"; p99 ≤ {rocksdb_uploads.PAUSE_BAR} of the median"),
+        full={
+            "every_s": every_s, "keys": 1_000_000, "rows": 10_000, "memory_mb": 512, "preload": 2, "warmup": 60,
+            "timed": 200, "driver_memory": "4g", "closing": 20_000,
+        },
+        quick={"keys": 20_000, "rows": 1_000, "preload": 1, "warmup": 2, "timed": 25, "driver_memory": "2g",
+               "closing": 2_000},
+        rounds=2, measure=rocksdb_uploads.measure, bars=rocksdb_uploads.bars, table=rocksdb_uploads.table,
+        setup=rocksdb_uploads.setup,
+    )  # fmt: skip
+
+
 WORDS = """Lamina keeps rows in memory outside of the Java heap, its RocksDB mode on the local disk and as many in
 memory as it may have. The built-in store runs with a bound of its own on memory, which is the same. Each store runs in
 a fresh JVM, in turns. Where all batches are retained, what is kept is what was uploaded. Rounds are few: given are
@@ -179,19 +178,8 @@ ROCKSDB = Questions(
             rounds=2, measure=rocksdb_restart.measure, bars=rocksdb_restart.bars, table=rocksdb_restart.table,
             setup=rocksdb_restart.setup,
         ),
-        Question(
-            name="uploads",
-            asks="what 200 batches upload, and how even they are while tables are made",
-            goal=f"no more bytes than the built-in; p99 ≤ {PAUSE_BAR} of the median",
-            full={
-                "variants": STORES, "keys": 1_000_000, "rows": 10_000, "memory_mb": 512, "preload": 2, "warmup": 60,
-                "timed": 200, "driver_memory": "4g", "closing": 20_000,
-                "conf": {"spark.sql.streaming.minBatchesToRetain": ALL_RETAINED},
-            },
-            quick={"keys": 20_000, "rows": 1_000, "preload": 1, "warmup": 2, "timed": 25, "driver_memory": "2g",
-                   "closing": 2_000},
-            rounds=2, measure=measure, bars=of_uploads, table=table, setup=setup,
-        ),
+        uploads("uploads", "what 200 batches upload, and how even they are while tables are made", 0),
+        uploads("uploads-each-second", "what 200 batches upload where there is one each second", 1),
         Question(
             name="modes",
             asks="the checkpoint modes as FLIP-151 compares them: runtime, size, duration, synchronous part",

@@ -70,7 +70,7 @@ def memory(variant: str, megabytes: int) -> dict[str, str]:
     """Settings that give a store's RocksDB, with all that is in memory for it, so much of the executor."""
     if variant == ON_TABLES:
         return {LAMINA_PREFIX + "rocksdb.memory.fixedPerExecutorBytes": f"{megabytes}m"}
-    if variant in (SNAPSHOTS, TUNED):
+    if variant in (SNAPSHOTS, ROCKSDB, TUNED):
         bounded = {"boundedMemoryUsage": "true", "maxMemoryUsageMB": str(megabytes)}
         return {f"{PREFIX}rocksdb.{name}": value for name, value in bounded.items()}
     return {}

@@ -20,6 +20,7 @@ from tests.spark.test_restarts import Answers, rows, unload_all
 
 TASK = {PREFIX + "changelog.enabled": "true"}
 EXECUTOR = BEHIND_BARRIER
+UNLOADED = {**EXECUTOR, "spark.sql.streaming.stateStore.unloadOnCommit": "true"}
 OFF = {PREFIX + "changelog.enabled": "false"}
 
 
@@ -55,7 +56,7 @@ def feed_totals(streams: Streams, batch: int) -> None:
     streams.feed("s", rows(batch))
 
 
-@pytest.mark.parametrize("conf", [TASK, EXECUTOR], ids=["task", "executor"])
+@pytest.mark.parametrize("conf", [TASK, EXECUTOR, UNLOADED], ids=["task", "executor", "unloaded"])
 def test_a_join_gives_what_it_gives_on_a_built_in_provider(streams: Streams, conf: dict[str, str]) -> None:
     found, wanted = [], []
     for number in range(3):
@@ -103,8 +104,9 @@ def test_progress_says_what_became_durable_in_the_log(
     assert found["Failures"] == 0
     assert found["UploadP50Ms"] <= found["UploadP99Ms"]
     assert found["UploadMs"] <= found["UploadP99Ms"]
-    # each has room for all commits of a batch
-    assert found["EarlyBytes"] == found["Hedges"] == found["HedgesWon"] == 0
+    assert found["Hedges"] == found["HedgesWon"] == 0
+    # each has room for all commits of a batch, and where tasks wait one may go on its way before the others come
+    assert found["EarlyBytes"] <= (0 if conf is EXECUTOR else found["Bytes"])
 
 
 def test_progress_says_what_uploads_waited_for_and_what_a_restart_reads(streams: Streams) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from benchmarks import rocksdb_modes, rocksdb_restart
+import rocksdict
+
+from benchmarks import rocksdb_modes, rocksdb_restart, rocksdb_uploads
+from benchmarks.rocksdb import ROCKSDB
 from benchmarks.rocksdb_modes import FULL, INCREMENTAL, MERGED, PERCENTS, TABLES
 from benchmarks.statistics import spread
+from benchmarks.upload_parts import PARTS, part_bytes
+from benchmarks.variants import ON_TABLES
 
 
 def mode(runtime_s: float, value: float) -> dict[str, Any]:
@@ -46,3 +52,51 @@ def test_a_restart_is_told_with_what_it_takes_beyond_a_query_without_a_state() -
         [ours, "30.0", "19.5", "9.0"], [copies, "12.0", "1.5", "2.5"], [theirs, "45.0", "34.5", ""],
         [without, "10.5", "0.0", ""],
     ]  # fmt: skip
+
+
+def test_uploads_are_told_by_part_as_the_files_say(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    outside = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))
+    outside.open(str(state / "1.sst"))
+    outside[b"key"] = b"value"
+    outside.finish()
+    database = rocksdict.Rdict(str(tmp_path / "db"), rocksdict.Options(raw_mode=True))
+    database[b"key"] = bytes(1000)
+    database.flush()
+    database.close()
+    (written,) = (tmp_path / "db").glob("*.sst")
+    written.rename(state / "2.sst")
+    for name, size in {"1.lam": 1, "a.log": 2, "2.changelog": 4, "1.rdb": 8, "1.zip": 16, ".1.lam.crc": 32}.items():
+        (state / name).write_bytes(bytes(size))
+    assert part_bytes(tmp_path / "state") == {
+        "increments": 7, "lists": 24, "runs": (state / "1.sst").stat().st_size,
+        "merged by RocksDB": (state / "2.sst").stat().st_size,
+    }  # fmt: skip
+
+
+def test_uploads_are_held_against_each_built_in_store_and_pauses_without_a_pace_only() -> None:
+    stores = rocksdb_uploads.STORES
+    names = ("bytes", *PARTS, "add_batch_ms", "pause")
+    figures: dict[str, Any] = {name: dict.fromkeys(stores, spread([2000.0])) for name in names}
+    figures |= {"share": {one: spread([0.5]) for one in stores[1:]}, "state_rows": 7, "same_digest": True}
+    figures["pause"][ON_TABLES] = spread([1.6])
+    paced, quick = (
+        next(one for one in ROCKSDB.questions if one.name == name) for name in ("uploads-each-second", "uploads")
+    )
+    assert [bar.met for bar in quick.bars(quick.full, figures)] == [False, True, True, True]
+    assert [bar.met for bar in paced.bars(paced.full, figures)] == [True, True, True]
+    assert "one each 1 s" in paced.setup(paced.full, figures) and "without a pause" in quick.setup(quick.full, figures)
+    heads, rows = quick.table(figures)
+    assert [row[1] for row in rows] == ["2"] * len(stores)
+    assert {len(row) for row in rows} == {len(heads)}
+    del figures["pause"]
+    assert paced.table(figures)[0] == heads[:-2]
+
+
+def test_the_synchronous_part_of_a_checkpoint_has_the_wait_for_its_tables() -> None:
+    one = {"commit_ms": 20, "durable_ms": 5, "waited_ms": 300}
+    answer = {"checkpoints": [one], "sizes": [1_000_000], "trigger_ms": [400.0]}
+    found = rocksdb_modes._summary([answer])
+    assert set(found["sync_ms"].values()) == {320}
+    assert set(found["duration_s"].values()) == {0.325}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,7 +30,7 @@ class Log:
         self.clock = ManualClock(0)
         self.published: list[tuple[str, list[int]]] = []
         self.began: list[float] = []
-        self.early: list[bool] = []
+        self.early = 0
         self.waiting: list[Callable[[], None]] = []
         self.told: dict[str, list[LaminaError | None]] = {}
         self.fails = False
@@ -39,22 +41,25 @@ class Log:
             self.waiting.append,
             self.clock,
             SequenceIds(1),
+            self._add_early,
         )
+
+    def _add_early(self, size: int) -> None:
+        self.early += size
 
     def _publish(self, group: Sealed) -> None:
         self.began.append(group.began)
-        self.early.append(group.early)
         if self.fails:
             raise LaminaError.from_kind("storage.failed", "the storage is full")
         self.published.append((group.log, [commit.number for commit in group.commits]))
 
-    def fill(self, place: Place, size: int = 10, store: int | None = None, patient: bool = False) -> str:
+    def fill(self, place: Place, size: int = 10, store: int | None = None, patient: bool = False, to: int = 1) -> str:
         """Of a store that has not committed before, or of one that may have."""
         attempt = str(place.id)
         self.told[attempt] = []
         self.stores += 1
         written_by = replace(STORE, partition=1000 + self.stores if store is None else store)
-        place.fill([bytes(size)], written_by, attempt, 0, 1, self.told[attempt].append, patient=patient)
+        place.fill([bytes(size)], written_by, attempt, 0, to, self.told[attempt].append, patient=patient)
         return attempt
 
     def work(self) -> None:
@@ -163,32 +168,50 @@ def test_a_group_is_sealed_at_its_size() -> None:
     assert [numbers for _, numbers in log.published] == [[0, 1, 2]]
 
 
-def test_a_group_is_early_where_it_is_full_before_its_batch_is_over_and_not_where_somebody_waits_for_it() -> None:
+def test_bytes_are_early_whose_batch_goes_on_after_they_were_sealed_however_that_came() -> None:
     log = Log(Policy(DELAY_S, 60.0, 300.0, 100, max_parts=3))
 
-    def batch(stores: int, size: int) -> list[bool]:
-        before = len(log.early)
-        for store in range(stores):
-            log.fill(log.groups.reserve(), size, store=store)
-        log.work()
+    def batch(to: int, *sizes: int, until: Callable[[int], object] = lambda _: None) -> int:
+        """How many bytes are early of commits to this version, of so many bytes each."""
+        before = log.early
+        for number, size in enumerate(sizes):
+            log.fill(log.groups.reserve(), size, store=number, to=to)
+            until(number)
+            log.work()
         log.groups.seal()
         log.work()
-        return sorted(log.early[before:])
+        return log.early - before
+
+    def delayed(number: int) -> None:
+        if number == 1:
+            log.clock.advance(round(1000 * DELAY_S))
+            log.groups.tick()
 
     # nobody knows how many come, and all places of a group are taken
-    assert batch(4, 10) == [False, True]
+    assert batch(1, 10, 10, 10, 10) == 30
     # the last store of the batch comes, also one that makes it full
-    assert batch(2, 10) == [False]
-    assert batch(2, 50) == [False]
-    assert batch(3, 60) == [False, False]
-    assert batch(3, 60) == [False, True]
-    log.fill(log.groups.reserve(), 10, store=0)
-    log.clock.advance(round(1000 * DELAY_S))
-    log.groups.tick()
-    log.fill(log.groups.reserve(), 10, store=1)
-    log.groups.close()
+    assert batch(2, 10, 10) == 0
+    assert batch(3, 50, 50) == 0
+    # full, and goes on; a commit of the next batch says nothing of this one
+    assert batch(4, 60, 60, 60, 1) == 120
+    # sealed since it had waited for as long as it may
+    assert batch(5, 10, 20, 5, until=delayed) == 30
+    # somebody asks for it, and the batch goes on all the same
+    assert batch(6, 7, 8, until=lambda _: log.groups.seal()) == 7
+
+
+def test_early_bytes_count_once_they_are_durable_and_not_where_they_never_are() -> None:
+    log = Log(Policy(DELAY_S, 60.0, 300.0, 100))
+    log.fill(log.groups.reserve(), 100, store=0)
+    log.fill(log.groups.reserve(), 100, store=1)
+    log.fill(log.groups.reserve(), 10, store=2)
+    assert log.early == 0
+    log.waiting.pop()()
+    assert log.early == 100
+    log.fails = True
     log.work()
-    assert log.early[-2:] == [False, False]
+    log.fill(log.groups.reserve(), 10, store=3)
+    assert log.early == 100
 
 
 def test_a_group_is_sealed_with_the_last_store_that_committed_in_the_batch_before() -> None:
@@ -237,6 +260,22 @@ def test_a_sealed_group_waits_for_its_places_and_has_none_that_was_dropped() -> 
         log.fill(places[0])
 
 
+def test_what_was_uploaded_is_in_memory_no_longer_also_where_no_further_commit_comes() -> None:
+    class Chunk(bytearray):
+        """May be referred to weakly."""
+
+    log = Log(Policy(DELAY_S, 60.0, 300.0, 100))
+    chunk = Chunk(100)
+    left = weakref.ref(chunk)
+    log.groups.reserve().fill([chunk], STORE, "attempt", 0, 1, lambda _: None)
+    del chunk
+    gc.collect()
+    assert left() is not None
+    log.work()
+    gc.collect()
+    assert left() is None
+
+
 def test_a_group_without_commits_is_no_object() -> None:
     log = Log()
     place = log.groups.reserve()
@@ -269,6 +308,8 @@ def test_whatever_threads_do_each_commit_is_in_one_object_and_told_once(seed: in
     lock = threading.Lock()
     objects: dict[str, list[tuple[int, str]]] = {}
     told: dict[str, list[bool]] = {}
+    durable: list[int] = []
+    early: list[int] = []
 
     def publish(group: Sealed) -> None:
         with lock:
@@ -276,13 +317,16 @@ def test_whatever_threads_do_each_commit_is_in_one_object_and_told_once(seed: in
             assert group.log not in objects
             objects[group.log] = [(commit.number, commit.attempt) for commit in group.commits]
             fails = drawn.random() < 0.2
+            if not fails:
+                durable.append(10 * len(group.commits))
         if fails:
             raise LaminaError.from_kind("storage.failed", "now and then")
 
     with ThreadPoolExecutor(4) as publishers:
         groups = Groups(
-            Policy(0.0005, 1.0, 20.0, drawn.choice([50, 500])), publish, publishers.submit, ManualClock(0), RandomIds()
-        )
+            Policy(0.0005, 1.0, 20.0, drawn.choice([50, 500])), publish, publishers.submit, ManualClock(0), RandomIds(),
+            early.append,
+        )  # fmt: skip
 
         def write(number: int) -> None:
             mine = random.Random(seed * 1000 + number)
@@ -309,6 +353,8 @@ def test_whatever_threads_do_each_commit_is_in_one_object_and_told_once(seed: in
     assert all(len(outcomes) == 1 for outcomes in told.values())
     assert all(attempt == f"{log}-{number}" for log, commits in objects.items() for number, attempt in commits)
     assert groups.stats() == {"open": 0, "sealed": 0}
+    # all are of one batch, so nothing but what came last, and what was open at the end, is not early
+    assert sum(durable) - sum(sorted(durable)[-2:]) <= sum(early) <= sum(durable)
 
 
 def test_a_group_for_which_only_the_batch_waits_waits_while_commits_come_and_no_longer_than_it_may() -> None:

@@ -284,10 +284,10 @@ def test_uploads_that_wait_for_their_turn_are_counted_and_so_is_how_long_they_wa
     uploads.close()
 
 
-def test_bytes_of_objects_that_were_full_early_are_among_all_bytes(made: Callable[..., Uploads]) -> None:
+def test_early_bytes_are_among_all_bytes(made: Callable[..., Uploads]) -> None:
     uploads = made()
-    uploads.upload("an object", 7, works, early=True)
-    uploads.upload("an object", 5, works)
+    uploads.upload("an object", 12, works)
+    uploads.count_early(7)
     for found in (uploads.summary(), uploads.pop_figures()):
         assert (found["bytes"], found["early_bytes"]) == (12, 7)
 

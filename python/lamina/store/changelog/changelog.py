@@ -105,7 +105,7 @@ class Changelog:
             _longest_open_s(settings),
             settings.changelog_max_object_bytes,
         )
-        self.groups = Groups(policy, self._publish, self._uploads.submit, clock, ids)
+        self.groups = Groups(policy, self._publish, self._uploads.submit, clock, ids, self._uploads.count_early)
 
     def _publish(self, group: Sealed) -> None:
         path, now, ends = self._place.path(group.log), self._clock.now_ms(), group.began + self._longest_s
@@ -120,7 +120,6 @@ class Changelog:
                 size,
                 lambda: self._attempt(path, ends, chunks, unsafe),
                 commits=len(group.commits),
-                early=group.early,
                 ends=ends,
             )
         except LaminaError as error:

@@ -48,13 +48,11 @@ class Sealed:
         log: id of its log object.
         commits: in the order of their numbers.
         began: when the first one had its place, in seconds of the clock.
-        early: whether it was full before its batch was over, as far as one can know here.
     """
 
     log: str
     commits: Sequence[Whole]
     began: float
-    early: bool
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,8 @@ class _Group:
     """Of the commits for which only the batch waits: when they came, and the longest time between two."""
     sealed: bool = False
     early: bool = False
-    """Whether it was sealed since it was full, and more was to come."""
+    """Whether a further commit of its batch came after it was sealed."""
+    durable: bool = False
 
     @property
     def due(self) -> float:
@@ -153,6 +152,8 @@ class Groups:
     Args:
         publish: makes a group durable; called without a lock, by whatever `submit` runs it on.
         submit: has a call made soon, on another thread or on this one.
+        early: is told of bytes of durable commits, once, that they were sealed before the last commit of their batch
+            had come.
     """
 
     def __init__(
@@ -162,12 +163,17 @@ class Groups:
         submit: Callable[[Callable[[], None]], None],
         clock: Clock,
         ids: Ids,
+        early: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._policy = policy
         self._publish = publish
         self._submit = submit
         self._clock = clock
         self._ids = ids
+        self._early = early
+        self._version = 0
+        self._ahead: list[_Group] = []
+        """Groups that were sealed since the newest commit came, which was one to this version, as all of its batch."""
         self._round: set[StoreIdentity] = set()
         self._round_before = 0
         self._lock = threading.Lock()
@@ -204,7 +210,7 @@ class Groups:
             group.places += 1
             group.open_places.add(number)
             if group.places >= self._policy.max_parts:
-                self._seal(group, early=True)
+                self._seal(group)
             return Place(self, group, number)
 
     def fill(self, group: _Group, commit: Whole, told: Told, patient: bool) -> None:
@@ -215,6 +221,7 @@ class Groups:
             group.open_places.discard(commit.number)
             group.filled[commit.number] = (commit, told)
             group.bytes += sum(map(len, commit.chunks))
+            early = self._known_early(group, commit.to)
             due, before = self._clock.monotonic(), group.due
             is_last = self._counted(commit.store)
             if patient:
@@ -224,8 +231,10 @@ class Groups:
             is_sooner = group.due < before
             is_full = group.bytes >= self._policy.max_bytes
             if not group.sealed and (is_full or is_last or self._ends):
-                self._seal(group, early=is_full and not is_last)
+                self._seal(group)
             is_sooner = is_sooner and not group.sealed
+        if early:
+            self._early(early)
         if is_sooner:
             self.on_due()
         self._go_on()
@@ -316,10 +325,21 @@ class Groups:
         self._round.add(store)
         return len(self._round) == self._round_before
 
-    def _seal(self, group: _Group, *, early: bool = False) -> None:
-        group.sealed, group.early = True, early
+    def _known_early(self, group: _Group, version: int) -> int:
+        """After a commit to this version, in this group: bytes of others that are durable, and early as it shows."""
+        if version != self._version:
+            self._version, self._ahead = version, []
+        early = [one for one in self._ahead if one is not group]
+        self._ahead = [one for one in self._ahead if one is group]
+        for one in early:
+            one.early = True
+        return sum(one.bytes for one in early if one.durable)
+
+    def _seal(self, group: _Group) -> None:
+        group.sealed = True
         self._open = None
         self._sealed.append(group)
+        self._ahead.append(group)
 
     def _go_on(self) -> None:
         """Publishes the sealed groups of which every place is filled or dropped."""
@@ -338,12 +358,17 @@ class Groups:
         error: LaminaError | None = None
         try:
             commits = [group.filled[number][0] for number in sorted(group.filled)]
-            self._publish(Sealed(group.log, commits, group.began, group.early))
+            self._publish(Sealed(group.log, commits, group.began))
         except BaseException as found:
             error = LaminaError.from_exception(found)
         self._told(group, error)
 
     def _told(self, group: _Group, error: LaminaError | None) -> None:
+        with self._lock:
+            group.durable = error is None
+            early = group.bytes if group.durable and group.early else 0
+        if early:
+            self._early(early)
         for _, told in group.filled.values():
             try:
                 told(error)
@@ -352,4 +377,6 @@ class Groups:
         with self._over:
             if self._publishing.pop(group.log, None) and self._ends and error is not None:
                 self._lost += len(group.filled)
+            # the group itself is known until the next commit tells whether it was early
+            group.filled.clear()
             self._over.notify_all()

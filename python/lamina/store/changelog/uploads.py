@@ -46,10 +46,10 @@ _COUNTED = (
     "queued_ms",
     "queue_depth",
 )
-"""What became of uploads: `early_bytes` are those of objects that were full before a batch was over, `again` attempts
-after a failed one, and `queued_ms` how long uploads waited for their turn; `queue_depth` adds up how many others waited
-when one began. `upload_p50_ms` and `upload_p99_ms` add up, over all uploads, what those of late had taken when each was
-over: divided by `uploads` they are percentiles, also of several processes together."""
+"""What became of uploads: `early_bytes` are those of commits that were on their way before the last of their batch
+came, `again` attempts after a failed one, and `queued_ms` how long uploads waited for their turn; `queue_depth` adds up
+how many others waited when one began. `upload_p50_ms` and `upload_p99_ms` add up, over all uploads, what those of late
+had taken when each was over: divided by `uploads` they are percentiles, also of several processes together."""
 
 _SUMMARY = (
     "uploads",
@@ -148,14 +148,12 @@ class Uploads:
         publish: Callable[[], object],
         *,
         commits: int = 1,
-        early: bool = False,
         ends: float | None = None,
     ) -> None:
         """Returns when an attempt has published the object of `size` bytes; `what` is how it is named to people.
 
         Args:
             commits: that are in it.
-            early: whether it was full before a batch was over.
             ends: when it counts as failed, whatever goes on, in seconds of the clock; by default when all attempts have
                 had their time.
         Raises:
@@ -206,7 +204,7 @@ class Uploads:
             for future in done:
                 found = future.exception()
                 if found is None:
-                    self._over(size, commits, early, started, future in hedges)
+                    self._over(size, commits, started, future in hedges)
                     return
                 if isinstance(found.__cause__, NotDurable):
                     self._count("failed")
@@ -247,6 +245,10 @@ class Uploads:
             # another class than Python's own up to 3.10
             return False
 
+    def count_early(self, size: int) -> None:
+        """So many bytes of commits that are durable were on their way before the last of their batch came."""
+        self._count("early_bytes", size)
+
     def stats(self) -> dict[str, float]:
         """Counts, how many uploads wait for their turn, and the median and the 99th percentile of what uploads took of
         late, in milliseconds."""
@@ -279,7 +281,7 @@ class Uploads:
             return math.inf
         return self._latencies.slow_s(_PERCENTS[hedges])
 
-    def _over(self, size: int, commits: int, early: bool, started: float, hedge_won: bool) -> None:
+    def _over(self, size: int, commits: int, started: float, hedge_won: bool) -> None:
         took = self._clock.monotonic() - started
         self._latencies.add(took)
         p50, p99 = self._latencies.percentiles(50, 99)
@@ -287,7 +289,6 @@ class Uploads:
             self._counts["uploads"] += 1
             self._counts["commits"] += commits
             self._counts["bytes"] += size
-            self._counts["early_bytes"] += size * early
             self._counts["upload_ms"] += round(1000 * took)
             self._counts["upload_p50_ms"] += round(1000 * p50)
             self._counts["upload_p99_ms"] += round(1000 * p99)

@@ -52,7 +52,10 @@ object Metrics {
   val Raises = count("laminaTableLists", "lists of tables that came below")
   val FetchedBytes = size("laminaFetchedBytes", "bytes of tables that restores read from the storage")
   val ReusedBytes = size("laminaReusedBytes", "bytes of tables that restores found on the local disk")
-  val MemoryWaits = count("laminaMemoryWaits", "opens that waited for rows to be put into tables, for want of memory")
+  val MemoryWaits = count(
+    "laminaMemoryWaits",
+    "opens that waited for rows to be put into tables, for want of memory or since each commit is to have tables"
+  )
   val MemoryWaitMs = time("laminaMemoryWaitMs", "time for which opens waited for that")
   val SpilledBytes =
     size("laminaSpilledBytes", "bytes of changes that batches kept on the local disk, for want of memory")
@@ -106,7 +109,7 @@ object Metrics {
     "bytes" -> size("laminaLogBytes", "bytes of these"),
     "early_bytes" -> size(
       "laminaLogEarlyBytes",
-      "bytes of those of them that were full before their batch was over, as far as the engine could know; commits waited for the rest"
+      "bytes of commits in these that were on their way before the last commit of their batch came; commits waited for the rest"
     ),
     "queued_ms" -> time("laminaLogQueuedMs", "time that log objects waited for others to be uploaded first"),
     "queue_depth" -> count(
