@@ -4,13 +4,15 @@ time of all processes. Ratios are taken within rounds; rounds are few, so the ra
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import variants
 from benchmarks.bars import Figures, between, percentile
 from benchmarks.processes import ROLES
-from benchmarks.rounds import progress, turns
+from benchmarks.rounds import progress, run_child, turns
 from benchmarks.statistics import Spread, spread
 from benchmarks.variants import CAPPED, HDFS, LAMINA, ON_TABLES, PREFIX, ROCKSDB, SNAPSHOTS, STATELESS, TITLES, TUNED
 
@@ -37,6 +39,17 @@ def alternating(
         took = ", ".join(f"{TIMES[name]} {statistics.median(found[name]):.0f} ms" for name in TIMES)
         progress(f"{title}round {number + 1}/{rounds} {variant}: {took}, load {found['load']}")
     return runs
+
+
+def on_files(
+    parameters: Mapping[str, Any], _: int, variant: str, conf: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """One run of one store with so much memory, whose checkpoint is thrown away."""
+    settings = {**variants.memory(variant, parameters["memory_mb"]), **(conf or {})}
+    with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
+        checkpoint = str(Path(name) / "checkpoint")
+        request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": settings}
+        return run_child("benchmarks.aggregation_child", request, 1800)
 
 
 def figures(runs: Mapping[str, Sequence[Mapping[str, Any]]], subject: str = LAMINA) -> Figures:

@@ -7,20 +7,16 @@ Each question is measured by itself and keeps its last answer, with commit, date
 from __future__ import annotations
 
 import statistics
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks import batches, rocksdb_modes, rocksdb_restart, rocksdb_rows, rocksdb_stores, rocksdb_uploads, variants
 from benchmarks.bars import Bar, Figures, between, least, most
 from benchmarks.processes import ROLES
 from benchmarks.questions import Parameters, Question, Questions
-from benchmarks.rounds import run_child
 from benchmarks.statistics import spread
 from benchmarks.variants import LAMINA, ON_TABLES, SNAPSHOTS, TITLES, TUNED
 
-CHILD = "benchmarks.aggregation_child"
 FEW = "Count, max and sum per key."
 STORES = [LAMINA, ON_TABLES, SNAPSHOTS, TUNED]
 BUILT_IN = (SNAPSHOTS, TUNED)
@@ -29,19 +25,10 @@ JVM_CONSTANT_MB = 600
 ENGINE_CONSTANT_MB = 700
 
 
-def one(parameters: Parameters, _: int, variant: str) -> dict[str, Any]:
-    """One run of one store."""
-    conf = variants.memory(variant, parameters["memory_mb"])
-    with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
-        checkpoint = str(Path(name) / "checkpoint")
-        request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": conf}
-        return run_child(CHILD, request, 1800)
-
-
 def measure(parameters: Parameters, rounds: int) -> Figures:
     """All rounds of all stores, each in a JVM of its own."""
     variants.prepare(parameters["variants"])
-    runs = batches.alternating(parameters["variants"], rounds, partial(one, parameters))
+    runs = batches.alternating(parameters["variants"], rounds, partial(batches.on_files, parameters))
     found = batches.figures(runs, ON_TABLES)
     found["state_rows"] = statistics.median(run["state_rows"] for run in runs[ON_TABLES])
     found["bytes"] = {

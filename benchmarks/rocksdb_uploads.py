@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from benchmarks import batches, variants
 from benchmarks.bars import Bar, Figures, between, most
 from benchmarks.questions import Parameters
-from benchmarks.rounds import run_child
 from benchmarks.statistics import spread
 from benchmarks.upload_parts import PARTS
-from benchmarks.variants import ON_TABLES, PREFIX, ROCKSDB, SNAPSHOTS, TITLES, TUNED
+from benchmarks.variants import ON_TABLES, ROCKSDB, SNAPSHOTS, TITLES, TUNED
 
-CHILD = "benchmarks.aggregation_child"
 STORES = [ON_TABLES, SNAPSHOTS, ROCKSDB, TUNED]
 PAUSE_BAR = 1.5
-ALL_RETAINED = {PREFIX.removesuffix("stateStore.") + "minBatchesToRetain": "1000000"}
+ALL_RETAINED = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Then the directory has all that was ever uploaded."""
-
-
-def one(parameters: Parameters, _: int, variant: str) -> dict[str, Any]:
-    """One run of one store."""
-    conf = {**variants.memory(variant, parameters["memory_mb"]), **ALL_RETAINED}
-    with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
-        checkpoint = str(Path(name) / "checkpoint")
-        request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": conf}
-        return run_child(CHILD, {**request, "parts": True}, 1800)
 
 
 def measure(parameters: Parameters, rounds: int) -> Figures:
     """All rounds of all stores, each in a JVM of its own."""
     variants.prepare(STORES)
-    runs = batches.alternating(STORES, rounds, partial(one, parameters))
+    runs = batches.alternating(
+        STORES, rounds, partial(batches.on_files, {**parameters, "parts": True}, conf=ALL_RETAINED)
+    )
     found = batches.figures(runs, ON_TABLES)
     found["state_rows"] = statistics.median(run["state_rows"] for run in runs[ON_TABLES])
     for part in PARTS:
@@ -90,8 +78,8 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"batch, {parameters['memory_mb']} MB for RocksDB and all that is in memory for it, heap "
         f"{parameters['driver_memory']}; {parameters['timed']} batches, {pace}, after "
         f"{parameters['preload'] + parameters['warmup']}. All that was uploaded is kept, so it is what the state's "
-        "directory has grown by. Increments are commits or changelog files; runs are tables that the maintenance "
-        "process wrote of increments, and what RocksDB made of them is merged by it; the built-in store's tables are "
-        "all of the latter kind, also those that it wrote from memory. It uploads its snapshots in maintenance, once a "
+        "directory has grown by, without checksum files of the local file system. Increments are commits or changelog "
+        "files; runs are tables that the maintenance process wrote of increments, and what RocksDB made of them is "
+        "merged by it; the built-in store's tables are all of the latter kind, also those that it wrote from memory. It uploads its snapshots in maintenance, once a "
         f"minute, but for the one without a changelog. {built_in}. {batches.same_results(figures)}"
     )

@@ -10,16 +10,20 @@ PARTS = (INCREMENTS, RUNS, MERGED, LISTS)
 _BY_ENDING = {
     ".lam": INCREMENTS, ".log": INCREMENTS, ".changelog": INCREMENTS, ".rdb": LISTS, ".zip": LISTS,
 }  # fmt: skip
+_LOCAL = (".crc", ".tmp")
+"""Only local file systems have these."""
 _WRITTEN_OUTSIDE = b"external_sst_file"
 """Begins the name of a property of tables that no database has written, in their last kilobytes."""
 _TAIL_BYTES = 64 << 10
 
 
 def part_of(path: str) -> str | None:
-    """Which part of the uploads a file of a state's directory is; None where it is none of a store's."""
+    """Which part of the uploads a file is that stores have written; None of those that nobody uploads."""
     ending = os.path.splitext(path)[1]
+    if ending in _LOCAL:
+        return None
     if ending != ".sst":
-        return _BY_ENDING.get(ending)
+        return _BY_ENDING[ending]
     with open(path, "rb") as table:
         table.seek(max(0, os.path.getsize(path) - _TAIL_BYTES))
         return RUNS if _WRITTEN_OUTSIDE in table.read() else MERGED
@@ -29,6 +33,11 @@ def part_bytes(state: Path) -> dict[str, int]:
     """How many bytes of each part a state's directory has."""
     total = dict.fromkeys(PARTS, 0)
     for folder, _, names in os.walk(state):
+        operator, partition, *_ = (*Path(folder).relative_to(state).parts, "", "")
+        is_log = (operator, partition) == ("_lamina", "log")
+        if not is_log and not (operator.isdigit() and partition.isdigit()):
+            # what is written once, or once a run
+            continue
         for name in names:
             path = os.path.join(folder, name)
             try:

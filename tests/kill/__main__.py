@@ -57,7 +57,9 @@ def run(
         result = ran(Campaign(folder, there, seed, broken, plan, backend), minutes)
     # whoever reads it elsewhere has no such directory
     result = json.loads(json.dumps(result).replace(f"{folder}/", ""))
-    if keep is None:
+    if keep is not None:
+        progress(f"the campaign's files are in {folder}")
+    else:
         shutil.rmtree(folder, ignore_errors=True)
     return {**result, "storage": storage, "backend": backend}
 

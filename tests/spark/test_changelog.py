@@ -105,8 +105,8 @@ def test_progress_says_what_became_durable_in_the_log(
     assert found["UploadP50Ms"] <= found["UploadP99Ms"]
     assert found["UploadMs"] <= found["UploadP99Ms"]
     assert found["Hedges"] == found["HedgesWon"] == 0
-    # each has room for all commits of a batch, and where tasks wait one may go on its way before the others come
-    assert found["EarlyBytes"] <= (0 if conf is EXECUTOR else found["Bytes"])
+    # each has room for all commits of a batch, and may not wait for all of them
+    assert 0 <= found["EarlyBytes"] <= found["Bytes"]
 
 
 def test_progress_says_what_uploads_waited_for_and_what_a_restart_reads(streams: Streams) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import rocksdict
 
 from benchmarks import rocksdb_modes, rocksdb_restart, rocksdb_uploads
@@ -55,8 +56,12 @@ def test_a_restart_is_told_with_what_it_takes_beyond_a_query_without_a_state() -
 
 
 def test_uploads_are_told_by_part_as_the_files_say(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    state.mkdir()
+    state = tmp_path / "state" / "0" / "1"
+    state.mkdir(parents=True)
+    log = tmp_path / "state" / "_lamina" / "log"
+    log.mkdir(parents=True)
+    (log / "a.log").write_bytes(bytes(2))
+    (log.parent / "checkpoint").write_bytes(bytes(64))
     outside = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))
     outside.open(str(state / "1.sst"))
     outside[b"key"] = b"value"
@@ -67,12 +72,19 @@ def test_uploads_are_told_by_part_as_the_files_say(tmp_path: Path) -> None:
     database.close()
     (written,) = (tmp_path / "db").glob("*.sst")
     written.rename(state / "2.sst")
-    for name, size in {"1.lam": 1, "a.log": 2, "2.changelog": 4, "1.rdb": 8, "1.zip": 16, ".1.lam.crc": 32}.items():
+    for name, size in {"1.lam": 1, "2.changelog": 4, "1.rdb": 8, "1.zip": 16, ".1.lam.crc": 32}.items():
         (state / name).write_bytes(bytes(size))
     assert part_bytes(tmp_path / "state") == {
         "increments": 7, "lists": 24, "runs": (state / "1.sst").stat().st_size,
         "merged by RocksDB": (state / "2.sst").stat().st_size,
     }  # fmt: skip
+
+
+def test_a_file_that_is_of_no_part_is_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "0" / "1").mkdir(parents=True)
+    (tmp_path / "0" / "1" / "1.new").write_bytes(bytes(1))
+    with pytest.raises(KeyError):
+        part_bytes(tmp_path)
 
 
 def test_uploads_are_held_against_each_built_in_store_and_pauses_without_a_pace_only() -> None:

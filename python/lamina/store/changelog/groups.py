@@ -121,9 +121,13 @@ class _Group:
     last: float = math.inf
     longest_gap: float = 0.0
     """Of the commits for which only the batch waits: when they came, and the longest time between two."""
+    version: int = 0
+    """To which its commits are, all of one batch."""
     sealed: bool = False
+    claimed: bool = False
+    """Whether it was decided that it is published, or that it cannot be."""
     early: bool = False
-    """Whether a further commit of its batch came after it was sealed."""
+    """Whether a further commit of its batch came after it was whole."""
     durable: bool = False
 
     @property
@@ -152,8 +156,8 @@ class Groups:
     Args:
         publish: makes a group durable; called without a lock, by whatever `submit` runs it on.
         submit: has a call made soon, on another thread or on this one.
-        early: is told of bytes of durable commits, once, that they were sealed before the last commit of their batch
-            had come.
+        early: is told of bytes of durable commits, once, that their group was whole before the last commit of their
+            batch had come.
     """
 
     def __init__(
@@ -171,9 +175,8 @@ class Groups:
         self._clock = clock
         self._ids = ids
         self._early = early
-        self._version = 0
         self._ahead: list[_Group] = []
-        """Groups that were sealed since the newest commit came, which was one to this version, as all of its batch."""
+        """Groups that became whole since the newest commit came."""
         self._round: set[StoreIdentity] = set()
         self._round_before = 0
         self._lock = threading.Lock()
@@ -221,7 +224,8 @@ class Groups:
             group.open_places.discard(commit.number)
             group.filled[commit.number] = (commit, told)
             group.bytes += sum(map(len, commit.chunks))
-            early = self._known_early(group, commit.to)
+            group.version = max(group.version, commit.to)
+            early = self._known_early(commit.to)
             due, before = self._clock.monotonic(), group.due
             is_last = self._counted(commit.store)
             if patient:
@@ -325,12 +329,10 @@ class Groups:
         self._round.add(store)
         return len(self._round) == self._round_before
 
-    def _known_early(self, group: _Group, version: int) -> int:
-        """After a commit to this version, in this group: bytes of others that are durable, and early as it shows."""
-        if version != self._version:
-            self._version, self._ahead = version, []
-        early = [one for one in self._ahead if one is not group]
-        self._ahead = [one for one in self._ahead if one is group]
+    def _known_early(self, version: int) -> int:
+        """After a commit to this version: bytes that are durable, and early as it shows."""
+        early = [one for one in self._ahead if one.version == version]
+        self._ahead = [one for one in self._ahead if one.version > version]
         for one in early:
             one.early = True
         return sum(one.bytes for one in early if one.durable)
@@ -339,7 +341,6 @@ class Groups:
         group.sealed = True
         self._open = None
         self._sealed.append(group)
-        self._ahead.append(group)
 
     def _go_on(self) -> None:
         """Publishes the sealed groups of which every place is filled or dropped."""
@@ -347,14 +348,24 @@ class Groups:
             ready = [group for group in self._sealed if group.filled and not group.open_places]
             self._sealed = [group for group in self._sealed if group.open_places]
             self._publishing.update((group.log, len(group.filled)) for group in ready)
+            self._ahead += ready
         for group in ready:
             try:
                 self._submit(partial(self._published, group))
             except Exception as error:
-                # no more threads, or closed meanwhile
-                self._told(group, LaminaError.from_exception(error))
+                # no more threads, or closed meanwhile; who has no thread may have queued it all the same
+                if self._claimed(group):
+                    self._told(group, LaminaError.from_exception(error))
+
+    def _claimed(self, group: _Group) -> bool:
+        """Whether it is the caller that decides what becomes of the group."""
+        with self._lock:
+            was, group.claimed = group.claimed, True
+        return not was
 
     def _published(self, group: _Group) -> None:
+        if not self._claimed(group):
+            return
         error: LaminaError | None = None
         try:
             commits = [group.filled[number][0] for number in sorted(group.filled)]
@@ -377,6 +388,6 @@ class Groups:
         with self._over:
             if self._publishing.pop(group.log, None) and self._ends and error is not None:
                 self._lost += len(group.filled)
-            # the group itself is known until the next commit tells whether it was early
+            # the group is known until the next commit tells whether it was early, and its bytes no longer
             group.filled.clear()
             self._over.notify_all()

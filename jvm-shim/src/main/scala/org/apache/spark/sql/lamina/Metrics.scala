@@ -109,7 +109,7 @@ object Metrics {
     "bytes" -> size("laminaLogBytes", "bytes of these"),
     "early_bytes" -> size(
       "laminaLogEarlyBytes",
-      "bytes of commits in these that were on their way before the last commit of their batch came; commits waited for the rest"
+      "bytes of commits in those of them that were whole before the last commit of their batch came; the batch waited for the rest"
     ),
     "queued_ms" -> time("laminaLogQueuedMs", "time that log objects waited for others to be uploaded first"),
     "queue_depth" -> count(
