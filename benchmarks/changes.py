@@ -161,8 +161,8 @@ CHANGES: tuple[Change, ...] = (
         "988a400488de67ed",
         "8d755fc7f863b5ce",
         frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
-        "that such bytes count for objects that were whole by then; what counts where the answer of an upload was lost; and "
-        "that a log object whose upload was queued and refused is not written any more",
+        "that such bytes count for objects that were whole by then; what counts where the answer of an upload was "
+        "lost; and that a log object whose upload was queued and refused is not written any more",
     ),
 )
 
