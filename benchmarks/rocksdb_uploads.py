@@ -80,6 +80,7 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"{parameters['preload'] + parameters['warmup']}. All that was uploaded is kept, so it is what the state's "
         "directory has grown by, without checksum files of the local file system. Increments are commits or changelog "
         "files; runs are tables that the maintenance process wrote of increments, and what RocksDB made of them is "
-        "merged by it; the built-in store's tables are all of the latter kind, also those that it wrote from memory. It uploads its snapshots in maintenance, once a "
-        f"minute, but for the one without a changelog. {built_in}. {batches.same_results(figures)}"
+        "merged by it; the built-in store's tables are all of the latter kind, also those that it wrote from memory. "
+        "It uploads its snapshots in maintenance, once a minute, but for the one without a changelog. "
+        f"{built_in}. {batches.same_results(figures)}"
     )
