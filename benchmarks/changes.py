@@ -164,6 +164,12 @@ CHANGES: tuple[Change, ...] = (
         "that such bytes count for objects that were whole by then; what counts where the answer of an upload was "
         "lost; and that a log object whose upload was queued and refused is not written any more",
     ),
+    Change(
+        "8d755fc7f863b5ce",
+        "ca715cc5845687b8",
+        frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
+        "that parts of log objects on another machine are read side by side where the checkpoint is not on another one",
+    ),
 )
 
 

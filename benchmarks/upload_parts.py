@@ -33,9 +33,9 @@ def part_bytes(state: Path) -> dict[str, int]:
     """How many bytes of each part a state's directory has."""
     total = dict.fromkeys(PARTS, 0)
     for folder, _, names in os.walk(state):
-        operator, partition, *_ = (*Path(folder).relative_to(state).parts, "", "")
+        operator, partition, *further = (*Path(folder).relative_to(state).parts, "", "")
         is_log = (operator, partition) == ("_lamina", "log")
-        if not is_log and not (operator.isdigit() and partition.isdigit()):
+        if not is_log and (not (operator.isdigit() and partition.isdigit()) or "_metadata" in further):
             # what is written once, or once a run
             continue
         for name in names:

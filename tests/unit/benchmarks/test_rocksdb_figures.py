@@ -62,6 +62,8 @@ def test_uploads_are_told_by_part_as_the_files_say(tmp_path: Path) -> None:
     log.mkdir(parents=True)
     (log / "a.log").write_bytes(bytes(2))
     (log.parent / "checkpoint").write_bytes(bytes(64))
+    (state / "_metadata").mkdir()
+    (state / "_metadata" / "schema").write_bytes(bytes(64))
     outside = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))
     outside.open(str(state / "1.sst"))
     outside[b"key"] = b"value"
