@@ -170,6 +170,13 @@ CHANGES: tuple[Change, ...] = (
         frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
         "that parts of log objects on another machine are read side by side where the checkpoint is not on another one",
     ),
+    Change(
+        "ca715cc5845687b8",
+        "e4d1d6a9877aae29",
+        frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "restore", "rocksdb"}),
+        "that these are not: what a read takes of the memory has to be the same when it is given back; and that an "
+        "object whose answer was lost counts as failed, as before",
+    ),
 )
 
 

@@ -78,9 +78,9 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"batch, {parameters['memory_mb']} MB for RocksDB and all that is in memory for it, heap "
         f"{parameters['driver_memory']}; {parameters['timed']} batches, {pace}, after "
         f"{parameters['preload'] + parameters['warmup']}. All that was uploaded is kept, so it is what the state's "
-        "directory has grown by, without checksum files of the local file system. Increments are commits or changelog "
-        "files; runs are tables that the maintenance process wrote of increments, and what RocksDB made of them is "
-        "merged by it; the built-in store's tables are all of the latter kind, also those that it wrote from memory. "
-        "It uploads its snapshots in maintenance, once a minute, but for the one without a changelog. "
+        "directory has grown by, without checksum files. Increments are commits or changelog files; runs are tables "
+        "that the maintenance process wrote of increments, and what RocksDB made of them is merged by it; the built-in "
+        "store's tables are all of the latter kind, also those that it wrote from memory. It uploads its snapshots in "
+        "maintenance, once a minute, but for the one without a changelog. "
         f"{built_in}. {batches.same_results(figures)}"
     )

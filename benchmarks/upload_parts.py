@@ -10,8 +10,8 @@ PARTS = (INCREMENTS, RUNS, MERGED, LISTS)
 _BY_ENDING = {
     ".lam": INCREMENTS, ".log": INCREMENTS, ".changelog": INCREMENTS, ".rdb": LISTS, ".zip": LISTS,
 }  # fmt: skip
-_LOCAL = (".crc", ".tmp")
-"""Only local file systems have these."""
+_LEFT_OUT = (".crc", ".tmp", ".needs", ".at")
+"""Checksum files, and what is no state."""
 _WRITTEN_OUTSIDE = b"external_sst_file"
 """Begins the name of a property of tables that no database has written, in their last kilobytes."""
 _TAIL_BYTES = 64 << 10
@@ -20,9 +20,11 @@ _TAIL_BYTES = 64 << 10
 def part_of(path: str) -> str | None:
     """Which part of the uploads a file is that stores have written; None of those that nobody uploads."""
     ending = os.path.splitext(path)[1]
-    if ending in _LOCAL:
+    if ending in _LEFT_OUT:
         return None
     if ending != ".sst":
+        if ending not in _BY_ENDING:
+            raise ValueError(f"{path} is of no part")
         return _BY_ENDING[ending]
     with open(path, "rb") as table:
         table.seek(max(0, os.path.getsize(path) - _TAIL_BYTES))

@@ -85,7 +85,7 @@ def test_uploads_are_told_by_part_as_the_files_say(tmp_path: Path) -> None:
 def test_a_file_that_is_of_no_part_is_not_left_out(tmp_path: Path) -> None:
     (tmp_path / "0" / "1").mkdir(parents=True)
     (tmp_path / "0" / "1" / "1.new").write_bytes(bytes(1))
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match=r"1\.new"):
         part_bytes(tmp_path)
 
 

@@ -24,7 +24,7 @@ from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.log_places import LogPlaces
 from lamina.store.files.shared_looks import HOLDS_S
 from lamina.store.versioned_store import VersionedStore
-from lamina.testing import Effect, Fault, FaultyBackend, ManualClock
+from lamina.testing import FaultyBackend, ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.store.aging import MIN_AGE_MS
 from tests.unit.store.grouped import Grouped, collected, materialized
@@ -69,29 +69,6 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def test_parts_elsewhere_are_read_at_the_same_time_where_a_read_is_a_round_trip_there(world: World) -> None:
-    """On a disk of this machine only as many as its threads read ahead."""
-    count = 8
-    grouped = world.run(world.fast)
-    stores, versions = grouped.begun()
-    for number in range(count):
-        versions = grouped.batch(stores, versions, number)
-    together = threading.Barrier(count)
-    reader = Query(world.storage(), run="reader", clock=world.clock)
-    store = reader.open(read_only=True)
-    # from now on it knows the place
-    assert store.manifest(versions[0]) is not None
-    (place,) = LogObjects.of(reader.storage).places.elsewhere()
-    backend = FaultyBackend(place.storage._backend, wait=lambda _ms: together.wait(timeout=10))
-    backend.remote = place.storage._remote = True
-    place.storage._backend = backend
-    waits = Fault("read_range", ".log", effect=Effect.DELAY, times=count)
-    backend.inject(waits)
-    found = rows_of(store.load(versions[0], have=None, read_only=True))
-    assert found == world.query.states[versions[0].attempt]
-    assert waits.times == 0
 
 
 def some(grouped: Grouped, store: VersionedStore, version: Version, count: int) -> list[Version]:

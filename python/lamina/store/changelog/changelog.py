@@ -136,7 +136,6 @@ class Changelog:
                 or not self._uploads.ask(lambda: self._is_there(path, size))
             ):
                 raise
-            self._uploads.count_durable(size, len(group.commits))
         self._written(group.log, self._place, b"".join(chunks[-2:]), size)
 
     def _attempt(self, path: str, ends: float, chunks: Sequence[Any], unsafe: threading.Event) -> None:

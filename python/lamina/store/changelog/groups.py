@@ -176,7 +176,7 @@ class Groups:
         self._ids = ids
         self._early = early
         self._ahead: list[_Group] = []
-        """Groups that became whole since the newest commit came."""
+        """Groups that became whole, of which no commit to their version or a later one has come since."""
         self._round: set[StoreIdentity] = set()
         self._round_before = 0
         self._lock = threading.Lock()

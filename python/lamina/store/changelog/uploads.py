@@ -49,7 +49,8 @@ _COUNTED = (
 """What became of uploads: `early_bytes` are those of commits whose object was whole before the last of their batch
 came, `again` attempts after a failed one, and `queued_ms` how long uploads waited for their turn; `queue_depth` adds up
 how many others waited when one began. `upload_p50_ms` and `upload_p99_ms` add up, over all uploads, what those of late
-had taken when each was over: divided by `uploads` they are percentiles, also of several processes together."""
+had taken when each was over: divided by `uploads` they are percentiles, also of several processes together. An object
+that is there after all attempts have failed counts as failed, and with its early bytes."""
 
 _SUMMARY = (
     "uploads",
@@ -249,13 +250,6 @@ class Uploads:
         """So many bytes of durable commits were in objects that were whole before the last of their batch came."""
         self._count("early_bytes", size)
 
-    def count_durable(self, size: int, commits: int) -> None:
-        """An object became durable, by an attempt that has said so or one whose answer was lost."""
-        with self._lock:
-            self._counts["uploads"] += 1
-            self._counts["commits"] += commits
-            self._counts["bytes"] += size
-
     def stats(self) -> dict[str, float]:
         """Counts, how many uploads wait for their turn, and the median and the 99th percentile of what uploads took of
         late, in milliseconds."""
@@ -292,8 +286,10 @@ class Uploads:
         took = self._clock.monotonic() - started
         self._latencies.add(took)
         p50, p99 = self._latencies.percentiles(50, 99)
-        self.count_durable(size, commits)
         with self._lock:
+            self._counts["uploads"] += 1
+            self._counts["commits"] += commits
+            self._counts["bytes"] += size
             self._counts["upload_ms"] += round(1000 * took)
             self._counts["upload_p50_ms"] += round(1000 * p50)
             self._counts["upload_p99_ms"] += round(1000 * p99)

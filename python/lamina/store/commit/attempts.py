@@ -218,7 +218,7 @@ class Attempts:
         if may_wait and known is not None:
             if self._files.was_seen(base.attempt):
                 return known, True, None
-            if self._files.is_commit_far(base.attempt):
+            if self._files.storage.remote:
                 return known, True, self._looks.begun(base.attempt)
         try:
             opened = self._versions.open_present(base.attempt, base)

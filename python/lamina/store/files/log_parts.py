@@ -228,11 +228,10 @@ class LogObjects:
         return (place or self.places.own).location(log)
 
     def is_remote(self, log: str) -> bool:
-        """Whether reading an object costs a request to another machine, or may, as far as is known of where it is."""
+        """Whether reading an object costs a request to another machine, as far as is known of where it is."""
         with self._lock:
             place = self._place_of(log)
-        places = [self.places.own, *self.places.elsewhere()] if place is None else [place]
-        return any(place.storage.remote for place in places)
+        return (place or self.places.own).storage.remote
 
     def _place_of(self, log: str) -> LogPlace | None:
         """Where an object was found or listed."""

@@ -186,10 +186,6 @@ class StoreFiles:
         parsed = AttemptId.parse(attempt)
         return parsed.kind == GROUP and self._logs.was_seen(PartId.of(parsed).log)
 
-    def is_commit_far(self, attempt: str) -> bool:
-        """Whether reading the commit of an attempt costs a request to another machine."""
-        return self._at(None, self.locator.of(attempt).name)[0].remote
-
     def place_of_commit(self, attempt: str) -> str:
         """How the file of an attempt's commit is named to people."""
         files, path = self._at(None, self.locator.of(attempt).name)
@@ -273,17 +269,11 @@ class StoreFiles:
 
     def reading_bytes(self, reference: Reference) -> int:
         """What `open_section` and reading it take in memory at most, beside what was read and is used."""
-        remote = self.is_far(reference)
-        piece = PIECE_BYTES if remote else LOCAL_PIECE_BYTES
+        piece = PIECE_BYTES if self.storage.remote else LOCAL_PIECE_BYTES
         if reference.length > _IN_MEMORY_BYTES:
             # one is used, one is ahead, both are in parts before they are whole, and a batch is made of them
             return 5 * piece
-        return (2 if remote else 1) * reference.length + _TAIL_BYTES
-
-    def is_far(self, reference: Reference) -> bool:
-        """Whether reading what it refers to costs a request to another machine; a file of another checkpoint counts as
-        those of this one."""
-        return self.storage.remote if reference.root is not None else self._place(reference)[0].remote
+        return (2 if self.storage.remote else 1) * reference.length + _TAIL_BYTES
 
     def read_file(self, reference: Reference) -> Iterator[pa.Buffer]:
         """The bytes of a whole file, piece by piece; nothing of them is verified before the end.

@@ -199,7 +199,7 @@ class Loader:
 
     def _together(self, references: Sequence[Reference]) -> Iterator[list[Reference]]:
         """What is verified at once: where a read is a round trip a few sections, and small ones."""
-        most = _CHECKED_AT_ONCE if any(map(self._files.is_far, references)) else 1
+        most = _CHECKED_AT_ONCE if self._files.storage.remote else 1
         some: list[Reference] = []
         size = 0
         for reference in references:

@@ -122,7 +122,7 @@ class Sections:
         self._handed_out = 0
         self._whole_chain = references
         self._chain: Sequence[Reference] = ()
-        self._files_ahead = _REMOTE_FILES_AHEAD if any(map(files.is_far, references)) else _FILES_AHEAD
+        self._files_ahead = _REMOTE_FILES_AHEAD if files.storage.remote else _FILES_AHEAD
         self._last_appended: Reference | None = None
         self.failed: Reference | None = None
 
@@ -249,7 +249,7 @@ class Sections:
             ):
                 break
             ahead += reference.length
-            small = reference.length <= _SMALL_BYTES and not self._files.is_far(reference)
+            small = not self._files.storage.remote and reference.length <= _SMALL_BYTES
             fetched.append(fetching.do(small, self._files.open_section, reference, None if small else fetching.pool))
             requested += 1
         return requested
