@@ -103,6 +103,7 @@ def broken_section(result: dict[str, Any]) -> str:
     rows = []
     for name, one in sorted(builds.items()):
         kills = sum(count for _, _, count in one["kills"])
-        rows.append([name, one["date"], f"{one['minutes']:g}", f"{kills}", report.caught_by(one) or "**nothing**"])
-    parts.append(table(["build", "date", "minutes", "kills", "noticed by"], rows))
+        noticed = report.caught_by(one) or "**nothing**"
+        rows.append([name, one["commit"], one["date"], f"{one['minutes']:g}", f"{kills}", noticed])
+    parts.append(table(["build", "commit", "date", "minutes", "kills", "noticed by"], rows))
     return "\n".join(parts)

@@ -199,7 +199,8 @@ def main() -> None:
     if given.broken is not None:
         builds = json.loads(BROKEN.read_text())["builds"] if BROKEN.exists() else {}
         # each task of a broken build may fail, and in the same way
-        few = {**result, "unexplained_task_errors": result["unexplained_task_errors"][:EXAMPLES]}
+        errors = result["unexplained_task_errors"][:EXAMPLES]
+        few = {**result, "commit": machine.commit(), "unexplained_task_errors": errors}
         write_result(BROKEN.stem, {"benchmark": BROKEN.stem, "builds": {**builds, given.broken: few}})
     else:
         name = record_of(given.storage, given.backend)

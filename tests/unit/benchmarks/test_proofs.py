@@ -138,10 +138,13 @@ def test_the_page_of_kills_says_what_explains_the_errors_of_tasks() -> None:
 def test_the_page_of_builds_without_a_promise_says_by_what_each_was_noticed() -> None:
     builds = {
         PUBLICATION_BEFORE_DATA: killed(
-            broken=PUBLICATION_BEFORE_DATA, minutes=1.5, failures_of_the_query=["LaminaError: [file.missing] 1.lam"]
+            broken=PUBLICATION_BEFORE_DATA,
+            commit="1a2b",
+            minutes=1.5,
+            failures_of_the_query=["LaminaError: [file.missing] 1.lam"],
         ),
-        NO_LINEAGE_CHECK: killed(broken=NO_LINEAGE_CHECK, minutes=15.0),
+        NO_LINEAGE_CHECK: killed(broken=NO_LINEAGE_CHECK, commit="3c4d", minutes=15.0),
     }
     page = proofs_report.broken_section({"builds": builds})
-    assert "| publication before data | 2026-01-02 | 1.5 | 9 | file.missing |" in page
-    assert "| no lineage check | 2026-01-02 | 15 | 9 | **nothing** |" in page
+    assert "| publication before data | 1a2b | 2026-01-02 | 1.5 | 9 | file.missing |" in page
+    assert "| no lineage check | 3c4d | 2026-01-02 | 15 | 9 | **nothing** |" in page
