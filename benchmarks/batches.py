@@ -19,6 +19,8 @@ from benchmarks.variants import CAPPED, HDFS, LAMINA, ON_TABLES, PREFIX, ROCKSDB
 TIMES = {"add_batch_ms": "addBatch", "trigger_ms": "trigger"}
 PERCENTS = (95, 99)
 BUILT_IN = (HDFS, ROCKSDB, TUNED)
+ALL_RETAINED = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
+"""Then no store deletes what another one keeps, and a directory has all that was ever uploaded."""
 ORDER = tuple(variant for variant in TITLES if variant not in (CAPPED, ON_TABLES, SNAPSHOTS))
 """The floor is the same rows without a state; the bare map is a peer that keeps nothing."""
 
@@ -42,14 +44,20 @@ def alternating(
 
 
 def on_files(
-    parameters: Mapping[str, Any], _: int, variant: str, conf: Mapping[str, str] | None = None
+    parameters: Mapping[str, Any], variant: str, conf: Mapping[str, str], timeout_s: float = 1800
 ) -> dict[str, Any]:
-    """One run of one store with so much memory, whose checkpoint is thrown away."""
-    settings = {**variants.memory(variant, parameters["memory_mb"]), **(conf or {})}
+    """One run of one store, whose checkpoint is thrown away."""
     with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
         checkpoint = str(Path(name) / "checkpoint")
-        request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": settings}
-        return run_child("benchmarks.aggregation_child", request, 1800)
+        request = {**parameters, "variant": variant, "checkpoint": checkpoint, "action": "run", "conf": dict(conf)}
+        return run_child("benchmarks.aggregation_child", request, timeout_s)
+
+
+def with_memory(
+    parameters: Mapping[str, Any], _: int, variant: str, conf: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """One run of one store with so much memory as the parameters say."""
+    return on_files(parameters, variant, {**variants.memory(variant, parameters["memory_mb"]), **(conf or {})})
 
 
 def figures(runs: Mapping[str, Sequence[Mapping[str, Any]]], subject: str = LAMINA) -> Figures:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks import batches, changelog_modes
 from benchmarks.bars import Bar, Figures, between, least, most
 from benchmarks.changelog_modes import EXECUTOR, MODES, OFF, TASK, TITLES
 from benchmarks.questions import Parameters
-from benchmarks.rounds import run_child
 from benchmarks.statistics import Spread, spread
 from benchmarks.variants import FLOOR
 
-CHILD = "benchmarks.aggregation_child"
 TO_FLOOR, THROUGHPUT = 1.1, 95.0
 
 
@@ -50,10 +46,7 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
 
 
 def _one(parameters: Parameters, _: int, mode: str) -> dict[str, Any]:
-    variant, conf = MODES[mode]
-    with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
-        request = {**parameters, "action": "run", "variant": variant, "conf": conf}
-        return run_child(CHILD, {**request, "checkpoint": str(Path(folder) / "checkpoint")}, 1800)
+    return batches.on_files(parameters, *MODES[mode])
 
 
 def _median(run: dict[str, Any]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import changelog_modes
 from benchmarks.bars import Bar, Figures, between, least, most, percentile
+from benchmarks.batches import ALL_RETAINED
 from benchmarks.changelog_modes import EXECUTOR, MODES, TASK, TITLES, UNHEDGED
 from benchmarks.questions import Parameters
 from benchmarks.rounds import progress, run_child, turns
@@ -20,8 +21,6 @@ from lamina.settings import PREFIX
 CHILD = "benchmarks.changelog_child"
 PERCENTS = (50.0, 99.0, 99.9)
 SHORTER, TO_STORAGE = 10.0, 1.3
-ALL_RETAINED = "1000000"
-"""Batches that are kept, so that no store deletes what another one keeps."""
 
 
 def request_of(parameters: Parameters, mode: str, folder: Path, seed: int) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def request_of(parameters: Parameters, mode: str, folder: Path, seed: int) -> di
         "folder": str(folder),
         "seed": seed,
         "conf": {
-            "spark.sql.streaming.minBatchesToRetain": ALL_RETAINED,
+            **ALL_RETAINED,
             PREFIX + "storage.cache.directory": str(folder / "copies"),
             **conf,
         },
@@ -111,10 +110,9 @@ def setup(parameters: Parameters, figures: Figures) -> str:
     return (
         f"Count, max and sum per key, {parameters['partitions']} partitions in `{parameters['master']}`, "
         f"{figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, {slow[EXECUTOR]:,} batches with "
-        f"level executor, {slow[SNAPSHOTS]:,} and {slow[TUNED]:,} of the built-in stores and {slow[TASK]:,} of the "
-        "others: p99.9 of few is their longest, and less than that of many. The checkpoint lies in a Hadoop file "
-        "system that is the same for all. A PUT of a file of state takes a time drawn from "
-        f"{PUBLISHED}, times {parameters['scale']:g}; Spark's "
+        f"level executor, {slow[TUNED]:,} of the built-in stores and {slow[TASK]:,} of the others: p99.9 of few is "
+        "their longest, and less than that of many. The checkpoint lies in a Hadoop file system that is the same for "
+        f"all. A PUT of a file of state takes a time drawn from {PUBLISHED}, times {parameters['scale']:g}; Spark's "
         "offsets and commit entries take none, and neither do reads. The wait of a batch is `addBatch` and "
         "`commitOffsets`, less their median over "
         f"{parameters['quick']:,} batches without latency in the same JVM afterwards."

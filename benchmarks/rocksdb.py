@@ -28,7 +28,7 @@ ENGINE_CONSTANT_MB = 700
 def measure(parameters: Parameters, rounds: int) -> Figures:
     """All rounds of all stores, each in a JVM of its own."""
     variants.prepare(parameters["variants"])
-    runs = batches.alternating(parameters["variants"], rounds, partial(batches.on_files, parameters))
+    runs = batches.alternating(parameters["variants"], rounds, partial(batches.with_memory, parameters))
     found = batches.figures(runs, ON_TABLES)
     found["state_rows"] = statistics.median(run["state_rows"] for run in runs[ON_TABLES])
     found["bytes"] = {

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from benchmarks import variants
+from benchmarks import batches, variants
 from benchmarks.bars import Bar, Figures, percentile
 from benchmarks.questions import Parameters
-from benchmarks.rounds import progress, run_child, turns
+from benchmarks.rounds import progress, turns
 from benchmarks.variants import LAMINA, ON_TABLES
 from lamina.settings import PREFIX
 
-CHILD = "benchmarks.aggregation_child"
 FULL, INCREMENTAL, TABLES = "heap, full", "heap, incremental", "rocksdb, incremental"
 MERGED = "heap, incremental, merged in the background"
 EVERY = 16
@@ -36,9 +33,7 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
     for number, mode in turns(list(MODES), rounds):
         variant, settings = MODES[mode]
         conf = {PREFIX + key: value for key, value in settings.items()}
-        with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
-            request = {**parameters, "variant": variant, "action": "run", "conf": conf, "each": True}
-            runs[mode].append(run_child(CHILD, {**request, "checkpoint": str(Path(folder) / "checkpoint")}, 3600))
+        runs[mode].append(batches.on_files({**parameters, "each": True}, variant, conf, 3600))
         progress(f"round {number + 1}/{rounds} {mode}: {sum(runs[mode][-1]['trigger_ms']) / 1000:.1f} s")
     return {mode: _summary(answers) for mode, answers in runs.items()}
 

@@ -14,15 +14,13 @@ from benchmarks.variants import ON_TABLES, ROCKSDB, SNAPSHOTS, TITLES, TUNED
 
 STORES = [ON_TABLES, SNAPSHOTS, ROCKSDB, TUNED]
 PAUSE_BAR = 1.5
-ALL_RETAINED = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
-"""Then the directory has all that was ever uploaded."""
 
 
 def measure(parameters: Parameters, rounds: int) -> Figures:
     """All rounds of all stores, each in a JVM of its own."""
     variants.prepare(STORES)
     runs = batches.alternating(
-        STORES, rounds, partial(batches.on_files, {**parameters, "parts": True}, conf=ALL_RETAINED)
+        STORES, rounds, partial(batches.with_memory, {**parameters, "parts": True}, conf=batches.ALL_RETAINED)
     )
     found = batches.figures(runs, ON_TABLES)
     found["state_rows"] = statistics.median(run["state_rows"] for run in runs[ON_TABLES])

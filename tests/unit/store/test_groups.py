@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from lamina.components import RandomIds
 from lamina.errors import LaminaError
 from lamina.format.manifest import StoreIdentity
 from lamina.store.changelog.groups import Groups, Place, Policy, Sealed
+from lamina.store.changelog.uploads import Retries, Uploads
 from lamina.testing import ManualClock, SequenceIds
 from lamina.testing.expect import fails_with
 
@@ -223,12 +225,14 @@ def test_a_group_whose_upload_was_queued_and_refused_is_told_once_and_is_no_obje
         queued.append(call)
         raise RuntimeError("can't start new thread")
 
-    groups = Groups(Policy(DELAY_S, 60.0, 300.0, 10), log._publish, refused, log.clock, SequenceIds(1))
+    uploads = Uploads(Retries(1, 30.0, False), 1, log.clock)
+    uploads._waits = SimpleNamespace(submit=refused)  # type: ignore[assignment]
+    groups = Groups(Policy(DELAY_S, 60.0, 300.0, 10), log._publish, uploads.submit, log.clock, SequenceIds(1))
     told: list[LaminaError | None] = []
     groups.reserve().fill([bytes(10)], STORE, "attempt", 0, 1, told.append)
     for call in queued:
         call()
-    assert len(told) == 1 and told[0] is not None
+    assert len(queued) == len(told) == 1 and told[0] is not None
     assert log.published == []
 
 

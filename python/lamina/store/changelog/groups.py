@@ -124,8 +124,6 @@ class _Group:
     version: int = 0
     """To which its commits are, all of one batch."""
     sealed: bool = False
-    claimed: bool = False
-    """Whether it was decided that it is published, or that it cannot be."""
     early: bool = False
     """Whether a further commit of its batch came after it was whole."""
     durable: bool = False
@@ -155,7 +153,7 @@ class Groups:
 
     Args:
         publish: makes a group durable; called without a lock, by whatever `submit` runs it on.
-        submit: has a call made soon, on another thread or on this one.
+        submit: has a call made soon, on another thread or on this one, or raises and has none made.
         early: is told of bytes of durable commits, once, that their group was whole before the last commit of their
             batch had come.
     """
@@ -353,19 +351,10 @@ class Groups:
             try:
                 self._submit(partial(self._published, group))
             except Exception as error:
-                # no more threads, or closed meanwhile; who has no thread may have queued it all the same
-                if self._claimed(group):
-                    self._told(group, LaminaError.from_exception(error))
-
-    def _claimed(self, group: _Group) -> bool:
-        """Whether it is the caller that decides what becomes of the group."""
-        with self._lock:
-            was, group.claimed = group.claimed, True
-        return not was
+                # no more threads, or closed meanwhile
+                self._told(group, LaminaError.from_exception(error))
 
     def _published(self, group: _Group) -> None:
-        if not self._claimed(group):
-            return
         error: LaminaError | None = None
         try:
             commits = [group.filled[number][0] for number in sorted(group.filled)]

@@ -115,12 +115,13 @@ class Uploads:
         self._told = dict.fromkeys(_COUNTED, 0)
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Has a call made when one of the places is free."""
+        """Has a call made when one of the places is free, or raises and has none made."""
         asked = self._clock.monotonic()
         left: list[None] = []
 
         def leave() -> bool:
-            """Whether it was not left before: who has no thread may have queued it all the same."""
+            """Whether it was not left before, and so who asks decides: who has no thread may have queued it all the
+            same."""
             with self._lock:
                 if not left:
                     left.append(None)
@@ -129,9 +130,10 @@ class Uploads:
                 return False
 
         def begin() -> None:
-            if leave():
-                self._count("queued_ms", round(1000 * (self._clock.monotonic() - asked)))
-                self._count("queue_depth", self._queued)
+            if not leave():
+                return
+            self._count("queued_ms", round(1000 * (self._clock.monotonic() - asked)))
+            self._count("queue_depth", self._queued)
             work()
 
         with self._lock:
@@ -139,8 +141,8 @@ class Uploads:
         try:
             self._waits.submit(begin)
         except BaseException:
-            leave()
-            raise
+            if leave():
+                raise
 
     def upload(
         self,
