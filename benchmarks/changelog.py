@@ -289,7 +289,7 @@ WORDS = """With the changelog small commits of all stores of an executor become 
 """
 
 _BOTH: dict[str, Any] = {"stores": 64, "rows": 10}
-_SLOW_BATCHES = {SNAPSHOTS: 60, TUNED: 120, OFF: 20, TASK: 20, EXECUTOR: 1000, UNHEDGED: 1000}
+_SLOW_BATCHES = {SNAPSHOTS: 60, TUNED: 60, OFF: 20, TASK: 20, EXECUTOR: 1000, UNHEDGED: 1000}
 """Batches on slow files that count. Fewer where tasks wait for a file each, since one of those takes so long. Of fewer
 the longest is less long, which is in their favour."""
 

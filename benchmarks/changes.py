@@ -16,7 +16,10 @@ from benchmarks import machine
 @dataclass(frozen=True)
 class Change:
     """From the code with one digest (`machine.code`) to that with another, of which the results `spares` say as much as
-    before, and `why`."""
+    before, and `why`.
+
+    Of a result of questions `name/question` stands for that answer alone.
+    """
 
     before: str
     after: str
@@ -186,6 +189,17 @@ CHANGES: tuple[Change, ...] = (
         _ALL | {"kill-broken"},
         "which part of the engine sees to it that an upload that was refused is not carried out, too",
     ),
+    Change(
+        "7302bc7a4be5cb7b",
+        "faa685bf7ac5be56",
+        frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "kill-broken", "restore"})
+        | {
+            f"rocksdb/{one}"
+            for one in ("1M-a-tenth", "4M-a-tenth", "20M-a-tenth", "rows", "modes", "stores", "ceilings")
+        },
+        "after how many increments, 128 by default where it was 32, tables of RocksDB are made; where that is set, or "
+        "decided by memory or by bytes, it is as before. Also how many indexes of log objects are kept for restores",
+    ),
 )
 
 
@@ -204,10 +218,14 @@ def listed(changes: Iterable[Change] = CHANGES) -> str:
 
 
 def later(code: str, result: str, changes: Iterable[Change] = CHANGES) -> list[Change] | None:
-    """The changes since a result was measured, all of which spare it, oldest first; None where others came, too."""
-    found: list[Change] = []
+    """The changes since a result was measured, all of which spare it, oldest first; None where others came, too.
+
+    Args:
+        result: its name, or `name/question` of an answer.
+    """
+    names, found = {result, result.split("/")[0]}, list[Change]()
     while code != machine.code():
-        change = next((one for one in changes if one.before == code and result in one.spares), None)
+        change = next((one for one in changes if one.before == code and names & one.spares), None)
         if change is None or change in found:
             return None
         found.append(change)

@@ -74,7 +74,7 @@ class Question:
 
     def refused(self, cell: Mapping[str, Any], result: str) -> str | None:
         """Why a cell of a result is no answer today; None where it is one."""
-        if later(cell["code"], result) is None:
+        if later(cell["code"], f"{result}/{self.name}") is None:
             return f"measured at {cell['commit']}, and shim or engine have changed since"
         if cell["parameters"] != dict(self.full):
             return "measured with other parameters"
@@ -125,7 +125,7 @@ class Questions:
             answered = table(*question.table(cell["figures"]))
             told = question.setup(cell["parameters"], cell["figures"])
             told += f" {cell['rounds']} rounds, local files on {cell['files']}. {header(cell)[:-1]}"
-            told += f" Commit {cell['commit']}.{told_of(later(cell['code'], self.result))}"
+            told += f" Commit {cell['commit']}.{told_of(later(cell['code'], f'{self.result}/{question.name}'))}"
             details.append(f"### {question.name}\n\n{told}\n\n{answered}")
         if found := self.bars(result):
             parts.append(table([*BARS, "commit", "date"], found))

@@ -258,13 +258,13 @@ class Settings:
     )
     rocksdb_materialize_every: int = _key(
         "rocksdb.materializeEvery",
-        _integer(1, 900, "files"),
-        32,
+        _integer(1, 450, "files"),
+        128,
         "With `backend` `rocksdb`: a version that stands on so many increments has them put into the tables in the "
-        "background, or up to a quarter fewer, by store, and at most half of `compaction.maxChain`. With 1 each batch "
-        "waits for that of the one before. So has one whose increments are 64 MiB large together; with the changelog "
-        "`changelog.materializeBytes` says how large.",
-        "Small: shorter restores, more tables. Large: the opposite.",
+        "background. With 1 each batch waits for that of the one before. So has one whose increments are 64 MiB large "
+        "together, with the changelog `changelog.materializeBytes`, or 16 MiB and four times as large as its tables. "
+        "All three are up to a quarter less, by store.",
+        "Small: shorter restores, more tables. Large: the opposite, and more changed rows that have to stay in memory.",
     )
     rocksdb_memory_fixed_per_executor_bytes: int | None = _key(
         "rocksdb.memory.fixedPerExecutorBytes",
@@ -399,7 +399,8 @@ class Settings:
         _integer(2, 900, "files"),
         64,
         "Most files that a version may consist of before its commit writes a snapshot itself; with `compaction.mode` "
-        "`rolling` these and `compaction.rollingParts` more.",
+        "`rolling` these and `compaction.rollingParts` more, and with tables of `rocksdb` at least 256 and twice "
+        "`rocksdb.materializeEvery`.",
         "Small: a commit is slow more often when compaction cannot keep up. Large: longer restores.",
     )
     compression_codec: str = _key(
@@ -496,7 +497,8 @@ class Settings:
         _integer(1, 1 << 40, "bytes"),
         64 << 20,
         "Commits in log objects, as they are stored, of which a version may have so many bytes before they are merged, "
-        "however few they are; with `rocksdb` what is not in the tables yet. With `heap` they are merged sooner where "
+        "however few they are; with `rocksdb` what is not in the tables yet, up to a quarter less, by store, and "
+        "16 MiB where that is four times as large as the tables. With `heap` they are merged sooner where "
         "they change the same rows again and again.",
         "More: fewer merges of stores that change much. Fewer: shorter restores and less of the log.",
     )

@@ -62,12 +62,10 @@ def make_store(
 
     def materializer_of(files: StoreFiles) -> Materializer:
         if settings.backend == "rocksdb":
-            # before a commit writes a snapshot
-            every = min(settings.rocksdb_materialize_every, max(1, settings.compaction_max_chain // 2))
             return TableBuilding(
                 files,
                 options,
-                spread_over(every, files.identity),
+                settings.rocksdb_materialize_every,
                 settings.retention_min_age_ms,
                 clock,
                 ids,

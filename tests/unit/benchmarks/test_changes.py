@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import machine
+from benchmarks.changelog import CHANGELOG
 from benchmarks.changes import CHANGES, Change, later, listed, told_of
+from benchmarks.rocksdb import ROCKSDB
 
 FIRST = Change("a", "b", frozenset({"heap", "log"}), "one")
 SECOND = Change("b", "c", frozenset({"heap"}), "two")
+OF_ONE = Change("b", "c", frozenset({"heap/quick"}), "two for one answer")
 BACK = Change("c", "a", frozenset({"heap"}), "three")
 
 
@@ -30,6 +33,14 @@ def test_a_figure_counts_where_each_change_since_spares_it(
     assert later(code, result, [SECOND, FIRST]) == found
 
 
+def test_a_change_may_spare_one_answer_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "code", lambda: "c")
+    changes = [FIRST, OF_ONE]
+    assert later("a", "heap/quick", changes) == [FIRST, OF_ONE]
+    assert later("a", "heap/slow", changes) is None
+    assert later("a", "heap", changes) is None
+
+
 def test_changes_that_lead_back_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "code", lambda: "now")
     assert later("a", "heap", [FIRST, SECOND, BACK]) is None
@@ -43,3 +54,8 @@ def test_a_figure_says_which_of_the_listed_changes_came_after_it() -> None:
 
 def test_each_change_has_a_reason_and_spares_results() -> None:
     assert all(change.why and change.spares and change.before != change.after for change in CHANGES)
+
+
+def test_answers_that_a_change_spares_are_asked_for() -> None:
+    asked = {f"{one.result}/{question.name}" for one in (CHANGELOG, ROCKSDB) for question in one.questions}
+    assert {name for change in CHANGES for name in change.spares if "/" in name} <= asked

@@ -17,7 +17,7 @@ from tests.unit.store.writing import Query
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "heap": {"changelog__materializeParts": 1000, "compaction__maxChain": 900},
-    "rocksdb": {"backend": "rocksdb", "rocksdb__materializeEvery": 900, "compaction__maxChain": 900},
+    "rocksdb": {"backend": "rocksdb", "rocksdb__materializeEvery": 450, "compaction__maxChain": 900},
 }
 INTERVAL_MS = 60_000
 
@@ -41,7 +41,7 @@ def logged(grouped: Grouped, store: VersionedStore, base: Version, keys: int) ->
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_few_large_commits_are_merged(backend: str) -> None:
-    grouped = grouped_on(backend, changelog__materializeBytes=20_000)
+    grouped = grouped_on(backend, changelog__materializeBytes=25_000)
     (store,), (version,) = grouped.begun()
     for number, due in enumerate((False, False, True)):
         version = logged(grouped, store, version, 80)

@@ -443,5 +443,5 @@ def test_the_part_that_was_rewritten_longest_ago_is_next() -> None:
 
 
 def test_the_default_limits_let_a_cycle_through() -> None:
-    assert chain.longest(Settings(compaction_mode="rolling")) == 80
-    assert chain.longest(Settings()) == 64
+    assert chain.longest(Settings(compaction_mode="rolling"), ()) == 80
+    assert chain.longest(Settings(), ()) == 64

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from lamina.store.versions import chain
 from lamina.testing.query_machine import QueryMachine
 from lamina.testing.state_machine import StoreMachine, profile
 
@@ -17,6 +18,12 @@ pytestmark = pytest.mark.long
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = profile(examples=600)
+
+
+@pytest.fixture(autouse=True)
+def short_chains_above_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no commit on tables would come to write all of its version."""
+    monkeypatch.setattr(chain, "ABOVE_TABLES", 2)
 
 
 def test_every_rule_and_every_check_of_the_machine_is_called() -> None:

@@ -30,12 +30,14 @@ from lamina.store import Version
 from lamina.store.check import row_counts
 from lamina.store.check.checker import StoreChecker
 from lamina.store.files.store_files import StoreFiles
+from lamina.store.materialization import table_building
 from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.tables import database
 from lamina.store.tables.database import OPEN_BYTES, Database
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
 from lamina.store.tables.options import TableOptions
 from lamina.store.versioned_store import VersionedStore
+from lamina.store.versions import chain
 from lamina.store.versions.chain import TableList
 from lamina.testing import Effect, Fault, Moment
 from lamina.testing.expect import fails_with
@@ -239,8 +241,11 @@ def test_a_job_that_fails_leaves_nothing_that_counts(tables: Query, call: int, m
         tables.assert_restores(tables.open(), version)
 
 
-def test_a_merge_that_is_behind_is_asked_for_although_the_next_commit_would_write_all_rows(query: Query) -> None:
+def test_a_merge_that_is_behind_is_asked_for_although_the_next_commit_would_write_all_rows(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They may be more than a commit has time for, and then each attempt would ask for them again."""
+    monkeypatch.setattr(chain, "ABOVE_TABLES", 2)
     tables = on_tables(query, compaction__maxChain=4)
     store = tables.open()
     version = tables.run_batches(store, EMPTY, 4)[-1]
@@ -253,6 +258,56 @@ def test_a_merge_that_is_behind_is_asked_for_although_the_next_commit_would_writ
     version = tables.run_batches(store, version, 1)[-1]
     assert name in base_of(store, version)
     tables.assert_restores(tables.open(), version)
+
+
+def test_increments_have_twice_the_time_that_they_take_to_come_together(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a query whose bound for all files is lower would write its whole state again and again."""
+    monkeypatch.setattr(chain, "ABOVE_TABLES", 2)
+    tables = on_tables(query, rocksdb__materializeEvery=4, compaction__maxChain=2)
+    store = tables.open()
+    version, due = EMPTY, []
+    for number in range(8):
+        version = tables.run_batches(store, version, 1)[-1]
+        begun = tables.begin(store, version)
+        due.append(begun.compaction_due)
+        assert begun.snapshot == (number == 7)
+    assert not any(due[:2]) and all(due[3:])
+    compact(tables, store, version)
+    assert not tables.begin(store, version).snapshot
+
+
+@pytest.mark.parametrize("other", [{"rocksdb__materializeEvery": 1}, {"backend": "heap"}])
+def test_increments_that_other_settings_have_left_are_merged_and_not_written_as_a_whole(
+    query: Query, other: Mapping[str, Any]
+) -> None:
+    before = on_tables(query, rocksdb__materializeEvery=100)
+    store = before.open()
+    versions, _ = materialized(before, store, EMPTY, 100)
+    version = before.run_batches(store, versions[-1], 70)[-1]
+    after = on_tables(query, **other)
+    begun = after.begin(after.open(), version)
+    assert not begun.snapshot and begun.compaction_due
+
+
+def test_increments_are_not_many_times_as_large_as_their_tables(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore of a small state would mostly read what is out of date."""
+    monkeypatch.setattr(table_building, "_MUCH_BYTES", 1)
+    tables = on_tables(query, rocksdb__materializeEvery=200)
+    store, version, made = tables.open(), EMPTY, 0
+    for number in range(40):
+        version = tables.run_batches(store, version, 1)[-1]
+        manifest = store.manifest(version)
+        assert manifest is not None
+        above = sum(one.length for one in manifest.references if one.kind != FILE)
+        below = sum(one.length for one in manifest.references if one.kind == FILE)
+        due = tables.begin(store, version).compaction_due
+        assert due == (above > 4 * below), (number, above, below)
+        if due:
+            compact(tables, store, version)
+            made += 1
+    assert 2 <= made < 10
 
 
 def test_another_process_goes_on_from_the_last_list(tables: Query) -> None:

@@ -234,7 +234,7 @@ class Attempts:
         if base is None:
             return ()
         references = base.references
-        short = chain.files(references) < chain.longest(self._settings)
+        short = chain.files(references) < chain.longest(self._settings, references)
         return references if short else self._applied(base)
 
     def _applied(self, base: Opened) -> Sequence[Reference]:

@@ -33,10 +33,13 @@ from lamina.store.files.shared_looks import SharedLooks
 _TAIL_BYTES = 64 << 10
 """What is read first of an object to see its index; that of 300 stores fits."""
 
-_INDEXES_KEPT = 256
-_INDEX_PARTS_KEPT = 131_072
-"""In all of them, about 30 MB. A version of a store is in some 64 objects at most, and all stores are restored at once:
-so the indexes of so many are kept for 2,000 stores. One is always kept."""
+_INDEXES_KEPT = 2_048
+"""A version of a store is in as many objects as it has commits there, up to 256 with tables of RocksDB, and the stores
+of an executor come from objects of all executors there were before."""
+
+_INDEX_PARTS_KEPT = 262_144
+"""In all of them, about 60 MB. All stores are restored at once, so this is enough for 2,000 stores of 128 commits each.
+One index is always kept."""
 
 _READ_AT_ONCE = 8
 

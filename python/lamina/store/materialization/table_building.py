@@ -26,7 +26,7 @@ from lamina.format.manifest import FILE, CommitManifest, Reference, Section, to_
 from lamina.format.paths import TableListName, TableName
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
+from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young, spread_over
 from lamina.store.materialization.table_uploads import TableUploads, publish_table, stamp
 from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
@@ -36,6 +36,11 @@ from lamina.store.tables.local_disk import require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
+
+_MUCH_BYTES = 16 << 20
+_TIMES = 4
+"""What is above tables is put into them, however few increments, once it has so many bytes and is so many times as
+large as they: a restore reads all of it, and of a small state whose rows change again and again it would be most."""
 
 
 class _NotPublished(Exception):
@@ -51,7 +56,7 @@ class TableBuilding:
     Args:
         options: of its databases.
         every: so many increments are materialized at once, or more,
-        most_bytes: or increments of so many bytes, however few they are.
+        most_bytes: or increments of so many bytes, however few they are. Both are up to a quarter less, by store.
         min_age_ms: after which a collector deletes what no version has referred to.
     """
 
@@ -68,8 +73,9 @@ class TableBuilding:
     ) -> None:
         self._files = files
         self._options = options
-        self._every = every
-        self._most_bytes = most_bytes
+        self._every, self._most_bytes, self._much_bytes = (
+            spread_over(most, files.identity) for most in (every, most_bytes, _MUCH_BYTES)
+        )
         self._min_age_ms = min_age_ms
         self._clock = clock
         self._ids = ids
@@ -78,7 +84,10 @@ class TableBuilding:
 
     def is_due(self, references: Sequence[Reference], live_rows: int) -> bool:
         above = mergeable(references)
-        return len(above) >= self._every or sum(one.length for one in above) >= self._most_bytes
+        size = sum(one.length for one in above)
+        if len(above) >= self._every or size >= self._most_bytes or self.needs_rebuild(references):
+            return True
+        return size >= self._much_bytes and size > _TIMES * sum(one.length for one in tables(references))
 
     def needs_rebuild(self, references: Sequence[Reference]) -> bool:
         # what a database is made of may be anything that has entries, but tables that are not this store's alone

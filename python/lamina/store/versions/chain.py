@@ -112,16 +112,26 @@ def wants_snapshot(settings: Settings, version: int, chain: Sequence[Reference])
         interval = settings.compaction_full_interval
         if version // interval > written // interval:
             return True
-    return files(chain) >= longest(settings)
+    return files(chain) >= longest(settings, chain)
 
 
-def longest(settings: Settings) -> int:
-    """How many files a version may consist of before its commit writes a snapshot.
+ABOVE_TABLES = 256
+"""So many files a version may consist of in any case where it stands on tables, or is to: to write all of it may be
+more than a commit has time for. Twice as many increments as come together by default, also where a run with another
+`rocksdb.materializeEvery`, or another backend, has left them."""
 
-    As many more as a cycle of rewrites takes, which then leaves the older ones out.
+
+def longest(settings: Settings, chain: Sequence[Reference]) -> int:
+    """How many files a version may consist of before a commit on `chain` writes a snapshot.
+
+    As many more as a cycle of rewrites takes, which then leaves the older ones out. Increments that are to be put into
+    tables have twice the time that they take to come together.
     """
     cycle = settings.compaction_rolling_parts if settings.compaction_mode == "rolling" else 0
-    return settings.compaction_max_chain + cycle
+    most = settings.compaction_max_chain + cycle
+    if settings.backend == "rocksdb":
+        most = max(most, 2 * settings.rocksdb_materialize_every)
+    return max(most, ABOVE_TABLES) if settings.backend == "rocksdb" or tables(chain) else most
 
 
 def files(chain: Sequence[Reference]) -> int:

@@ -161,7 +161,7 @@ class EngineStore(
     if (StoreSettings.isLayered(settings))
       Some(
         Layers(
-          math.min(whole("rocksdb.materializeEvery", 32L), math.max(1L, whole("compaction.maxChain", 64L) / 2)),
+          whole("rocksdb.materializeEvery", 128L),
           holdsTimers = settings.get(StoreSettings.Prefix + "rocksdb.timers").exists(_.trim == "heap"),
           metrics = settings.get(StoreSettings.Prefix + "rocksdb.metrics").toSeq.flatMap(_.split(',')).map(_.trim).toSet
         )

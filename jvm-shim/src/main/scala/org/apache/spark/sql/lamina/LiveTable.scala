@@ -450,7 +450,10 @@ final class LiveTable(
       val below = openBelow(place, reads)
       // the version before would not be above it
       if (before != null && passed.indexOf(before.content) < at) table.forgetUndo()
-      table.standOn(below, isTable = passed(at) == position.content)
+      val isTable = passed(at) == position.content
+      table.standOn(below, isTable)
+      // where they come before anybody thought of it, the next ones free what was written until now
+      if (!isCut && !isTable) table.cut(table.at)
       isCut = false
       written.filterInPlace((version, _) => version > place.version)
       scheduling.reclaim(this)

@@ -56,7 +56,7 @@ class LayeredMemorySuite extends ProviderFixture {
 
   private def small(
       pool: PagePool,
-      every: Int = 900,
+      every: Int = 450,
       id: StateStoreId = newId(),
       tables: Boolean = true
   ): SmallProvider = init(
@@ -215,15 +215,40 @@ class LayeredMemorySuite extends ProviderFixture {
     } finally providers.foreach(_.close())
   }
 
+  private def held(provider: LaminaStateStoreProvider, version: Int, id: Option[String]): Long = {
+    val store = provider.getReadStore(version, id)
+    try metric(store.asInstanceOf[StateStore], "laminaPageBytes")
+    finally store.release()
+  }
+
+  test("rows go once they are in tables, after however few versions these come") {
+    val pool = new PagePool(256L << 20)
+    val provider = small(pool)
+    try {
+      var (base, expected) = (Option.empty[String], Map.empty[Long, Int])
+      for (version <- 0 until 16) {
+        val rows = (0 until RowsPerBatch).map(row => (version * RowsPerBatch + row).toLong -> version)
+        val last = base
+        base = commit(provider, version, base) { store =>
+          rows.foreach(put(store, _))
+          // of the version before, so that it comes below the next transaction
+          if (version % 2 == 1) provider.engine.materialize(version, last)
+        }
+        expected ++= rows
+      }
+      val before = held(provider, 16, base)
+      TableRegistry.ofExecutor.layeredAtRest(pool).foreach { table =>
+        while (table.synchronized(table.forgetSomeAtRest())) ()
+      }
+      assert(held(provider, 16, base) < before / 2)
+      check(provider, 16, base, expected)
+    } finally provider.close()
+  }
+
   test("stores that are at rest give up rows that are on the disk, too") {
     val pool = newPool()
     val first = small(pool, every = 1)
     val second = small(pool)
-    def held(provider: LaminaStateStoreProvider, version: Int, id: Option[String]): Long = {
-      val store = provider.getReadStore(version, id)
-      try metric(store.asInstanceOf[StateStore], "laminaPageBytes")
-      finally store.release()
-    }
     try {
       val Ran(id, rows, _, _) = run(first, pool, 10)
       val before = held(first, 10, id)
