@@ -195,10 +195,12 @@ CHANGES: tuple[Change, ...] = (
         frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocksdb", "kill-broken", "restore"})
         | {
             f"rocksdb/{one}"
-            for one in ("1M-a-tenth", "4M-a-tenth", "20M-a-tenth", "rows", "modes", "stores", "ceilings")
+            for one in ("1M-a-tenth", "4M-a-tenth", "20M-a-tenth", "rows", "restart", "modes", "stores", "ceilings")
         },
         "after how many increments, 128 by default where it was 32, tables of RocksDB are made; where that is set, or "
-        "decided by memory or by bytes, it is as before. Also how many indexes of log objects are kept for restores",
+        "decided by memory or by bytes, it is as before, and no job that was due for 24 increments begins beside the "
+        "first batch of a restart. Also which rows go from memory once they are in tables that were made for bytes or "
+        "age, and how many indexes of log objects are kept for restores",
     ),
 )
 
