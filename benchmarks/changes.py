@@ -197,10 +197,16 @@ CHANGES: tuple[Change, ...] = (
             f"rocksdb/{one}"
             for one in ("1M-a-tenth", "4M-a-tenth", "20M-a-tenth", "rows", "restart", "modes", "stores", "ceilings")
         },
-        "after how many increments, 128 by default where it was 32, tables of RocksDB are made; where that is set, or "
-        "decided by memory or by bytes, it is as before, and no job that was due for 24 increments begins beside the "
-        "first batch of a restart. Also which rows go from memory once they are in tables that were made for bytes or "
-        "age, and how many indexes of log objects are kept for restores",
+        "after how many increments, 128 by default where it was 32, and after how many bytes tables of RocksDB are "
+        "made: where the number is set, or memory decides, it is as before, and so is a restart with 24 increments "
+        "above its tables. Also which rows go from memory once they are in tables that were made for bytes or age, and "
+        "how many indexes of log objects are kept for restores",
+    ),
+    Change(
+        "faa685bf7ac5be56",
+        "03a6e24bf34fecfc",
+        _ALL | {"kill-broken"},
+        "what is said of settings, and how much collections are told of commits with many references",
     ),
 )
 

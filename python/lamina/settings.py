@@ -261,9 +261,9 @@ class Settings:
         _integer(1, 450, "files"),
         128,
         "With `backend` `rocksdb`: a version that stands on so many increments has them put into the tables in the "
-        "background. With 1 each batch waits for that of the one before. So has one whose increments are 64 MiB large "
-        "together, with the changelog `changelog.materializeBytes`, or 16 MiB and four times as large as its tables. "
-        "All three are up to a quarter less, by store.",
+        "background, and so has one whose increments together are 64 MiB large (with the changelog "
+        "`changelog.materializeBytes`), or 16 MiB and four times as large as its tables; all three are up to a quarter "
+        "less, by store. With 1 each batch waits for that of the one before.",
         "Small: shorter restores, more tables. Large: the opposite, and more changed rows that have to stay in memory.",
     )
     rocksdb_memory_fixed_per_executor_bytes: int | None = _key(

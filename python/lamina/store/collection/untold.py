@@ -10,7 +10,7 @@ from lamina.store.collection.footprints import Footprint
 MOST_KEPT = 128
 """Footprints of one store that nobody has taken yet; older ones are read from their manifests."""
 
-MOST_NAMES = 16_384
+MOST_NAMES = 8192
 """Names in them, unless the latest alone has more: where chains are long, fewer commits are kept."""
 
 

@@ -38,8 +38,8 @@ _INDEXES_KEPT = 2_048
 of an executor come from objects of all executors there were before."""
 
 _INDEX_PARTS_KEPT = 262_144
-"""In all of them, about 60 MB. All stores are restored at once, so this is enough for 2,000 stores of 128 commits each.
-One index is always kept."""
+"""In all of them, about 80 MB. All stores are restored at once, so this is enough for 2,000 stores of 128 commits each,
+where their objects have no parts of others. One index is always kept."""
 
 _READ_AT_ONCE = 8
 

@@ -117,8 +117,8 @@ def wants_snapshot(settings: Settings, version: int, chain: Sequence[Reference])
 
 ABOVE_TABLES = 256
 """So many files a version may consist of in any case where it stands on tables, or is to: to write all of it may be
-more than a commit has time for. Twice as many increments as come together by default, also where a run with another
-`rocksdb.materializeEvery`, or another backend, has left them."""
+more than a commit has time for. Twice as many increments as come together by default, also where a run with that
+default has left them and this one has a smaller `rocksdb.materializeEvery`, or another backend."""
 
 
 def longest(settings: Settings, chain: Sequence[Reference]) -> int:
