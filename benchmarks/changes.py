@@ -204,9 +204,10 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "faa685bf7ac5be56",
-        "03a6e24bf34fecfc",
+        "63c1a152dc372f85",
         _ALL | {"kill-broken"},
-        "what is said of settings, and how much collections are told of commits with many references",
+        "what is said of settings, how much collections are told of commits with many references, and that a store "
+        "which is about to be closed in the engine is opened anew for who goes on with it",
     ),
 )
 

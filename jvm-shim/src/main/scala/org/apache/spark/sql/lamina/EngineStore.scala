@@ -345,18 +345,19 @@ class EngineStore(
   /** Bytes of the wire's buffers in this JVM. */
   def bufferBytes: Long = Option(current).fold(0L)(_.engine.bufferBytes)
 
-  def close(): Unit = {
-    opening.lock()
-    try {
-      if (current != null) closeQuietly(current)
-      current = null
-      isClosed = true
+  /**
+   * Closes the store without waiting for what is under way. Who goes on all the same, as an open that outlives its provider and
+   * becomes a writer, opens it again: nobody is given a handle that is about to be closed.
+   */
+  def closeLater(): Unit = {
+    val left = Option(current)
+    current = null
+    isClosed = true
+    EngineStore.closing.execute { () =>
+      left.foreach(closeQuietly)
       takeOffered().foreach(_.remove())
-    } finally opening.unlock()
+    }
   }
-
-  /** Closes the store without waiting for what is under way. */
-  def closeLater(): Unit = EngineStore.closing.execute(() => close())
 
   /** A handle of an engine that is gone is gone too. */
   private def closeQuietly(opened: EngineHandle): Unit =

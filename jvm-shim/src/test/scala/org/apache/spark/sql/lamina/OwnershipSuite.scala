@@ -171,6 +171,18 @@ class OwnershipSuite extends ProviderFixture {
     while (TableRegistry.ofExecutor.evictOne()) ()
   }
 
+  test("nobody is given a handle that is about to be closed") {
+    val provider = provideHeld(newId())
+    val base = commit(provider, 0, None)(put(_, 1L -> 1))
+    val before = provider.held.handle(readOnly = false)
+    provider.held.closeLater()
+    assert(provider.held.handle(readOnly = false).number != before.number)
+    val store = provider.getReadStore(1, base)
+    assert(contents(store) == Map(1L -> 1))
+    store.release()
+    provider.close()
+  }
+
   test("an open that was upgraded to another table keeps its transaction when the one it read first is closed") {
     val id = newId()
     val first = provideHeld(id)

@@ -97,8 +97,8 @@ private[lamina] final class HeldEngine(
     super.load(version, attempt, have)(onHeader)(sink)
   }
 
-  override def close(): Unit = {
-    super.close()
+  override def closeLater(): Unit = {
+    super.closeLater()
     closings += 1
   }
 }

@@ -328,6 +328,5 @@ private[lamina] final class ModelEngine(
 
   override def maintain(): Unit = ()
   override def bufferBytes: Long = 0L
-  override def close(): Unit = isClosed = true
-  override def closeLater(): Unit = close()
+  override def closeLater(): Unit = isClosed = true
 }
