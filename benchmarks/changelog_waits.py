@@ -110,10 +110,10 @@ def setup(parameters: Parameters, figures: Figures) -> str:
     return (
         f"Count, max and sum per key, {parameters['partitions']} partitions in `{parameters['master']}`, "
         f"{figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, {slow[EXECUTOR]:,} batches with "
-        f"level executor, {slow[SNAPSHOTS]:,} and {slow[TUNED]:,} of the built-in stores and {slow[TASK]:,} of the "
-        "others: p99.9 of few is their longest, and less than that of many. The checkpoint lies in a Hadoop file "
-        f"system that is the same for all. A PUT of a file of state takes a time drawn from {PUBLISHED}, times "
-        f"{parameters['scale']:g}; Spark's offsets and commit entries take none, and neither do reads. The wait of a "
-        "batch is `addBatch` and `commitOffsets`, less their median over "
+        f"level executor, {slow[TUNED]:,} of the built-in stores and {slow[TASK]:,} of the others: p99.9 of few is "
+        "their longest, and less than that of many. The checkpoint lies in a Hadoop file system that is the same for "
+        f"all. A PUT of a file of state takes a time drawn from {PUBLISHED}, times {parameters['scale']:g}; Spark's "
+        "offsets and commit entries take none, and neither do reads. The wait of a batch is `addBatch` and "
+        "`commitOffsets`, less their median over "
         f"{parameters['quick']:,} batches without latency in the same JVM afterwards."
     )

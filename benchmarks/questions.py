@@ -19,7 +19,7 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.bars import Bar, Figures, printed
-from benchmarks.changes import later, told_of
+from benchmarks.changes import Change, later, told_of
 from benchmarks.markdown import BARS, header, table, verdict
 from benchmarks.rounds import RESULTS, progress, write_result
 
@@ -72,9 +72,13 @@ class Question:
         }
         return {**cell, "figures": self.measure(parameters, count)}
 
+    def later(self, cell: Mapping[str, Any], result: str) -> list[Change] | None:
+        """The changes since a cell of a result was measured; None where not all of them spare it."""
+        return later(cell["code"], f"{result}/{self.name}")
+
     def refused(self, cell: Mapping[str, Any], result: str) -> str | None:
         """Why a cell of a result is no answer today; None where it is one."""
-        if later(cell["code"], f"{result}/{self.name}") is None:
+        if self.later(cell, result) is None:
             return f"measured at {cell['commit']}, and shim or engine have changed since"
         if cell["parameters"] != dict(self.full):
             return "measured with other parameters"
@@ -125,7 +129,7 @@ class Questions:
             answered = table(*question.table(cell["figures"]))
             told = question.setup(cell["parameters"], cell["figures"])
             told += f" {cell['rounds']} rounds, local files on {cell['files']}. {header(cell)[:-1]}"
-            told += f" Commit {cell['commit']}.{told_of(later(cell['code'], f'{self.result}/{question.name}'))}"
+            told += f" Commit {cell['commit']}.{told_of(question.later(cell, self.result))}"
             details.append(f"### {question.name}\n\n{told}\n\n{answered}")
         if found := self.bars(result):
             parts.append(table([*BARS, "commit", "date"], found))

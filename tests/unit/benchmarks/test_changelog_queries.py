@@ -74,10 +74,10 @@ def test_each_mode_is_told_how_many_slow_batches_it_has() -> None:
     question = QUESTIONS["query-waits"]
     for parameters in (question.full, {**question.full, **question.quick}):
         assert list(parameters["slow"]) == parameters["modes"]
-    slow = {**dict.fromkeys(question.full["modes"], 3), EXECUTOR: 7_000, SNAPSHOTS: 100, TUNED: 200}
+    slow = {**dict.fromkeys(question.full["modes"], 3), EXECUTOR: 7_000, TUNED: 200}
     figures = {EXECUTOR: {"updated_rows": spread([992.0])}}
     text = question.setup({**question.full, "slow": slow}, figures)
-    assert "7,000 batches with level executor, 100 and 200 of the built-in stores and 3 of the others" in text
+    assert "7,000 batches with level executor, 200 of the built-in stores and 3 of the others" in text
 
 
 def test_merges_in_the_background_are_no_files_of_commits() -> None:

@@ -130,8 +130,8 @@ def longest(settings: Settings, chain: Sequence[Reference]) -> int:
     cycle = settings.compaction_rolling_parts if settings.compaction_mode == "rolling" else 0
     most = settings.compaction_max_chain + cycle
     if settings.backend == "rocksdb":
-        most = max(most, 2 * settings.rocksdb_materialize_every)
-    return max(most, ABOVE_TABLES) if settings.backend == "rocksdb" or tables(chain) else most
+        return max(most, ABOVE_TABLES, 2 * settings.rocksdb_materialize_every)
+    return max(most, ABOVE_TABLES) if tables(chain) else most
 
 
 def files(chain: Sequence[Reference]) -> int:
