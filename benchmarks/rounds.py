@@ -12,9 +12,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks import machine
 from benchmarks.changes import later
@@ -37,30 +39,53 @@ def run_child(
     Raises:
         SystemExit: The child failed or gave no result; its last lines are shown.
     """
-    # a terminated benchmark takes its child along, as an interrupted one does
+    return run_children(module, [request], timeout, variables)[0]
+
+
+def run_children(
+    module: str, requests: Sequence[Mapping[str, Any]], timeout: float, variables: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """`run_child` for several at the same time; the results are in the order of their requests."""
+    # a terminated benchmark takes its children along, as an interrupted one does
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    load = machine.load()
+    load, ends = machine.load(), time.monotonic() + timeout
     given = dict(variables or {})
     environment = dict(os.environ, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1") | given
     paths = [given.get("PYTHONPATH", ""), str(ROOT), str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-    with tempfile.TemporaryFile("w+") as output:
-        child = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(request)],
-            cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+    with ExitStack() as opened:
+        outputs = [opened.enter_context(tempfile.TemporaryFile("w+")) for _ in requests]
+        children: list[subprocess.Popen[bytes]] = []
+        codes = []
         try:
-            code = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = -1
+            for request, output in zip(requests, outputs, strict=True):
+                children.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", module, json.dumps(request)],
+                        cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                    )
+                )  # fmt: skip
+            for child in children:
+                try:
+                    codes.append(child.wait(max(0.0, ends - time.monotonic())))
+                except subprocess.TimeoutExpired:
+                    codes.append(-1)
         finally:
             # the JVM and the engine live in the child's process group: nothing of a round may run during the next one
-            _end_group(child.pid)
-            child.wait()
-        output.seek(0)
-        lines = output.read().splitlines()
+            for child in children:
+                _end_group(child.pid)
+                child.wait()
+        return [
+            {**_answer(module, request, code, output), "load": load}
+            for request, code, output in zip(requests, codes, outputs, strict=True)
+        ]
+
+
+def _answer(module: str, request: Mapping[str, Any], code: int, output: IO[str]) -> dict[str, Any]:
+    output.seek(0)
+    lines = output.read().splitlines()
     if (found := _result(lines)) is not None:
-        return {**found, "load": load}
+        return found
     # the cause of what Spark says at the end is far above
     causes = dict.fromkeys(line for line in lines[:-_SHOWN] if "Caused by" in line or "LaminaError" in line)
     shown = [*list(causes)[-_SHOWN:], *lines[-_SHOWN:]]
