@@ -33,6 +33,15 @@ _ALL = frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocks
 _WITH_BROKEN = _ALL | {"kill-broken"}
 """These, and the builds without a promise, of which there is a record since."""
 
+_ROCKSDB = frozenset(
+    f"rocksdb/{one}"
+    for one in (
+        *(f"{keys}-{fits}" for keys in ("1M", "4M", "20M") for fits in ("in-memory", "a-tenth")),
+        *("rows", "restart", "uploads", "uploads-each-second", "modes", "stores", "ceilings"),
+    )
+)
+"""The questions of that benchmark."""
+
 CHANGES: tuple[Change, ...] = (
     Change(
         "cb28790ee4bb9437",
@@ -196,10 +205,9 @@ CHANGES: tuple[Change, ...] = (
         "7302bc7a4be5cb7b",
         "faa685bf7ac5be56",
         _WITH_BROKEN - {"rocksdb"}
-        | {
-            f"rocksdb/{one}"
-            for one in ("1M-a-tenth", "4M-a-tenth", "20M-a-tenth", "rows", "restart", "modes", "stores", "ceilings")
-        },
+        | _ROCKSDB
+        - {f"rocksdb/{one}" for one in ("1M-in-memory", "4M-in-memory", "20M-in-memory")}
+        - {"rocksdb/uploads", "rocksdb/uploads-each-second"},
         "after how many increments, 128 by default where it was 32, and after how many bytes tables of RocksDB are "
         "made: where the number is set, or memory decides, it is as before, and so is a restart with 24 increments "
         "above its tables. Also which rows go from memory once they are in tables that were made for bytes or age, and "
@@ -211,6 +219,13 @@ CHANGES: tuple[Change, ...] = (
         _WITH_BROKEN,
         "what is said of settings, how much collections are told of commits with many references, and that a store "
         "which is about to be closed in the engine is opened anew for who goes on with it",
+    ),
+    Change(
+        "36eec8bb33cbdf9a",
+        "0305b4ee959ca4e2",
+        _WITH_BROKEN - {"rocksdb"} | _ROCKSDB - {"rocksdb/restart"},
+        "that a table is read from S3 in one request; and figures of RocksDB's cache of blocks, where they are asked "
+        "for",
     ),
 )
 

@@ -239,6 +239,9 @@ READ_METRICS = (
 LEVEL_METRICS = tuple(f"numFilesAtLevel{level}" for level in range(7))
 """Of the tables that the JVM has open."""
 
+CACHE_METRICS = ("blockCacheUsage", "pinnedBlocksMemoryUsage")
+"""Of the cache of blocks that all stores of a JVM share."""
+
 MERGE_METRICS = ("totalBytesReadByCompaction", "totalBytesWrittenByCompaction", "totalCompactionLatencyMs")
 """Of what RocksDB merges in the maintenance process."""
 
@@ -294,7 +297,7 @@ class Settings:
     )
     rocksdb_metrics: tuple[str, ...] = _key(
         "rocksdb.metrics",
-        _some_of(*READ_METRICS, *LEVEL_METRICS, *MERGE_METRICS),
+        _some_of(*READ_METRICS, *LEVEL_METRICS, *CACHE_METRICS, *MERGE_METRICS),
         (),
         "Metrics of RocksDB that the query's progress shows, each as `lamina…` where Spark's provider says `rocksdb…`; "
         "the others are 0.",

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from lamina.settings import LEVEL_METRICS, MERGE_METRICS, READ_METRICS
+from lamina.settings import CACHE_METRICS, LEVEL_METRICS, MERGE_METRICS, READ_METRICS
 from tests.spark.conftest import shim_jar
 from tests.spark.hadoop_jars import ODD, odd_file_system_jar
 from tests.spark.streams import HDFS, LAMINA, Streams
@@ -31,7 +31,7 @@ SCANNED = ("totalBytesRead", "totalBytesReadThroughIterator")
 tables for keys that are new."""
 
 LEVELS = [shown(name) for name in LEVEL_METRICS]
-COUNTED = [shown(name) for name in (*READ_METRICS, *MERGE_METRICS)]
+COUNTED = [shown(name) for name in (*READ_METRICS, *CACHE_METRICS, *MERGE_METRICS)]
 
 
 def totals(frames: dict[str, DataFrame]) -> DataFrame:
@@ -88,7 +88,9 @@ def test_a_join_on_tables_gives_what_it_gives_on_a_built_in_provider(streams: St
     """And tells what is asked for of its tables: nothing, some metrics, most of them, until tables were merged."""
     found, wanted, batch = [], [], 0
     some = ("getCount", "readBlockCacheHitCount", *LEVEL_METRICS)
-    most = tuple(name for name in (*READ_METRICS, *MERGE_METRICS, *LEVEL_METRICS) if name not in SCANNED)
+    most = tuple(
+        name for name in (*READ_METRICS, *CACHE_METRICS, *MERGE_METRICS, *LEVEL_METRICS) if name not in SCANNED
+    )
     for named, batches in (((), 3), (some, 3), (most, 6)):
         for _ in range(batches):
             feed_pairs(streams, batch)

@@ -71,6 +71,12 @@ class Backend(ABC):
         for start, wanted in ranges(offset, length, PIECE_BYTES):
             yield self.read_range(path, start, wanted)
 
+    def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
+        """The first `length` bytes of an object, fewer where it ends, in pieces of at least `piece` bytes but for the
+        last; in one request where the storage can. None of it stays here."""
+        for start, wanted in ranges(0, length, piece):
+            yield self.read_range(path, start, wanted)
+
     @abstractmethod
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """The last `length` bytes (all of a smaller object), and the size of the object."""

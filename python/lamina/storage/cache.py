@@ -107,6 +107,9 @@ class CachingBackend(Backend):
                 with self._lock:
                     self._being_copied.discard(path)
 
+    def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
+        yield from self._inner.stream(path, length, piece)
+
     def _copied(self, path: str, offset: int, length: int) -> pa.Buffer | None:
         found = self._copy(path, lambda file: file.read(offset, length))
         return None if found is None else found[0]

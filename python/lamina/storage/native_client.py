@@ -80,11 +80,13 @@ class NativeClient:
     Args:
         store: obstore's store; its paths are the bucket's keys.
         connections: a place for each request that is under way.
+        streams: those of them, half, that whole large objects may have: they keep theirs long.
         moved: whether the bucket turned out to lie in another region, where obstore does not follow it.
     """
 
     store: S3Store
     connections: threading.BoundedSemaphore
+    streams: threading.BoundedSemaphore
     process: int = field(default_factory=os.getpid)
     moved: bool = False
 
@@ -173,7 +175,8 @@ def _new_client(filesystem: Any, bucket: str) -> NativeClient | None:
         retry_config={"max_retries": tries - 1, "retry_timeout": _RETRYING},
         **({} if credentials is None else {"credential_provider": credentials}),
     )
-    return NativeClient(store, threading.BoundedSemaphore(config.max_pool_connections))
+    most = config.max_pool_connections
+    return NativeClient(store, threading.BoundedSemaphore(most), threading.BoundedSemaphore(max(1, most // 2)))
 
 
 def _is_plain(filesystem: Any, bucket: str) -> bool:

@@ -117,7 +117,14 @@ class Storage:
 
     def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
         """As `read_range`, piece by piece, of an object of `size` bytes; it stays here whole where copies are kept."""
-        pieces = self._backend.read_pieces(path, offset, length, size)
+        return self._told(path, self._backend.read_pieces(path, offset, length, size))
+
+    def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
+        """See `Backend.stream`; `file.missing` where there is no object."""
+        return self._told(path, self._backend.stream(path, length, piece))
+
+    def _told(self, path: str, pieces: Generator[pa.Buffer, None, None]) -> Generator[pa.Buffer, None, None]:
+        """Pieces that are read of an object, with this class's errors."""
         try:
             while (piece := self._call("read", path, lambda: next(pieces, None))) is not None:
                 yield piece

@@ -76,6 +76,20 @@ class StorageConformance:
         assert whole.size == 70 << 20
         assert bytes(whole.slice(69 << 20)) == block
 
+    def test_an_object_is_streamed_in_pieces_and_ends_where_it_ends(self) -> None:
+        whole = bytes(range(256)) * 40_000
+        self.storage.publish("large", whole)
+        for length in (len(whole) - 1, len(whole), len(whole) + 1, 3 * len(whole)):
+            pieces = [bytes(piece) for piece in self.storage.stream("large", length, 4 << 20)]
+            assert b"".join(pieces) == whole[:length]
+            assert max(map(len, pieces)) < 8 << 20
+        self.storage.publish("empty", b"")
+        assert b"".join(map(bytes, self.storage.stream("empty", 1, 9))) == b""
+        # who stops early leaves nothing behind
+        begun = self.storage.stream("large", len(whole), 1 << 20)
+        next(begun)
+        begun.close()
+
     def test_a_read_takes_the_size_that_the_reader_knows(self) -> None:
         self.storage.publish("d/f", b"hello")
         assert [bytes(self.storage.read("d/f", size)) for size in (None, 5, 9)] == [b"hello"] * 3
@@ -202,6 +216,7 @@ class StorageConformance:
             lambda: self.storage.read("d/missing"),
             lambda: self.storage.read_range("d/missing", 0, 10),
             lambda: self.storage.read_tail("d/missing", 10),
+            lambda: next(self.storage.stream("d/missing", 10, 10)),
             lambda: self.storage.size("d/missing"),
         ):
             with fails_with("file.missing") as caught:

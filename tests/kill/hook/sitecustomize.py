@@ -133,7 +133,12 @@ def install(orders: Orders, broken: str | None) -> None:
             return self._read(lambda: self._inner.read_range(path, offset, length))
 
         def read_pieces(self, path: str, offset: int, length: int, size: int) -> Generator[pa.Buffer, None, None]:
-            pieces = self._inner.read_pieces(path, offset, length, size)
+            yield from self._each(self._inner.read_pieces(path, offset, length, size))
+
+        def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
+            yield from self._each(self._inner.stream(path, length, piece))
+
+        def _each(self, pieces: Generator[pa.Buffer, None, None]) -> Generator[pa.Buffer, None, None]:
             try:
                 while (piece := self._read(lambda: next(pieces, None))) is not None:
                     yield piece

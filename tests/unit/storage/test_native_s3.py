@@ -363,3 +363,61 @@ def test_many_threads_publish_and_read_at_once(server: S3Server, storage: Storag
     for thread in threads:
         thread.join()
     assert len(storage.list("d")) == 160
+
+
+LARGE = bytes(range(256)) * 40_000
+PIECE = 1 << 20
+
+
+def streamed(storage: Storage, length: int = len(LARGE)) -> bytes:
+    return b"".join(map(bytes, storage.stream("large", length, PIECE)))
+
+
+def test_a_large_object_is_streamed_in_one_request(server: S3Server) -> None:
+    storage = server.storage()
+    storage.publish("large", LARGE)
+    server.proxy.forget()
+    assert streamed(storage) == LARGE
+    assert streamed(storage, 3_000_000) == LARGE[:3_000_000]
+    assert server.proxy.count("GET") == 2
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [{"cut_answer": True}, {"cut_answer": True, "times": 5}, {"status": 503, "times": 9}, {"lose": True}],
+)
+def test_what_a_stream_did_not_give_is_read_by_ranges(server: S3Server, trouble: dict[str, object]) -> None:
+    storage = server.storage()
+    storage.publish("large", LARGE)
+    server.proxy.inject(Trouble("GET", **trouble))  # type: ignore[arg-type]
+    assert streamed(storage) == LARGE
+
+
+def test_streams_leave_half_of_the_connections_to_others() -> None:
+    with S3Server() as own:
+        storage = own.storage(hadoop={"fs.s3a.connection.maximum": "4"})
+        storage.publish("large", LARGE)
+        begun = [storage.stream("large", len(LARGE), PIECE) for _ in range(3)]
+        own.proxy.forget()
+        first = [bytes(next(one)) for one in begun]
+        # the third one is read by ranges, whose requests end
+        assert min(map(len, first)) >= PIECE
+        assert len(first[2]) == PIECE and own.proxy.requests[-1].sent == PIECE
+        assert bytes(storage.read_range("large", 5, 3)) == LARGE[5:8]
+        rest = [b"".join(map(bytes, one)) for one in begun]
+        assert [a + b for a, b in zip(first, rest, strict=True)] == [LARGE] * 3
+        assert streamed(storage) == LARGE
+        assert own.proxy.requests[-1].sent == len(LARGE)
+
+
+def test_who_stops_a_stream_early_gives_its_connection_back() -> None:
+    with S3Server() as own:
+        storage = own.storage(hadoop={"fs.s3a.connection.maximum": "2"})
+        storage.publish("large", LARGE)
+        for _ in range(5):
+            begun = storage.stream("large", len(LARGE), PIECE)
+            next(begun)
+            begun.close()
+        own.proxy.forget()
+        assert streamed(storage) == LARGE
+        assert own.proxy.count("GET") == 1

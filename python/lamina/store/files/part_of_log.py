@@ -10,6 +10,7 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
 from lamina.format.log_object import Part, PartId
+from lamina.storage.backend import ranges
 from lamina.store.files.log_parts import Found, LogObjects
 
 
@@ -75,6 +76,11 @@ class PartOfLog:
         with contextlib.closing(pieces):
             while (piece := found.place.asked(lambda: next(pieces, None))) is not None:
                 yield piece
+
+    def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
+        """Its first `length` bytes, fewer where it ends, by ranges."""
+        for start, wanted in ranges(0, length, piece):
+            yield self.read_range(path, start, wanted)
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """Its last `length` bytes, and its size."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -283,13 +284,12 @@ class StoreFiles:
         """
         storage, path = self._place(reference)
         digest, size = hashlib.sha256(), 0
-        for offset, length in ranges(0, reference.length, FILE_PIECE_BYTES):
-            # and one more at the end, so that a longer file shows
-            last = offset + length == reference.length
-            piece = storage.read_range(path, offset, length + last)
-            digest.update(piece)
-            size += piece.size
-            yield piece
+        # and one byte more, so that a longer file shows
+        with contextlib.closing(storage.stream(path, reference.length + 1, FILE_PIECE_BYTES)) as pieces:
+            for piece in pieces:
+                digest.update(piece)
+                size += piece.size
+                yield piece
         self._require(reference, size, digest.digest(), storage.location(path))
 
     def linked(self, reference: Reference, target: str, room: Callable[[int], None]) -> bool:

@@ -26,8 +26,8 @@ from lamina.store.tables.table_format import require_known_format
 
 _FETCHED_AT_ONCE = 4
 _MOST_AT_ONCE = 16
-"""Tables that are fetched at once, and where there is memory for more. The pieces of a table are one request after
-another, so what a storage far away gives is a matter of how many tables are under way."""
+"""Tables that are fetched at once, and where there is memory for more. A table comes through one connection, so what a
+storage far away gives is a matter of how many tables are under way."""
 
 FETCH_BYTES = _FETCHED_AT_ONCE * FILE_PIECE_BYTES
 """What fetching has in memory: a piece of each table that is fetched at once."""

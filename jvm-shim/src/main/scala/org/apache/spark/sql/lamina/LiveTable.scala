@@ -117,8 +117,8 @@ final class LiveTable(
     if (reads.has(Metrics.GetCount)) add(Metrics.GetCount, table.readsBelow._1 - readBefore)
     for {
       below <- Option(table.below)
-      (metric, files) <- Metrics.FilesAtLevels.zip(below.filesAtLevels) if reads.has(metric)
-    } add(metric, files)
+      (metric, held) <- Metrics.FilesAtLevels.zip(below.filesAtLevels) ++ BlockCache.parts if reads.has(metric)
+    } add(metric, held)
     readBefore = table.readsBelow._1
   }
 

@@ -95,6 +95,10 @@ object Metrics {
   val FilesAtLevels: Seq[StateStoreCustomMetric] =
     (0 to 6).map(level => count(native(s"numFilesAtLevel$level"), s"files of tables at level $level"))
 
+  /** Of the cache of blocks, which stores share: each says an equal part of it, so that those of all add up. */
+  val BlockCacheUsage = size(native("blockCacheUsage"), "bytes of the cache of blocks that are taken")
+  val PinnedBlocksUsage = size(native("pinnedBlocksMemoryUsage"), "bytes of blocks that cannot leave the cache")
+
   /** What the engine says of merges, by its names. */
   val Merged: Map[String, StateStoreCustomMetric] = Map(
     "totalBytesReadByCompaction" -> size(native("totalBytesReadByCompaction"), "bytes that merges of tables read"),

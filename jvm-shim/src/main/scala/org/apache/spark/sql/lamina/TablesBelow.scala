@@ -1,6 +1,7 @@
 package org.apache.spark.sql.lamina
 
 import java.io.File
+import java.util.concurrent.atomic.AtomicInteger
 
 import org.json4s.{JObject, JValue}
 import org.rocksdb.{
@@ -74,7 +75,10 @@ private[lamina] final class TablesBelow private (
 
   override def files: Long = place.files
 
-  override def close(): Unit = release()
+  override def close(): Unit = {
+    TablesBelow.opened.decrementAndGet()
+    release()
+  }
 
   override protected def told[A](work: => A): A = TablesBelow.told(place)(work)
 }
@@ -132,6 +136,15 @@ private[lamina] object BlockCache {
     cache
   }
 
+  /** What it has, as the part of each database of tables that is open. */
+  def parts: Map[StateStoreCustomMetric, Long] = {
+    val databases = math.max(1, TablesBelow.opened.get)
+    Map(
+      Metrics.BlockCacheUsage -> get.getUsage / databases,
+      Metrics.PinnedBlocksUsage -> get.getPinnedUsage / databases
+    )
+  }
+
   /**
    * Databases that are opened from now on use a cache of so many bytes; those that are open go on with theirs.
    *
@@ -147,6 +160,9 @@ private[lamina] object BlockCache {
 
 private[lamina] object TablesBelow {
 
+  /** Those of this JVM that are open. */
+  private[lamina] val opened = new AtomicInteger
+
   /**
    * @param reads what is counted of reads, or null
    * @throws LaminaError `file.damaged`, `storage.failed` naming the directory, which is gone then
@@ -159,6 +175,7 @@ private[lamina] object TablesBelow {
       if (reads != null) reads.of(options)
       db = told(place)(RocksDB.openReadOnly(options, place.directory))
       val levels = if (reads == null) Nil else told(place)(filesAtLevels(db))
+      opened.incrementAndGet()
       new TablesBelow(place, options, db, levels)
     } catch {
       case error: Throwable =>
