@@ -55,8 +55,9 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
             folders = [Path(name) / str(query) for query in range(queries)]
             for folder in folders:
                 folder.mkdir()
+            more = {"action": "waits", "timed": batches, "folders": list(map(str, folders))}
             asked = [
-                {**request_of(given, mode, folder, number + 1 + rounds * query), "action": "waits", "timed": batches}
+                {**request_of(given, mode, folder, number + 1 + rounds * query), **more}
                 for query, folder in enumerate(folders)
             ]
             answers = run_children(CHILD, asked, timeout=600 + 20 * batches)
@@ -78,18 +79,17 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
 
 
 def _figures(answers: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of queries that ran at the same time; each batch waits longer than the median of its own query's quick ones."""
-    took = []
+    """Of queries that ran at the same time; each has a median of its own of batches without latency."""
+    took, noise = [], []
     for answer in answers:
         median = statistics.median(answer["quick_ms"])
         took += [max(0.0, one - median) for one in answer["slow_ms"]]
-    quick, puts = (list(itertools.chain(*(answer[name] for answer in answers))) for name in ("quick_ms", "put_ms"))
-    batch = statistics.median(quick)
+        noise += [one - median for one in answer["quick_ms"]]
     return {
         **{f"p{percent:g}": percentile(took, percent) for percent in PERCENTS},
-        "storage_p99": percentile(puts, 99),
-        "batch_ms": batch,
-        "noise_ms": percentile(quick, 99) - batch,
+        "storage_p99": percentile([*itertools.chain(*(answer["put_ms"] for answer in answers))], 99),
+        "batch_ms": statistics.mean(statistics.median(answer["quick_ms"]) for answer in answers),
+        "noise_ms": percentile(noise, 99),
         "requests": sum(sum(answer["puts"].values()) for answer in answers) / len(took),
         "updated_rows": statistics.mean(answer["updated_rows"] for answer in answers),
     }
@@ -127,6 +127,12 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f" Those of {TITLES[mode]} are of {queries} queries that ran at the same time, each in a JVM of its own."
         for mode, queries in parameters["at_once"].items()
     )
+    if several:
+        several += (
+            " They take processor time from each other, less while files are slow than in the batches without latency, "
+            "which they have at the same time, too, once all are through with the others: so what is taken off is "
+            "more than it would be of one query alone."
+        )
     return (
         f"Count, max and sum per key, {parameters['partitions']} partitions in `{parameters['master']}`, "
         f"{figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, {slow[EXECUTOR]:,} batches with "

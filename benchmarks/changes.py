@@ -227,6 +227,13 @@ CHANGES: tuple[Change, ...] = (
         "that a table is read from S3 in one request; and figures of RocksDB's cache of blocks, where they are asked "
         "for",
     ),
+    Change(
+        "0305b4ee959ca4e2",
+        "fed3ca17a38a9b31",
+        _WITH_BROKEN,
+        "that such a request is taken in pieces of 1 MiB where they were 4, and failures of it are said at once; that "
+        "lists of tables are read from local copies, which they were not for a day; and one figure of the cache less",
+    ),
 )
 
 

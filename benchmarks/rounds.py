@@ -56,7 +56,7 @@ def run_children(
     with ExitStack() as opened:
         outputs = [opened.enter_context(tempfile.TemporaryFile("w+")) for _ in requests]
         children: list[subprocess.Popen[bytes]] = []
-        codes = []
+        codes: list[int | None] = []
         try:
             for request, output in zip(requests, outputs, strict=True):
                 children.append(
@@ -65,23 +65,24 @@ def run_children(
                         cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                     )
                 )  # fmt: skip
-            for child in children:
-                try:
-                    codes.append(child.wait(max(0.0, ends - time.monotonic())))
-                except subprocess.TimeoutExpired:
-                    codes.append(-1)
+            # what one of them fails with is said without waiting for the others
+            while None in (codes := [child.poll() for child in children]) and not any(codes):
+                if time.monotonic() > ends:
+                    break
+                time.sleep(0.1)
         finally:
             # the JVM and the engine live in the child's process group: nothing of a round may run during the next one
             for child in children:
                 _end_group(child.pid)
                 child.wait()
-        return [
-            {**_answer(module, request, code, output), "load": load}
-            for request, code, output in zip(requests, codes, outputs, strict=True)
-        ]
+        answers = {}
+        # that of one that failed before those that were ended for it
+        for number in sorted(range(len(requests)), key=lambda one: not codes[one]):
+            answers[number] = _answer(module, requests[number], codes[number], outputs[number])
+        return [{**answers[number], "load": load} for number in range(len(requests))]
 
 
-def _answer(module: str, request: Mapping[str, Any], code: int, output: IO[str]) -> dict[str, Any]:
+def _answer(module: str, request: Mapping[str, Any], code: int | None, output: IO[str]) -> dict[str, Any]:
     output.seek(0)
     lines = output.read().splitlines()
     if (found := _result(lines)) is not None:

@@ -239,7 +239,7 @@ READ_METRICS = (
 LEVEL_METRICS = tuple(f"numFilesAtLevel{level}" for level in range(7))
 """Of the tables that the JVM has open."""
 
-CACHE_METRICS = ("blockCacheUsage", "pinnedBlocksMemoryUsage")
+CACHE_METRICS = ("blockCacheUsage",)
 """Of the cache of blocks that all stores of a JVM share."""
 
 MERGE_METRICS = ("totalBytesReadByCompaction", "totalBytesWrittenByCompaction", "totalCompactionLatencyMs")

@@ -108,7 +108,10 @@ class CachingBackend(Backend):
                     self._being_copied.discard(path)
 
     def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
-        yield from self._inner.stream(path, length, piece)
+        if self._cache.holds(path):
+            yield from super().stream(path, length, piece)
+        else:
+            yield from self._inner.stream(path, length, piece)
 
     def _copied(self, path: str, offset: int, length: int) -> pa.Buffer | None:
         found = self._copy(path, lambda file: file.read(offset, length))

@@ -80,7 +80,7 @@ class NativeClient:
     Args:
         store: obstore's store; its paths are the bucket's keys.
         connections: a place for each request that is under way.
-        streams: those of them, half, that whole large objects may have: they keep theirs long.
+        streams: half of them, which is what large objects that are read in one request may have: they keep theirs long.
         moved: whether the bucket turned out to lie in another region, where obstore does not follow it.
     """
 
@@ -176,7 +176,7 @@ def _new_client(filesystem: Any, bucket: str) -> NativeClient | None:
         **({} if credentials is None else {"credential_provider": credentials}),
     )
     most = config.max_pool_connections
-    return NativeClient(store, threading.BoundedSemaphore(most), threading.BoundedSemaphore(max(1, most // 2)))
+    return NativeClient(store, threading.BoundedSemaphore(most), threading.BoundedSemaphore(most // 2))
 
 
 def _is_plain(filesystem: Any, bucket: str) -> bool:

@@ -117,24 +117,24 @@ class NativeS3Backend(S3Backend):
                 self._client.connections.release()
 
     def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
-        """In one request, where others have places left; by ranges otherwise, and what it did not give, with their
-        tries and errors."""
+        """In one request, where fewer than half of all places are taken by such; by ranges otherwise, and what it broke
+        off with."""
         client, key, position = self._client, _key_of(self._path(path)), 0
         if client.usable and client.streams.acquire(blocking=False):
             try:
                 with client.connections:
                     answer = obstore.get(client.store, key, options={"range": (0, length)})
-                    for chunk in answer.stream(min_chunk_size=piece):
+                    # a chunk is in memory three times: as it came, as it is handed out, and the one before it
+                    for chunk in answer.stream(min_chunk_size=piece // 4):
                         position += len(chunk)
                         yield pa.py_buffer(chunk)
                 return
-            except (BaseError, OSError, ValueError):
-                # said by the next request, if it still holds
-                pass
+            except (BaseError, OSError, ValueError) as error:
+                if not position:
+                    self._judge(error)
             finally:
                 client.streams.release()
-        for start, wanted in ranges(position, length - position, piece):
-            yield self.read_range(path, start, wanted)
+        yield from self._by_ranges(path, position, length, piece)
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         otherwise = super().read_tail
@@ -177,16 +177,20 @@ class NativeS3Backend(S3Backend):
         try:
             with client.connections:
                 return request(client.store)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(errno.ENOENT, _sentence(error)) from None
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise PermissionError(errno.EACCES, _sentence(error)) from None
-        except (BaseError, ValueError) as error:
-            sentence = _sentence(error)
-            if _OUT_OF_ORDER.search(sentence):
-                raise OSError(errno.EIO, sentence) from None
-            client.moved = client.moved or _ELSEWHERE.search(sentence) is not None
+        except (BaseError, FileNotFoundError, ValueError) as error:
+            self._judge(error)
         return otherwise()
+
+    def _judge(self, error: BaseException) -> None:
+        """Raises what an error of the client certainly means; otherwise s3fs is to be asked."""
+        sentence = _sentence(error)
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(errno.ENOENT, sentence) from None
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+            raise PermissionError(errno.EACCES, sentence) from None
+        if _OUT_OF_ORDER.search(sentence):
+            raise OSError(errno.EIO, sentence) from None
+        self._client.moved = self._client.moved or _ELSEWHERE.search(sentence) is not None
 
 
 def _key_of(target: str) -> str:

@@ -80,9 +80,10 @@ class StorageConformance:
         whole = bytes(range(256)) * 40_000
         self.storage.publish("large", whole)
         for length in (len(whole) - 1, len(whole), len(whole) + 1, 3 * len(whole)):
-            pieces = [bytes(piece) for piece in self.storage.stream("large", length, 4 << 20)]
-            assert b"".join(pieces) == whole[:length]
-            assert max(map(len, pieces)) < 8 << 20
+            for piece in (4 << 20, len(whole) // 2, len(whole), 1 << 30):
+                pieces = [bytes(one) for one in self.storage.stream("large", length, piece)]
+                assert b"".join(pieces) == whole[:length]
+                assert max(map(len, pieces)) <= piece + 1
         self.storage.publish("empty", b"")
         assert b"".join(map(bytes, self.storage.stream("empty", 1, 9))) == b""
         # who stops early leaves nothing behind

@@ -14,16 +14,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import lamina
+from lamina.components import SystemClock
 from lamina.storage import Storage, is_temporary
 from lamina.storage.remote import FsspecBackend, _modified_ms
 from lamina.storage.renaming import RenamingBackend
 from lamina.storage.temporary import random_numbers, temporary_name
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
+from lamina.testing.memory import MemoryBackend
 from tests.conformance.test_storages import HdfsLike
 from tests.unit.storage.recorder import Recorder
 
@@ -374,3 +377,19 @@ def test_a_root_is_the_one_that_a_setting_names_however_it_is_written(tmp_path: 
     for other in (f"file:{tmp_path}/lent/../own", f"file:{tmp_path}/lent-not", "s3://bucket/other"):
         with fails_with("file.identity"):
             storage.named(other)
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 25])
+def test_no_range_of_a_stream_begins_at_the_end_of_its_object(size: int) -> None:
+    """Who wants to see that an object is longer asks for one byte more; not all storages answer a range behind it."""
+    backend = MemoryBackend(SystemClock())
+    backend.publish("f", [bytes(size)])
+    begins: list[int] = []
+
+    def read_range(path: str, offset: int, length: int) -> pa.Buffer:
+        begins.append(offset)
+        return MemoryBackend.read_range(backend, path, offset, length)
+
+    backend.read_range = read_range  # type: ignore[method-assign]
+    assert sum(len(piece) for piece in backend.stream("f", size + 1, 10)) == size
+    assert all(begin < max(size, 1) for begin in begins)

@@ -115,10 +115,10 @@ final class LiveTable(
   private[lamina] def countBelow(add: (StateStoreCustomMetric, Long) => Unit): Unit = if (reads != null) {
     reads.drain(add)
     if (reads.has(Metrics.GetCount)) add(Metrics.GetCount, table.readsBelow._1 - readBefore)
-    for {
-      below <- Option(table.below)
-      (metric, held) <- Metrics.FilesAtLevels.zip(below.filesAtLevels) ++ BlockCache.parts if reads.has(metric)
-    } add(metric, held)
+    Option(table.below).filter(_.files > 0).foreach { below =>
+      for ((metric, files) <- Metrics.FilesAtLevels.zip(below.filesAtLevels) if reads.has(metric)) add(metric, files)
+      if (reads.has(Metrics.BlockCacheUsage)) add(Metrics.BlockCacheUsage, BlockCache.part)
+    }
     readBefore = table.readsBelow._1
   }
 

@@ -95,9 +95,9 @@ object Metrics {
   val FilesAtLevels: Seq[StateStoreCustomMetric] =
     (0 to 6).map(level => count(native(s"numFilesAtLevel$level"), s"files of tables at level $level"))
 
-  /** Of the cache of blocks, which stores share: each says an equal part of it, so that those of all add up. */
-  val BlockCacheUsage = size(native("blockCacheUsage"), "bytes of the cache of blocks that are taken")
-  val PinnedBlocksUsage = size(native("pinnedBlocksMemoryUsage"), "bytes of blocks that cannot leave the cache")
+  /** Each store that has tables open says an equal part, so that those of all add up. */
+  val BlockCacheUsage =
+    size(native("blockCacheUsage"), "bytes that are taken of the cache of blocks, which stores share")
 
   /** What the engine says of merges, by its names. */
   val Merged: Map[String, StateStoreCustomMetric] = Map(

@@ -136,14 +136,8 @@ private[lamina] object BlockCache {
     cache
   }
 
-  /** What it has, as the part of each database of tables that is open. */
-  def parts: Map[StateStoreCustomMetric, Long] = {
-    val databases = math.max(1, TablesBelow.opened.get)
-    Map(
-      Metrics.BlockCacheUsage -> get.getUsage / databases,
-      Metrics.PinnedBlocksUsage -> get.getPinnedUsage / databases
-    )
-  }
+  /** Its bytes that are taken, divided among the databases of tables that are open. */
+  def part: Long = get.getUsage / math.max(1, TablesBelow.opened.get)
 
   /**
    * Databases that are opened from now on use a cache of so many bytes; those that are open go on with theirs.
@@ -175,8 +169,9 @@ private[lamina] object TablesBelow {
       if (reads != null) reads.of(options)
       db = told(place)(RocksDB.openReadOnly(options, place.directory))
       val levels = if (reads == null) Nil else told(place)(filesAtLevels(db))
+      val below = new TablesBelow(place, options, db, levels)
       opened.incrementAndGet()
-      new TablesBelow(place, options, db, levels)
+      below
     } catch {
       case error: Throwable =>
         if (db != null) db.close()
