@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from benchmarks.operator_queries import OPERATORS, Timeline
 from benchmarks.rounds import print_result
 from benchmarks.slow_files import Request, Trace
 from benchmarks.stream import SOURCE, GatedQuery
-
-MARK = "through"
-"""A file in the folder of a query that has had its slow batches."""
 
 NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
@@ -90,7 +86,6 @@ def waits(request: dict[str, Any]) -> dict[str, Any]:
     query.batches(request["preload"])
     query.batches(request["warmup"], request["scale"])
     slow, requests = query.batches(request["slow"], request["scale"])
-    _together(Path(request["folder"]), request["folders"])
     quick, _ = query.batches(request["quick"])
     states = [one["stateOperators"][0] for one in slow]
     result = {
@@ -103,13 +98,6 @@ def waits(request: dict[str, Any]) -> dict[str, Any]:
     }
     query.stop()
     return result
-
-
-def _together(folder: Path, folders: list[str]) -> None:
-    """Waits until the queries of all folders have come here."""
-    (folder / MARK).touch()
-    while not all((Path(other) / MARK).exists() for other in folders):
-        time.sleep(0.05)
 
 
 def objects(request: dict[str, Any]) -> dict[str, Any]:

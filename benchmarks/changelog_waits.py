@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from benchmarks.bars import Bar, Figures, between, least, most, percentile
 from benchmarks.batches import ALL_RETAINED
 from benchmarks.changelog_modes import EXECUTOR, MODES, TASK, TITLES, UNHEDGED
 from benchmarks.questions import Parameters
-from benchmarks.rounds import progress, run_children, turns
+from benchmarks.rounds import progress, run_child, turns
 from benchmarks.slow_storage import PUBLISHED
 from benchmarks.statistics import spread
 from benchmarks.variants import SNAPSHOTS, TUNED
@@ -42,31 +40,21 @@ def request_of(parameters: Parameters, mode: str, folder: Path, seed: int) -> di
 
 
 def measure(parameters: Parameters, rounds: int) -> Figures:
-    """All rounds of all stores, each in JVMs of its own; all draw the same latencies in the same order, but for the
-    further ones of queries of one store that run at the same time."""
+    """All rounds of all stores, each in a JVM of its own; all draw the same latencies in the same order."""
     modes: list[str] = parameters["modes"]
     changelog_modes.prepare(modes)
     found: dict[str, dict[str, list[float]]] = {mode: {} for mode in modes}
     for number, mode in turns(modes, rounds):
-        queries = parameters["at_once"].get(mode, 1)
-        given = {**parameters, "slow": parameters["slow"][mode] // queries}
+        given = {**parameters, "slow": parameters["slow"][mode]}
         batches = given["warmup"] + given["slow"] + given["quick"]
-        with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as name:
-            folders = [Path(name) / str(query) for query in range(queries)]
-            for folder in folders:
-                folder.mkdir()
-            more = {"action": "waits", "timed": batches, "folders": list(map(str, folders))}
-            asked = [
-                {**request_of(given, mode, folder, number + 1 + rounds * query), **more}
-                for query, folder in enumerate(folders)
-            ]
-            answers = run_children(CHILD, asked, timeout=600 + 20 * batches)
-        figures = _figures(answers)
+        with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
+            asked = {**request_of(given, mode, Path(folder), number + 1), "action": "waits", "timed": batches}
+            answer = run_child(CHILD, asked, timeout=600 + 20 * batches)
+        figures = _figures(answer)
         for name, value in figures.items():
             found[mode].setdefault(name, []).append(value)
         shown = {name: round(value, 1) for name, value in figures.items()}
-        written = [answer["puts"] for answer in answers]
-        progress(f"round {number + 1}/{rounds} {mode}: {shown}, {written}, load {answers[0]['load']}")
+        progress(f"round {number + 1}/{rounds} {mode}: {shown}, {answer['puts']}, load {answer['load']}")
     return {mode: {name: spread(values) for name, values in figures.items()} for mode, figures in found.items()} | {
         "shorter": {
             other: spread([a / b for a, b in zip(found[other]["p99.9"], found[EXECUTOR]["p99.9"], strict=True)])
@@ -78,20 +66,16 @@ def measure(parameters: Parameters, rounds: int) -> Figures:
     }
 
 
-def _figures(answers: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of queries that ran at the same time; each has a median of its own of batches without latency."""
-    took, noise = [], []
-    for answer in answers:
-        median = statistics.median(answer["quick_ms"])
-        took += [max(0.0, one - median) for one in answer["slow_ms"]]
-        noise += [one - median for one in answer["quick_ms"]]
+def _figures(answer: dict[str, Any]) -> dict[str, float]:
+    quick = statistics.median(answer["quick_ms"])
+    took = [max(0.0, one - quick) for one in answer["slow_ms"]]
     return {
         **{f"p{percent:g}": percentile(took, percent) for percent in PERCENTS},
-        "storage_p99": percentile([*itertools.chain(*(answer["put_ms"] for answer in answers))], 99),
-        "batch_ms": statistics.mean(statistics.median(answer["quick_ms"]) for answer in answers),
-        "noise_ms": percentile(noise, 99),
-        "requests": sum(sum(answer["puts"].values()) for answer in answers) / len(took),
-        "updated_rows": statistics.mean(answer["updated_rows"] for answer in answers),
+        "storage_p99": percentile(answer["put_ms"], 99),
+        "batch_ms": quick,
+        "noise_ms": percentile(answer["quick_ms"], 99) - quick,
+        "requests": sum(answer["puts"].values()) / len(took),
+        "updated_rows": answer["updated_rows"],
     }
 
 
@@ -123,23 +107,12 @@ def table(figures: Figures) -> tuple[list[str], list[list[str]]]:
 def setup(parameters: Parameters, figures: Figures) -> str:
     """What ran."""
     slow: dict[str, int] = parameters["slow"]
-    several = "".join(
-        f" Those of {TITLES[mode]} are of {queries} queries that ran at the same time, each in a JVM of its own."
-        for mode, queries in parameters["at_once"].items()
-    )
-    if several:
-        several += (
-            " They take processor time from each other, less while files are slow than in the batches without latency, "
-            "which they have at the same time, too, once all are through with the others: so what is taken off is "
-            "more than it would be of one query alone."
-        )
     return (
         f"Count, max and sum per key, {parameters['partitions']} partitions in `{parameters['master']}`, "
         f"{figures[EXECUTOR]['updated_rows']['median']:,.0f} changed rows a batch, {slow[EXECUTOR]:,} batches with "
-        f"level executor, {slow[SNAPSHOTS]:,} and {slow[TUNED]:,} of the built-in stores, with snapshots and tuned, "
-        f"and {slow[TASK]:,} of the others with a file for each store or task: p99.9 of few is their longest, and less "
-        f"than that of many.{several} The checkpoint lies in a Hadoop file system that is the same for all. A PUT of a "
-        f"file of state takes a time drawn from {PUBLISHED}, times {parameters['scale']:g}; Spark's "
+        f"level executor, {slow[TUNED]:,} of the built-in stores and {slow[TASK]:,} of the others: p99.9 of few is "
+        "their longest, and less than that of many. The checkpoint lies in a Hadoop file system that is the same for "
+        f"all. A PUT of a file of state takes a time drawn from {PUBLISHED}, times {parameters['scale']:g}; Spark's "
         "offsets and commit entries take none, and neither do reads. The wait of a batch is `addBatch` and "
         "`commitOffsets`, less their median over "
         f"{parameters['quick']:,} batches without latency in the same JVM afterwards."

@@ -86,7 +86,7 @@ def _restarted(parameters: Parameters, folder: Path, store: str, place: str, ser
         request["conf"] = {
             **{f"spark.hadoop.{key}": value for key, value in server.settings.items()},
             PREFIX + "storage.cache.directory": copies,
-            PREFIX + "storage.cache.maxBytes": "16g" if place == COPIES else "0",
+            PREFIX + "storage.cache.maxBytes": "16g",
         }
         try:
             if place == COPIES:
@@ -148,6 +148,6 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"stores' maintenance after the preload and before the last {parameters['warmup'] // 2}. Checkpoints: {sizes}. "
         f"A restart is the time from the query's start, in a fresh JVM whose session is "
         f"there, to the end of its first batch of {parameters['rows']:,} rows, less the median of those after it; the "
-        f"engine's start is in it. Without a state the same rows go to as many partitions. S3 is moto's server behind "
+        f"engine's start is in it. Local copies are kept: with S3 alone none is there before. Without a state the same rows go to as many partitions. S3 is moto's server behind "
         f"{parameters['latency_s'] * 1000:.0f} ms and {parameters['bytes_per_s'] / 1e6:.0f} MB/s a connection."
     )

@@ -12,11 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from benchmarks import machine
 from benchmarks.changes import later
@@ -39,54 +37,30 @@ def run_child(
     Raises:
         SystemExit: The child failed or gave no result; its last lines are shown.
     """
-    return run_children(module, [request], timeout, variables)[0]
-
-
-def run_children(
-    module: str, requests: Sequence[Mapping[str, Any]], timeout: float, variables: Mapping[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """`run_child` for several at the same time; the results are in the order of their requests."""
-    # a terminated benchmark takes its children along, as an interrupted one does
+    # a terminated benchmark takes its child along, as an interrupted one does
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    load, ends = machine.load(), time.monotonic() + timeout
+    load = machine.load()
     given = dict(variables or {})
     environment = dict(os.environ, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1") | given
     paths = [given.get("PYTHONPATH", ""), str(ROOT), str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-    with ExitStack() as opened:
-        outputs = [opened.enter_context(tempfile.TemporaryFile("w+")) for _ in requests]
-        children: list[subprocess.Popen[bytes]] = []
-        codes: list[int | None] = []
+    with tempfile.TemporaryFile("w+") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(request)],
+            cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
         try:
-            for request, output in zip(requests, outputs, strict=True):
-                children.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", module, json.dumps(request)],
-                        cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                    )
-                )  # fmt: skip
-            # what one of them fails with is said without waiting for the others
-            while None in (codes := [child.poll() for child in children]) and not any(codes):
-                if time.monotonic() > ends:
-                    break
-                time.sleep(0.1)
+            code = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = -1
         finally:
             # the JVM and the engine live in the child's process group: nothing of a round may run during the next one
-            for child in children:
-                _end_group(child.pid)
-                child.wait()
-        answers = {}
-        # that of one that failed before those that were ended for it
-        for number in sorted(range(len(requests)), key=lambda one: not codes[one]):
-            answers[number] = _answer(module, requests[number], codes[number], outputs[number])
-        return [{**answers[number], "load": load} for number in range(len(requests))]
-
-
-def _answer(module: str, request: Mapping[str, Any], code: int | None, output: IO[str]) -> dict[str, Any]:
-    output.seek(0)
-    lines = output.read().splitlines()
+            _end_group(child.pid)
+            child.wait()
+        output.seek(0)
+        lines = output.read().splitlines()
     if (found := _result(lines)) is not None:
-        return found
+        return {**found, "load": load}
     # the cause of what Spark says at the end is far above
     causes = dict.fromkeys(line for line in lines[:-_SHOWN] if "Caused by" in line or "LaminaError" in line)
     shown = [*list(causes)[-_SHOWN:], *lines[-_SHOWN:]]
