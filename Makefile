@@ -141,14 +141,15 @@ test-kill: $(VENV)/.dev  ## Kills processes of queries, on the disk and on S3 si
 	$(PY) hatch_build.py
 	KILL_MINUTES=$(KILL_MINUTES) $(PY) -m pytest --numprocesses $(WORKERS) -rP tests/kill $(call REPORT,kill)
 
-test-nightly: $(VENV)/.dev  ## The long profiles: what the state machine finds, an hour of it, more of kills, arm64, all suites
+test-nightly: $(VENV)/.dev  ## The long profiles: what the state machines find, more of them, more of kills, arm64, all suites
 	$(PY) -m tests.promises --begin test-nightly
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/nightly $(call REPORT,nightly)
 	$(PY) -m tests.promises test-nightly
 	$(SBT) -Dlamina.model.first=$$(date +%j)00000 -Dlamina.model.seeds=20000 \
 		"$(NEWEST)/testOnly org.apache.spark.sql.lamina.model.*"
-	$(PY) -m lamina.testing.state_machine --minutes 60
+	for machine in store log shared-log; do \
+		$(PY) -m lamina.testing.state_machine --machine $$machine --minutes 30 || exit 1; done
 	LAMINA_ALL_COMPILERS=1 LAMINA_REPEATS=1 $(MAKE) test-kill KILL_MINUTES=100
 	$(MAKE) test-broken
 	$(MAKE) test-arm64

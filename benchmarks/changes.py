@@ -232,7 +232,15 @@ CHANGES: tuple[Change, ...] = (
         "fed3ca17a38a9b31",
         _WITH_BROKEN,
         "that such a request is taken in pieces of 1 MiB where they were 4, and failures of it are said at once; that "
-        "lists of tables are read from local copies, which they were not for a day; and one figure of the cache less",
+        "lists of tables are read from local copies, which the change before had left out; and one figure of the cache "
+        "less",
+    ),
+    Change(
+        "fed3ca17a38a9b31",
+        "f3f0d21cfd0fe321",
+        _WITH_BROKEN,
+        "what is said of a setting, which checkpoint file manager `lamina.configure` puts lamina's around, which state "
+        "machines can be run by name, and how ranges of an object are written",
     ),
 )
 

@@ -276,7 +276,8 @@ class Settings:
         "Most memory that tables on RocksDB of one executor take together: changed rows, rows that were read, and the "
         "blocks of RocksDB's cache. `auto` is `heap.maxBytes`, which tables of backend `heap` share then.",
         "Where it gets short, rows that are also on the disk are dropped from memory first; after that, batches wait "
-        "until changed rows have been written to tables.",
+        "until changed rows have been written to tables. RocksDB's cache passes its part where what it may not drop is "
+        "more: blocks that are being read, and the top of the index and of the filter of each open table.",
         process_wide=True,
     )
     rocksdb_memory_write_buffer_ratio: float = _key(

@@ -7,6 +7,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarks.scala import java, pyspark_jars
 from lamina.storage import Jvm, Storage
 from lamina.testing.storage_conformance import StorageConformance
 from lamina.testing.store_conformance import StoreConformance
+from tests.conformance.in_log import InLog
 from tests.hadoop.conftest import line_of
 from tests.spark.hadoop_jars import mini_hdfs_jar, minicluster_jars
 
@@ -63,19 +65,33 @@ class TestFilesOnHdfs(StorageConformance):
         """The storage is made by the fixture, which has the JVM."""
 
 
-class TestStoresOnHdfs(StoreConformance):
-    """The conformance suite of stores."""
+class OnHdfs:
+    """What makes a conformance suite one of stores on this HDFS."""
 
     @pytest.fixture(autouse=True)
     def _checkpoint(self, jvm: Jvm, hdfs: Hdfs) -> None:
         self.jvm, self.hdfs = jvm, hdfs
-        super().setup_method()
+        super().setup_method()  # type: ignore[misc]
 
     def setup_method(self) -> None:
         """Left to the fixture, which has the JVM."""
 
     def new_storage(self) -> Storage:
         return Storage(f"{self.hdfs.url}/{uuid.uuid4()}", jvm=self.jvm)
+
+
+class TestStoresOnHdfs(OnHdfs, StoreConformance):
+    """The conformance suite of stores."""
+
+
+class TestStoresInLogOnHdfs(OnHdfs, InLog):
+    """Where commits are parts of log objects."""
+
+
+class TestTablesInLogOnHdfs(OnHdfs, InLog):
+    """And versions stand on tables of RocksDB besides."""
+
+    settings: ClassVar[dict[str, Any]] = {**InLog.settings, "backend": "rocksdb", "rocksdb_materialize_every": 2}
 
 
 def test_a_file_is_published_by_one_creation_and_one_rename(jvm: Jvm, hdfs: Hdfs) -> None:

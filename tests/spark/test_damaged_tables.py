@@ -30,19 +30,17 @@ TABLE_MAGIC = 0x88E241B785F4CFF7.to_bytes(8, "little")
 NEWER_TABLES = 99
 
 
-class OnTables:
-    """A stopped query, none of whose tables is in the JVM: partition 0 stands on this list and these tables."""
+class Stopped:
+    """A stopped query, none of whose tables is in the JVM."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, conf: Mapping[str, str]) -> None:
         self.streams = streams
         self.answers = Answers()
         self.fed = 0
+        self._conf = dict(conf)
         for _ in range(BATCHES):
             self.feed()
         self.go_on()
-        self.newest, self.manifest = self.newest_of(0)
-        self.list, *self.tables = self.base_of(0)
-        self.other_list, self.other_table, *_ = self.base_of(1)
 
     def feed(self) -> None:
         self.streams.feed("s", rows(self.fed))
@@ -51,7 +49,7 @@ class OnTables:
     def go_on(self) -> None:
         """Runs it over what was fed."""
         try:
-            self.streams.run(totals, LAMINA, mode="complete", each_batch=self.answers, conf=CONF)
+            self.streams.run(totals, LAMINA, mode="complete", each_batch=self.answers, conf=self._conf)
         finally:
             unload_all(self.streams.spark)
 
@@ -60,6 +58,21 @@ class OnTables:
         with pytest.raises(StreamingQueryException) as failed:
             self.go_on()
         return str(failed.value)
+
+    def check(self, batches: int) -> None:
+        """That so many batches have ended, each with its answer."""
+        assert sorted(self.answers.batches) == list(range(batches))
+        self.answers.check()
+
+
+class OnTables(Stopped):
+    """Its partition 0 stands on this list and these tables."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(streams, CONF)
+        self.newest, self.manifest = self.newest_of(0)
+        self.list, *self.tables = self.base_of(0)
+        self.other_list, self.other_table, *_ = self.base_of(1)
 
     def newest_of(self, partition: int) -> tuple[Path, CommitManifest]:
         directory = self.streams.checkpoint() / "state" / "0" / str(partition)
@@ -167,10 +180,9 @@ def test_a_query_names_a_table_or_list_that_it_cannot_use_and_goes_on_when_that_
         assert name in message, message
         for one, data in whole.items():
             one.write_bytes(data)
-    assert sorted(query.answers.batches) == list(range(BATCHES))
+    query.check(BATCHES)
     query.go_on()
-    assert sorted(query.answers.batches) == list(range(BATCHES + 1))
-    query.answers.check()
+    query.check(BATCHES + 1)
 
 
 def test_a_query_goes_around_a_damaged_table_where_older_files_lead_to_its_state(query: OnTables) -> None:
@@ -179,5 +191,4 @@ def test_a_query_goes_around_a_damaged_table_where_older_files_lead_to_its_state
     query.feed()
     query.feed()
     query.go_on()
-    assert sorted(query.answers.batches) == list(range(BATCHES + 2))
-    query.answers.check()
+    query.check(BATCHES + 2)

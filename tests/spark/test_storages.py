@@ -6,14 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.hadoop_jars import hadoop_aws_jars
+from lamina.settings import PREFIX
 from lamina.storage.local_copies import STEP_BYTES
 from tests.s3_server import S3Server
 from tests.spark.conftest import shim_jar
 from tests.spark.hadoop_jars import ODD, odd_file_system_jar
+from tests.spark.streams import BEHIND_BARRIER
 
 KEYS = 7
 
@@ -91,6 +96,32 @@ def test_a_query_on_s3a_keeps_its_state_beside_sparks_own_logs_and_restarts(tmp_
         server.proxy.forget()
         check(run(folder, checkpoint, jars, conf), range(5, 6))
         assert sum(r.sent for r in server.proxy.requests if r.method == "GET" and r.path.endswith(".lam")) > 0
+
+
+@pytest.mark.parametrize("place", ["s3a", "odd"])
+def test_a_batch_waits_for_log_objects_that_are_on_such_a_storage_and_the_query_restarts(
+    tmp_path: Path, place: str
+) -> None:
+    """Through each client of theirs: Python's own, and the JVM's. Versions stand on tables of RocksDB besides."""
+    folder, jars = tmp_path / "in", hadoop_aws_jars() if place == "s3a" else [odd_file_system_jar()]
+    with S3Server() as server:
+        keys = server.hadoop if place == "s3a" else {"fs.odd.impl": ODD}
+        checkpoint = f"s3a://{server.bucket}/totals" if place == "s3a" else f"odd:{tmp_path}/checkpoint"
+        conf = {
+            **{f"spark.hadoop.{key}": value for key, value in keys.items()},
+            **BEHIND_BARRIER,
+            PREFIX + "backend": "rocksdb",
+            PREFIX + "rocksdb.materializeEvery": "4",
+            PREFIX + "storage.cache.directory": str(tmp_path / "cache"),
+        }
+        for batches in (range(9), range(9, 11)):
+            feed(folder, batches)
+            result = run(folder, checkpoint, jars, conf)
+            check(result, batches)
+            suffixes = Counter(name.rpartition(".")[2] for name in result["files"])
+            # the first commit of each store is a file, which has its directory made
+            assert suffixes["lam"] == 2 and suffixes["log"] >= batches.stop - 1
+        assert suffixes["sst"] > 0
 
 
 def test_a_query_on_a_file_system_that_only_hadoop_has_keeps_its_state_and_restarts(tmp_path: Path) -> None:

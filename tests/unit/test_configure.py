@@ -13,7 +13,15 @@ import pytest
 from lamina.errors import EngineError, SettingsError, VersionError
 from lamina.settings import PREFIX, Settings
 from lamina.spark import configure, jar_path, launch
-from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, EXTENSION, EXTENSIONS_KEY, PROVIDER, PROVIDER_KEY
+from lamina.spark.configure import (
+    CHECKPOINT_FORMAT_KEY,
+    EXTENSION,
+    EXTENSIONS_KEY,
+    FILE_MANAGER,
+    FILE_MANAGER_KEY,
+    PROVIDER,
+    PROVIDER_KEY,
+)
 from lamina.spark.jars import spark_minors
 
 pyspark_sql = pytest.importorskip("pyspark.sql")
@@ -94,6 +102,37 @@ def test_an_ill_typed_setting_names_its_key(home: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape(PREFIX + "compaction.fullInterval")) as caught:
         configure(builder(), compaction_full_interval="often")
     assert caught.value.kind == "settings.invalid"
+
+
+@pytest.mark.parametrize("place", ["builder", "defaults", "properties file", "arguments"])
+def test_with_the_changelog_the_checkpoint_file_manager_that_was_set_anywhere_writes_sparks_logs(
+    home: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    if place in ("defaults", "properties file"):
+        file = home / "conf" / "spark-defaults.conf" if place == "defaults" else home / "mine.conf"
+        file.write_text(f"{FILE_MANAGER_KEY} x.M\n")
+    arguments = {
+        "properties file": f"--properties-file {home / 'mine.conf'}",
+        "arguments": f"--conf {FILE_MANAGER_KEY}=x.M",
+    }
+    if place in arguments:
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{arguments[place]} pyspark-shell")
+    mine = builder(**({FILE_MANAGER_KEY: "x.M"} if place == "builder" else {}))
+    for _ in range(2):
+        set_ = options(configure(mine, changelog=True))
+        assert set_[FILE_MANAGER_KEY] == FILE_MANAGER
+        assert set_[PREFIX + "changelog.checkpointFileManagerClass"] == "x.M"
+        assert set_[PREFIX + "durability.level"] == "executor"
+    other = configure(builder(), changelog=True, changelog_checkpoint_file_manager_class="x.Other")
+    assert options(other)[PREFIX + "changelog.checkpointFileManagerClass"] == "x.Other"
+
+
+def test_with_the_changelog_no_other_checkpoint_file_manager_is_named_where_none_was_set(home: Path) -> None:
+    (home / "conf" / "spark-defaults.conf").write_text(f"{FILE_MANAGER_KEY} {FILE_MANAGER}\n")
+    set_ = options(configure(builder(), changelog=True))
+    assert set_[FILE_MANAGER_KEY] == FILE_MANAGER and set_[PREFIX + "changelog.enabled"] == "true"
+    assert PREFIX + "changelog.checkpointFileManagerClass" not in set_
+    assert FILE_MANAGER_KEY not in options(configure(builder()))
 
 
 def test_jars_extensions_and_plugins_of_the_builder_stay(home: Path) -> None:

@@ -70,8 +70,9 @@ def configure(
     wanted = _full_keys({"backend": backend, **settings})
     Settings.parse(wanted)
     if settings.get("durability_level") == "executor":
-        before = options.get(FILE_MANAGER_KEY, FILE_MANAGER)
-        if before != FILE_MANAGER:
+        outside = _jvm_conf(FILE_MANAGER_KEY) if _jvm_runs() else _before_the_jvm().get(FILE_MANAGER_KEY)
+        before = options.get(FILE_MANAGER_KEY) or outside
+        if before not in (None, FILE_MANAGER):
             wanted.setdefault(_KEYS["changelog_checkpoint_file_manager_class"], before)
         builder.config(FILE_MANAGER_KEY, FILE_MANAGER)
     if _jvm_runs():
@@ -116,11 +117,16 @@ def _add(builder: SparkSession.Builder, options: dict[str, Any], key: str, entry
 
 def _engine_needs_this_python(options: dict[str, Any]) -> bool:
     """Spark's own default, the `python3` on PATH, is another one where a virtual environment is not activated."""
-    environment = launch.jvm_environment()
-    before = {**launch.defaults(spark_home(), environment), **launch.submit_conf(environment), **options}
-    if "PYSPARK_PYTHON" in environment or "spark.pyspark.python" in before:
+    before = {**_before_the_jvm(), **options}
+    if "PYSPARK_PYTHON" in launch.jvm_environment() or "spark.pyspark.python" in before:
         return False
     return str(before.get("spark.master", "local")).startswith("local")
+
+
+def _before_the_jvm() -> dict[str, str]:
+    """What a JVM that is started is set to: by the file of defaults, and by the arguments before that."""
+    environment = launch.jvm_environment()
+    return {**launch.defaults(spark_home(), environment), **launch.submit_conf(environment)}
 
 
 def _jvm_runs() -> bool:

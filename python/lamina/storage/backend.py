@@ -77,10 +77,14 @@ class Backend(ABC):
         yield from self._by_ranges(path, 0, length, piece)
 
     def _by_ranges(self, path: str, offset: int, end: int, piece: int) -> Generator[pa.Buffer, None, None]:
-        # not all storages answer a range that begins where the object ends: a last byte alone is none
-        last = end - (end - offset > piece and (end - offset) % piece == 1)
-        for start, wanted in ranges(offset, last - offset, piece):
-            yield self.read_range(path, start, wanted + (start + wanted == last) * (end - last))
+        pieces = [*ranges(offset, end - offset, piece)]
+        if len(pieces) > 1 and pieces[-1][1] == 1:
+            # not all storages answer a range that begins where the object ends
+            pieces.pop()
+            start, wanted = pieces.pop()
+            pieces.append((start, wanted + 1))
+        for start, wanted in pieces:
+            yield self.read_range(path, start, wanted)
 
     @abstractmethod
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:

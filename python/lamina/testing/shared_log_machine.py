@@ -5,7 +5,7 @@ stores that are committed, compacted and collected by different processes at dif
 query. The rules are in docs/spec/files.md (log objects). `check_*` name what holds after each step, and `settle` what
 is left at the end.
 
-Runs under pytest as `SharedLogMachine.TestCase`, or by `lamina.testing.state_machine.run(seed, examples, machine)`.
+Runs under pytest as `SharedLogMachine.TestCase`, or by `python -m lamina.testing.state_machine --machine shared-log`.
 
 Needs hypothesis.
 """

@@ -7,6 +7,7 @@ Runs under pytest as `StoreMachine.TestCase`. For longer, or to replay what fail
 
     python -m lamina.testing.state_machine --minutes 60
     python -m lamina.testing.state_machine --seed 17
+    python -m lamina.testing.state_machine --machine log --minutes 30
 
 Needs hypothesis.
 """
@@ -403,16 +404,27 @@ def run(number: int, examples: int, machine: type[RuleBasedStateMachine] = Store
     run_state_machine_as_test(seed(number)(Seeded), settings=settings(profile(examples), database=None))
 
 
+def machines() -> dict[str, type[RuleBasedStateMachine]]:
+    """What can be run: one store, one whose commits are in log objects, and several stores that share these."""
+    # they are made of what is above
+    from lamina.testing.log_machine import LogMachine
+    from lamina.testing.shared_log_machine import SharedLogMachine
+
+    return {"store": StoreMachine, "log": LogMachine, "shared-log": SharedLogMachine}
+
+
 def main() -> None:
     """Command line: until the time is over or an example fails, whose seed is then the last one printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machine", choices=[*machines()], default="store")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, help="run this seed only: replays what failed")
     parser.add_argument("--examples", type=int, default=100, help="examples for each seed")
     parser.add_argument("--first", type=int, help="the seed to begin with, by default one of this day")
     given = parser.parse_args()
+    machine = machines()[given.machine]
     if given.seed is not None:
-        run(given.seed, given.examples)
+        run(given.seed, given.examples, machine)
         return
     clock = SystemClock()
     end = clock.monotonic() + given.minutes * 60
@@ -421,8 +433,8 @@ def main() -> None:
         if clock.monotonic() >= end:
             print(f"{(number - first) * given.examples} examples of {first}-{number - 1}, none failed")
             return
-        print(f"seed {number}", flush=True)
-        run(number, given.examples)
+        print(f"{given.machine}: seed {number}", flush=True)
+        run(number, given.examples, machine)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,24 @@ def effective(tmp_path: Path, options: TableOptions) -> dict[str, str]:
         return dict(re.findall(r"^\s*(\w+)=(.*)$", file.read_text(), re.MULTILINE))
 
 
+_READ_AHEAD_BYTES = 2 << 20
+"""What a merge reads at once by RocksDB's own choice."""
+
+
+_KEYS = 20_000
+
+
+def filter_bits(directory: Path, options: TableOptions) -> int:
+    """Bits of the filter for each key of a table; RocksDB's file of options does not have them."""
+    with Database(str(directory / "filtered"), options) as opened:
+        opened.ingest(iter([entries((0, PUT, b"%09d" % key, b"") for key in range(_KEYS))]))
+        properties = opened._db.property_value("rocksdb.aggregated-table-properties")
+    size = re.search(r"filter block size=(\d+)", properties)
+    assert size is not None
+    # the blocks of the filter have an index of their own, which is small
+    return int(size[1]) * 8 // _KEYS
+
+
 @pytest.mark.parametrize("name", PREDEFINED)
 def test_predefined_options_are_those_of_the_database(tmp_path: Path, name: str) -> None:
     found = effective(tmp_path, of(predefinedOptions=name))
@@ -114,13 +132,19 @@ def test_predefined_options_are_those_of_the_database(tmp_path: Path, name: str)
     assert int(found["block_size"]) == wanted.block_bytes
     assert int(found["target_file_size_base"]) == wanted.table_bytes
     assert int(found["max_background_jobs"]) == wanted.jobs
+    assert int(found["max_bytes_for_level_base"]) == wanted.level_bytes
+    assert int(found["compaction_readahead_size"]) == (wanted.read_ahead_bytes or _READ_AHEAD_BYTES)
+    assert filter_bits(tmp_path, of(predefinedOptions=name)) == wanted.bloom_bits
 
 
 def test_a_single_option_counts_more_than_predefined_ones_and_a_function_more_than_both(
     tmp_path: Path, tuning: str
 ) -> None:
     single = {"predefinedOptions": "spinning-disk", "targetFileSizeBase": "2m", "compression": "zstd"}
+    single |= {"maxBytesForLevelBase": "48m", "bloomBitsPerKey": "14"}
     found = effective(tmp_path / "single", of(**single))
+    assert int(found["max_bytes_for_level_base"]) == 48 << 20
+    assert filter_bits(tmp_path, of(**single)) == 14
     assert (found["target_file_size_base"], found["compression"], found["block_size"]) == (
         str(2 << 20),
         "kZSTD",

@@ -3,10 +3,12 @@ package org.apache.spark.sql.lamina
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkConf, SparkException}
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.timers.TimerStateUtils
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.PagePool
 import org.apache.spark.sql.lamina.wire.ProcessSettings
+import org.apache.spark.sql.streaming.TimeMode
 
 /** Stores on tables of RocksDB whose rows are more than the memory that they have, on the engine of this repository. */
 class LayeredMemorySuite extends ProviderFixture {
@@ -58,11 +60,12 @@ class LayeredMemorySuite extends ProviderFixture {
       pool: PagePool,
       every: Int = 450,
       id: StateStoreId = newId(),
-      tables: Boolean = true
+      tables: Boolean = true,
+      more: Map[String, String] = Map.empty
   ): SmallProvider = init(
     new SmallProvider(pool, tables),
     id,
-    settings = Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString)
+    settings = Map("backend" -> "rocksdb", "rocksdb.materializeEvery" -> every.toString) ++ more
   )
 
   private def metric(store: StateStore, name: String): Long =
@@ -111,6 +114,21 @@ class LayeredMemorySuite extends ProviderFixture {
     val store = provider.getReadStore(version, id)
     assert(contents(store) == rows)
     store.release()
+  }
+
+  test("all families of Spark's timers are held in memory where that is asked for, and no others") {
+    val timers = Seq(TimeMode.ProcessingTime, TimeMode.EventTime).flatMap { mode =>
+      val (byKey, byTime) = TimerStateUtils.getTimerStateVarNames(mode.toString)
+      Seq(byKey, byTime)
+    }
+    val wanted = Map("heap" -> timers, "rocksdb" -> Nil)
+    for ((where, held) <- wanted) {
+      val provider = small(newPool(), more = Map("rocksdb.timers" -> where))
+      try {
+        val families = (timers ++ Seq("default", "timers")).map(name => TestFamilies.one.all.head.copy(name = name))
+        assert(families.filter(provider.engine.layers.get.holds).map(_.name) == held)
+      } finally provider.close()
+    }
   }
 
   test("a state larger than its memory: where that is short, changes go into tables or to the disk") {

@@ -52,6 +52,15 @@ class SharedCapsSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(fill(heap).size == 60)
   }
 
+  test("rows have half of the memory of tables, or the part that is set, and blocks have the rest") {
+    for ((ratio, part) <- Seq(None -> 0.5, Some("0.25") -> 0.25, Some("0.9") -> 0.9)) {
+      val set = Seq(onTables) ++ ratio.map("rocksdb.memory.writeBufferRatio" -> _)
+      val own = pools().get(settings(set :+ ("rocksdb.memory.fixedPerExecutorBytes" -> "256m"): _*), conf)
+      val shared = pools().get(settings(set :+ ("heap.maxBytes" -> "256m"): _*), conf)
+      for (bytes <- Seq(own.maxBytes, shared.tableBytes)) assert(math.abs(bytes - part * 256 * mib) <= 1, ratio)
+    }
+  }
+
   test("tables at rest make room for the share of blocks, and no more of them than it takes") {
     for (atRest <- Seq(10, 64)) {
       val heap = new PagePool(64 * mib)
