@@ -15,6 +15,7 @@ from benchmarks.scala import java, pyspark_jars
 from lamina.storage import Jvm, Storage
 from lamina.testing.storage_conformance import StorageConformance
 from lamina.testing.store_conformance import StoreConformance
+from tests.conformance import test_stores
 from tests.conformance.in_log import InLog
 from tests.hadoop.conftest import line_of
 from tests.spark.hadoop_jars import mini_hdfs_jar, minicluster_jars
@@ -91,7 +92,7 @@ class TestStoresInLogOnHdfs(OnHdfs, InLog):
 class TestTablesInLogOnHdfs(OnHdfs, InLog):
     """And versions stand on tables of RocksDB besides."""
 
-    settings: ClassVar[dict[str, Any]] = {**InLog.settings, "backend": "rocksdb", "rocksdb_materialize_every": 2}
+    settings: ClassVar[dict[str, Any]] = test_stores.TestRocksdbInLog.settings
 
 
 def test_a_file_is_published_by_one_creation_and_one_rename(jvm: Jvm, hdfs: Hdfs) -> None:

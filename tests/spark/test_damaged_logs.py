@@ -7,22 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from lamina.format.container import FOOTER, FORMAT_VERSION, Footer, footer
+from lamina.format import log_object
+from lamina.format.container import FORMAT_VERSION
 from lamina.settings import PREFIX
 from tests.spark.streams import BEHIND_BARRIER, Streams
 from tests.spark.test_changelog import TASK, log
-from tests.spark.test_damaged_tables import BATCHES, Stopped, cut, flipped, missing, put
+from tests.spark.test_damaged_tables import BATCHES, Stopped, cut, flipped, missing, put, resealed
 
 FROM_LOG = {PREFIX + "backend": "heap", PREFIX + "heap.handOverMs": "0"}
 
 
 def of_a_newer_format(path: Path) -> None:
     """As a later lamina would write it."""
-    data = path.read_bytes()
-    end = Footer.parse(data, len(data), str(path))
-    stored = data[end.manifest_offset : -FOOTER.size]
-    last = footer(end.manifest_offset, stored, end.manifest_length, len(data), FORMAT_VERSION + 1)
-    path.write_bytes(data[: -FOOTER.size] + last)
+    index = log_object.verify(path.read_bytes(), path.stem, str(path))
+    path.write_bytes(resealed(path, index.to_json(), FORMAT_VERSION + 1))
 
 
 @pytest.mark.parametrize("conf", [TASK, BEHIND_BARRIER], ids=["task", "executor"])

@@ -70,15 +70,13 @@ def configure(
     wanted = _full_keys({"backend": backend, **settings})
     Settings.parse(wanted)
     if settings.get("durability_level") == "executor":
-        outside = _jvm_conf(FILE_MANAGER_KEY) if _jvm_runs() else _before_the_jvm().get(FILE_MANAGER_KEY)
-        before = options.get(FILE_MANAGER_KEY) or outside
+        before = _set_before(options, FILE_MANAGER_KEY)
         if before not in (None, FILE_MANAGER):
             wanted.setdefault(_KEYS["changelog_checkpoint_file_manager_class"], before)
         builder.config(FILE_MANAGER_KEY, FILE_MANAGER)
     if _jvm_runs():
         _require_loaded_provider()
-        before = options.get(EXTENSIONS_KEY) or _jvm_conf(EXTENSIONS_KEY)
-        builder.config(EXTENSIONS_KEY, launch.merged(before, EXTENSION))
+        builder.config(EXTENSIONS_KEY, launch.merged(_set_before(options, EXTENSIONS_KEY), EXTENSION))
     else:
         problem = java_problem()
         if problem is not None:
@@ -121,6 +119,11 @@ def _engine_needs_this_python(options: dict[str, Any]) -> bool:
     if "PYSPARK_PYTHON" in launch.jvm_environment() or "spark.pyspark.python" in before:
         return False
     return str(before.get("spark.master", "local")).startswith("local")
+
+
+def _set_before(options: dict[str, Any], key: str) -> str | None:
+    """What a key is set to wherever the session takes it from: the builder first."""
+    return options.get(key) or (_jvm_conf(key) if _jvm_runs() else _before_the_jvm().get(key))
 
 
 def _before_the_jvm() -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,21 @@ def ranges(offset: int, length: int, most: int) -> Iterator[tuple[int, int]]:
     """Offsets and lengths of the pieces of a range, each of at most `most` bytes."""
     for start in range(offset, offset + length, most):
         yield start, min(most, offset + length - start)
+
+
+def by_ranges(
+    read: Callable[[int, int], pa.Buffer], start: int, end: int, most: int
+) -> Generator[pa.Buffer, None, None]:
+    """What `read` gives of an object from `start` to `end`, by offset and length, in ranges of at most `most` bytes and
+    one."""
+    pieces = [*ranges(start, end - start, most)]
+    if len(pieces) > 1 and pieces[-1][1] == 1:
+        # not all storages answer a range that begins where the object ends
+        pieces.pop()
+        offset, length = pieces.pop()
+        pieces.append((offset, length + 1))
+    for offset, length in pieces:
+        yield read(offset, length)
 
 
 class NotDurable(OSError):
@@ -74,17 +90,7 @@ class Backend(ABC):
     def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
         """The first `length` bytes of an object, fewer where it ends, in pieces of about `piece` bytes at most; in one
         request where the storage can. None of it stays here."""
-        yield from self._by_ranges(path, 0, length, piece)
-
-    def _by_ranges(self, path: str, offset: int, end: int, piece: int) -> Generator[pa.Buffer, None, None]:
-        pieces = [*ranges(offset, end - offset, piece)]
-        if len(pieces) > 1 and pieces[-1][1] == 1:
-            # not all storages answer a range that begins where the object ends
-            pieces.pop()
-            start, wanted = pieces.pop()
-            pieces.append((start, wanted + 1))
-        for start, wanted in pieces:
-            yield self.read_range(path, start, wanted)
+        yield from by_ranges(partial(self.read_range, path), 0, length, piece)
 
     @abstractmethod
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:

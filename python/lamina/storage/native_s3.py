@@ -12,6 +12,7 @@ import errno
 import posixpath
 import re
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import obstore
@@ -20,7 +21,7 @@ from fsspec.asyn import sync
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from lamina.storage.backend import Listed, ranges
+from lamina.storage.backend import Listed, by_ranges, ranges
 from lamina.storage.native_client import NativeClient
 from lamina.storage.remote import RANGE_BYTES
 from lamina.storage.s3 import S3Backend, busy, spaced_tries
@@ -134,7 +135,7 @@ class NativeS3Backend(S3Backend):
                     self._judge(error)
             finally:
                 client.streams.release()
-        yield from self._by_ranges(path, position, length, piece)
+        yield from by_ranges(partial(self.read_range, path), position, length, piece)
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         otherwise = super().read_tail

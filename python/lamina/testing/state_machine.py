@@ -416,13 +416,14 @@ def machines() -> dict[str, type[RuleBasedStateMachine]]:
 def main() -> None:
     """Command line: until the time is over or an example fails, whose seed is then the last one printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machine", choices=[*machines()], default="store")
+    by_name = machines()
+    parser.add_argument("--machine", choices=[*by_name], default="store")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, help="run this seed only: replays what failed")
     parser.add_argument("--examples", type=int, default=100, help="examples for each seed")
     parser.add_argument("--first", type=int, help="the seed to begin with, by default one of this day")
     given = parser.parse_args()
-    machine = machines()[given.machine]
+    machine = by_name[given.machine]
     if given.seed is not None:
         run(given.seed, given.examples, machine)
         return

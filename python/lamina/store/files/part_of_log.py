@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
+from functools import partial
 
 import pyarrow as pa
 
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
 from lamina.format.log_object import Part, PartId
-from lamina.storage.backend import ranges
+from lamina.storage.backend import by_ranges
 from lamina.store.files.log_parts import Found, LogObjects
 
 
@@ -79,8 +80,7 @@ class PartOfLog:
 
     def stream(self, path: str, length: int, piece: int) -> Generator[pa.Buffer, None, None]:
         """Its first `length` bytes, fewer where it ends, by ranges."""
-        for start, wanted in ranges(0, length, piece):
-            yield self.read_range(path, start, wanted)
+        return by_ranges(partial(self.read_range, path), 0, length, piece)
 
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         """Its last `length` bytes, and its size."""
