@@ -231,6 +231,13 @@ CHANGES: tuple[Change, ...] = (
         "what is said of a setting, which checkpoint file manager `lamina.configure` puts lamina's around, which state "
         "machines can be run by name, and how ranges of an object are written",
     ),
+    Change(
+        "a446a2478b0c35d1",
+        "0a64fbde88524acb",
+        _WITH_BROKEN,
+        "how long a task waits for further commits of its log object",
+        but=frozenset({"changelog/objects", "changelog/partitions", "changelog/throughput"}),
+    ),
 )
 
 

@@ -3,12 +3,14 @@ so many bytes a second."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import fcntl
 import logging
 import multiprocessing
+import os
+import socket
+import threading
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +23,13 @@ from moto.server import ThreadedMotoServer
 
 KEYS = {"key": "id", "secret": "secret"}
 _CHUNK = 1 << 20
+_BUFFER_BYTES = 4 << 20
 _LATE_S = 0.02
 
 
 class WholeKey(FakeKey):
-    """moto's own objects are read and copied as a whole for each range, which would be what restores wait for."""
+    """moto's own objects are read from a file and copied, as a whole for each range, on the processors that restores
+    share with it."""
 
     _whole: bytes | None = None
 
@@ -39,7 +43,8 @@ class WholeKey(FakeKey):
     @value.setter
     def value(self, new_value: bytes) -> None:
         FakeKey.value.fset(self, new_value)  # type: ignore[attr-defined]
-        self._whole = None
+        # a part of an upload, whose name is a number, is read once
+        self._whole = bytes(new_value) if isinstance(self.name, str) else None
 
 
 def hadoop_keys(endpoint: str) -> dict[str, str]:
@@ -112,62 +117,70 @@ class SlowS3:
 
 def _network(port: int, latency_s: float, bytes_per_s: float, parent: Connection, carried: Any) -> None:
     """Passes on connections to `port` until it is terminated."""
-
-    async def serve() -> None:
-        # the loop alone does not keep a task that waits
-        tasks: set[asyncio.Task[None]] = set()
-
-        def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.create_task(_Connection(latency_s, bytes_per_s, carried).serve(port, reader, writer))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-        server = await asyncio.start_server(connection, "127.0.0.1", 0)
-        parent.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(serve())
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        # those that are accepted have it from there
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        parent.send(listening.getsockname()[1])
+        while True:
+            client, _ = listening.accept()
+            connection = _Connection(client, latency_s, bytes_per_s, carried)
+            threading.Thread(target=connection.serve, args=(port,), daemon=True).start()
 
 
 class _Connection:
-    """One client's connection, and the one to the server behind it."""
+    """One client's connection, and the one to the server behind it.
 
-    def __init__(self, latency_s: float, bytes_per_s: float, carried: Any) -> None:
+    Answers go from socket to socket within the kernel: the processors are shared with the server, and with who is
+    measured.
+    """
+
+    def __init__(self, client: socket.socket, latency_s: float, bytes_per_s: float, carried: Any) -> None:
+        self._client = client
         self._latency_s = latency_s
         self._bytes_per_s = bytes_per_s
         self._carried = carried
         self._answered = True
         """Whether the bytes that passed last were the server's: then the client's next ones begin a request."""
-        self._free = 0.0
-        """When the connection has carried what it was given."""
 
-    async def serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream, server = await asyncio.open_connection("127.0.0.1", port, limit=_CHUNK)
-        await asyncio.gather(
-            self._pass_on(reader, server, self._request), self._pass_on(upstream, writer, self._answer)
-        )
-        for one in (writer, server):
-            one.close()
+    def serve(self, port: int) -> None:
+        with self._client, socket.socket() as server:
+            # what the server sends while a chunk is on its way goes on in one piece
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            for one in (self._client, server):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server.connect(("127.0.0.1", port))
+            requests = threading.Thread(target=self._requests, args=(server,), daemon=True)
+            requests.start()
+            self._answers(server)
+            requests.join()
 
-    async def _request(self, _: int) -> None:
-        if self._answered:
-            self._answered = False
-            await asyncio.sleep(self._latency_s)
-
-    async def _answer(self, size: int) -> None:
-        self._answered = True
-        self._carried.value += size  # nobody else writes it
-        # what a sleep took too long is made up for, so that the bandwidth is what it should be
-        self._free = max(self._free, time.monotonic() - _LATE_S) + size / self._bytes_per_s
-        await asyncio.sleep(self._free - time.monotonic())
-
-    async def _pass_on(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, wait: Callable[[int], Any]
-    ) -> None:
+    def _requests(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := await source.read(_CHUNK):
-                await wait(len(data))
-                target.write(data)
-                await target.drain()
+            while data := self._client.recv(_CHUNK):
+                if self._answered:
+                    self._answered = False
+                    time.sleep(self._latency_s)
+                server.sendall(data)
         with contextlib.suppress(OSError):
-            target.write_eof()
+            server.shutdown(socket.SHUT_WR)
+
+    def _answers(self, server: socket.socket) -> None:
+        """Each byte when the connection has had the time for it."""
+        free, (there, here) = 0.0, os.pipe()
+        try:
+            fcntl.fcntl(here, fcntl.F_SETPIPE_SZ, _CHUNK)
+            with contextlib.suppress(OSError):
+                while size := os.splice(server.fileno(), here, _CHUNK):
+                    self._answered = True
+                    with self._carried.get_lock():
+                        self._carried.value += size
+                    # what a sleep took too long is made up for, so that the bandwidth is what it should be
+                    free = max(free, time.monotonic() - _LATE_S) + size / self._bytes_per_s
+                    time.sleep(max(0.0, free - time.monotonic()))
+                    while size:
+                        size -= os.splice(there, self._client.fileno(), size)
+        finally:
+            os.close(there)
+            os.close(here)
+        with contextlib.suppress(OSError):
+            self._client.shutdown(socket.SHUT_WR)

@@ -458,7 +458,8 @@ class Settings:
         _milliseconds(),
         10,
         "How long at most a commit stays open for others to join its log object while a task waits for it. It is not "
-        "held once all stores have committed that committed in the batch before.",
+        "held once all stores have committed that committed in the batch before, nor when no other has come for as "
+        "long as an upload takes.",
         "Longer: fewer objects. Shorter: less waiting where commits come one by one.",
     )
     changelog_batch_delay_ms: int = _key(

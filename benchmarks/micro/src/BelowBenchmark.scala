@@ -24,10 +24,18 @@ object BelowBenchmark {
   def main(arguments: Array[String]): Unit = {
     val (forShim, forRocksDb) = (arguments(0), arguments(1))
     val (keys, batch, passes) = (arguments(2).toInt, arguments(3).toInt, arguments(4).toInt)
-    BlockCache.set(arguments(5).toLong)
     val random = new java.util.SplittableRandom(7)
     def block(): KeyBlock = new KeyBlock(Array.fill(batch)(random.nextLong(keys.toLong)))
 
+    val shim = new StoreWithoutEngine(
+      KeyBlock.KeySchema, KeyBlock.ValueSchema, Map(StoreSettings.Prefix + "backend" -> "rocksdb"))
+    // a version without rows, which then stands on all of them
+    val empty = shim.open()
+    val live = empty.live
+    shim.commit(empty, new lamina.benchmarks.micro.CommitClock)
+    // the first store of a JVM has made a cache of its own
+    BlockCache.set(arguments(5).toLong)
+    live.synchronized(live.table.standOn(TablesBelow.open(InPlace(forShim, 1L, None))))
     val direct = openDirect(forRocksDb)
     val reading = new ReadOptions()
     val prefixed = new Array[Byte](2 + KeyBlock.KeyBytes)
@@ -42,13 +50,6 @@ object BelowBenchmark {
       }
     }
 
-    val shim = new StoreWithoutEngine(
-      KeyBlock.KeySchema, KeyBlock.ValueSchema, Map(StoreSettings.Prefix + "backend" -> "rocksdb"))
-    // a version without rows, which then stands on all of them
-    val empty = shim.open()
-    val live = empty.live
-    shim.commit(empty, new lamina.benchmarks.micro.CommitClock)
-    live.synchronized(live.table.standOn(TablesBelow.open(InPlace(forShim, 1L, None))))
     def getThroughShim(of: KeyBlock, store: LaminaStateStore): Unit = {
       var i = 0
       while (i < of.count) {

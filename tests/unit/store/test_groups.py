@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import threading
 import weakref
@@ -28,7 +29,7 @@ DELAY_S = 5.0
 class Log:
     """Groups whose objects are published when the test says so."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, upload_s: float = math.inf) -> None:
         self.clock = ManualClock(0)
         self.published: list[tuple[str, list[int]]] = []
         self.began: list[float] = []
@@ -44,6 +45,7 @@ class Log:
             self.clock,
             SequenceIds(1),
             self._add_early,
+            lambda: upload_s,
         )
 
     def _add_early(self, size: int) -> None:
@@ -118,6 +120,28 @@ def test_a_group_is_sealed_after_the_delay_of_its_first_commit_and_not_of_its_fi
     assert list(log.told.values()) == [[None], [None]]
     # the next one has an object of its own
     assert log.groups.reserve().id.log != first.id.log
+
+
+def test_a_task_waits_for_others_while_they_come_faster_than_an_upload_goes() -> None:
+    log = Log(upload_s=2.0)
+    places = [log.groups.reserve() for _ in range(6)]
+    left = []
+    for place in places[:4]:
+        log.fill(place)
+        left.append(log.groups.tick())
+        log.clock.advance(1_500)
+    # and for no longer than the delay of the first one
+    assert left == [2.0, 2.0, 2.0, 0.5]
+    log.fill(places[4])
+    places[5].drop()
+    assert log.groups.tick() is None
+    after = log.groups.reserve()
+    log.fill(after)
+    log.clock.advance(2_000)
+    assert log.groups.tick() is None
+    while log.waiting:
+        log.waiting.pop(0)()
+    assert log.published == [(places[0].id.log, [0, 1, 2, 3, 4]), (after.id.log, [0])]
 
 
 def test_a_commit_for_which_a_task_waits_hurries_those_for_which_none_does() -> None:

@@ -105,7 +105,9 @@ class Changelog:
             _longest_open_s(settings),
             settings.changelog_max_object_bytes,
         )
-        self.groups = Groups(policy, self._publish, self._uploads.submit, clock, ids, self._uploads.count_early)
+        self.groups = Groups(
+            policy, self._publish, self._uploads.submit, clock, ids, self._uploads.count_early, self._uploads.usual_s
+        )
 
     def _publish(self, group: Sealed) -> None:
         path, now, ends = self._place.path(group.log), self._clock.now_ms(), group.began + self._longest_s

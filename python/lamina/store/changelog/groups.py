@@ -7,10 +7,11 @@
    attempt from then on, whether or not it is filled.
 2. A group takes no more places once it is sealed. It is published when all that were reserved until then are filled
    or dropped, and has then exactly the filled ones.
-3. A group is sealed when it is as large as it may be, when one of its commits has waited for as long as it may, when
-   as many stores have committed in this round as in the one before, or when somebody asks for it. A round ends when a
-   store commits that has committed in it: a batch, as far as one can know here. Where only the batch waits, each
-   further commit says that it goes on, and the group waits on, within bounds.
+3. A group is sealed when it is as large as it may be, when one of its commits has waited for as long as it may, when a
+   task waits and nothing has come for as long as an upload takes, when as many stores have committed in this round as
+   in the one before, or when somebody asks for it. A round ends when a store commits that has committed in it: a batch,
+   as far as one can know here. Where only the batch waits, each further commit says that it goes on, and the group
+   waits on, within bounds.
 4. Each filled place is told once what became of its group: after the object was there, or after it failed.
 5. Groups of one checkpoint are published independently of one another: a later one may be durable earlier.
 """
@@ -60,7 +61,8 @@ class Policy:
     """When a group is sealed.
 
     Args:
-        persist_delay_s: a commit for which a task waits waits no longer for others.
+        persist_delay_s: a commit for which a task waits waits no longer for others, and for a further one no longer
+            than an upload takes.
         batch_delay_s: one for which only the batch waits, at its end, waits so long for a further one.
         longest_s: and no longer than this in all.
         max_bytes: a group of more takes no others.
@@ -113,8 +115,9 @@ class _Group:
     filled: dict[int, tuple[Whole, Told]] = field(default_factory=dict)
     places: int = 0
     bytes: int = 0
+    task_first: float = math.inf
     task_due: float = math.inf
-    """When a task has waited for as long as it may."""
+    """Since when a task waits, and when it has waited for as long as it may."""
     batch_due: float = math.inf
     """When nothing has come for as long as may be, where only the batch waits."""
     first: float = math.inf
@@ -133,9 +136,11 @@ class _Group:
         """When it is sealed, whatever comes; never where nothing waits in it."""
         return min(self.task_due, self.batch_due)
 
-    def has_task(self, now: float, policy: Policy) -> None:
-        """A task waits for one of its commits from now on; the first one counts."""
-        self.task_due = min(self.task_due, now + policy.persist_delay_s)
+    def has_task(self, now: float, policy: Policy, upload_s: float) -> None:
+        """A task waits for one of its commits from now on. Others may come until the first one has waited for as long
+        as it may, while they come faster than an upload goes: else waiting costs more than an object of their own."""
+        self.task_first = min(self.task_first, now)
+        self.task_due = min(self.task_first + policy.persist_delay_s, now + upload_s)
 
     def waits_on(self, now: float, policy: Policy, *, is_most: bool) -> None:
         """After a commit for which only the batch waits; `is_most`: at least half of those that came in the round
@@ -156,6 +161,7 @@ class Groups:
         submit: has a call made soon, on another thread or on this one, or raises and has none made.
         early: is told of bytes of durable commits, once, that their group was whole before the last commit of their
             batch had come.
+        upload_s: gives how long an upload takes, about, in seconds.
     """
 
     def __init__(
@@ -166,6 +172,7 @@ class Groups:
         clock: Clock,
         ids: Ids,
         early: Callable[[int], None] = lambda _: None,
+        upload_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._policy = policy
         self._publish = publish
@@ -173,6 +180,7 @@ class Groups:
         self._clock = clock
         self._ids = ids
         self._early = early
+        self._upload_s = upload_s
         self._ahead: list[_Group] = []
         """Groups that became whole, of which no commit to their version or a later one has come since."""
         self._round: set[StoreIdentity] = set()
@@ -229,7 +237,7 @@ class Groups:
             if patient:
                 group.waits_on(due, self._policy, is_most=2 * len(self._round) >= self._round_before > 0)
             else:
-                group.has_task(due, self._policy)
+                group.has_task(due, self._policy, self._upload_s())
             is_sooner = group.due < before
             is_full = group.bytes >= self._policy.max_bytes
             if not group.sealed and (is_full or is_last or self._ends):
@@ -258,7 +266,7 @@ class Groups:
             if group is None or group.log != log:
                 return
             before = group.due
-            group.has_task(self._clock.monotonic(), self._policy)
+            group.has_task(self._clock.monotonic(), self._policy, self._upload_s())
             is_sooner = group.due < before
         if is_sooner:
             self.on_due()

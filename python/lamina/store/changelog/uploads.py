@@ -111,6 +111,7 @@ class Uploads:
         self._lock = threading.Lock()
         self._queued = 0
         self._latencies = Latencies()
+        self._usual_s = math.inf
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._told = dict.fromkeys(_COUNTED, 0)
 
@@ -240,6 +241,10 @@ class Uploads:
                 raise _failure(what, failed, error)
             self._pause.wait(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (begun - 1)))
 
+    def usual_s(self) -> float:
+        """How long an upload took of late by the median, in seconds; for ever while few are known."""
+        return self._usual_s
+
     def ask(self, call: Callable[[], bool]) -> bool:
         """What `call` gives; False where it takes longer than an attempt may."""
         try:
@@ -288,6 +293,8 @@ class Uploads:
         took = self._clock.monotonic() - started
         self._latencies.add(took)
         p50, p99 = self._latencies.percentiles(50, 99)
+        if self._latencies.are_known:
+            self._usual_s = p50
         with self._lock:
             self._counts["uploads"] += 1
             self._counts["commits"] += commits

@@ -30,6 +30,11 @@ class Latencies:
         with self._lock:
             self._latencies.append(seconds)
 
+    @property
+    def are_known(self) -> bool:
+        """Whether there were enough to say how long most take."""
+        return len(self._latencies) >= _LEAST_KNOWN
+
     def percentiles(self, *percents: float) -> list[float]:
         """For each the least number of seconds that so many percent do not exceed; 0 where none is known."""
         ordered = self._ordered()
@@ -37,8 +42,7 @@ class Latencies:
 
     def slow_s(self, percent: float) -> float:
         """After how many seconds one is slower than so many percent; never while few are known."""
-        ordered = self._ordered()
-        return math.inf if len(ordered) < _LEAST_KNOWN else max(_LEAST_SLOW_S, _percentile(ordered, percent))
+        return max(_LEAST_SLOW_S, *self.percentiles(percent)) if self.are_known else math.inf
 
     def _ordered(self) -> list[float]:
         with self._lock:
