@@ -72,7 +72,6 @@ class Run:
             {
                 PREFIX + "changelog.enabled": str(variant != FILES).lower(),
                 PREFIX + "changelog.hedging.enabled": str(variant == HEDGED).lower(),
-                PREFIX + "changelog.persistDelayMs": "1000",
                 PREFIX + "changelog.upload.timeoutMs": "60000",
             }
         )
@@ -118,6 +117,7 @@ class Run:
             1,
             0,
             {"increment": self.rows},
+            patient=True,
         )
         return store.accept(request, {"increment": [self._increment]}, most_held=1 << 20)
 
