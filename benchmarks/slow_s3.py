@@ -14,7 +14,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import s3fs
 from moto.s3 import models
@@ -31,6 +31,8 @@ class WholeKey(FakeKey):
     """moto's own objects are read from a file and copied, as a whole for each range, on the processors that restores
     share with it."""
 
+    instances_tracked: ClassVar[list[WholeKey]]
+    """moto's own list of them."""
     _whole: bytes | None = None
 
     @property
