@@ -161,7 +161,8 @@ def test_a_commit_that_is_alone_waits_for_no_other(start_engine: Starter, tmp_pa
 
 
 def test_a_task_waits_for_others_no_longer_than_an_upload_takes(start_engine: Starter, tmp_path: Path) -> None:
-    query = Query(start_engine(), tmp_path, 2, {**LOGGED, "changelog.persistDelayMs": "60000"}).begun()
+    settings = {**PATIENT, "changelog.persistDelayMs": "1000000"}
+    query = Query(start_engine(), tmp_path, 2, settings).begun()
     for _ in range(10):
         query.heard(query.sent(alone=True))
     assert len(query.objects()) == 20
