@@ -28,8 +28,8 @@ _LATE_S = 0.02
 
 
 class WholeKey(FakeKey):
-    """moto's own objects are read from a file and copied, as a whole for each range, on the processors that restores
-    share with it."""
+    """moto's own objects are read from a file and copied as a whole for each range, which would be what restores wait
+    for."""
 
     instances_tracked: ClassVar[list[WholeKey]]
     """moto's own list of them."""
@@ -37,6 +37,9 @@ class WholeKey(FakeKey):
 
     @property
     def value(self) -> bytes:
+        if self.bucket_name is None:
+            # a part of an upload
+            return super().value
         whole = self._whole
         if whole is None:
             whole = self._whole = super().value
@@ -45,8 +48,12 @@ class WholeKey(FakeKey):
     @value.setter
     def value(self, new_value: bytes) -> None:
         FakeKey.value.fset(self, new_value)  # type: ignore[attr-defined]
-        # a part of an upload, whose name is a number, is read once
-        self._whole = bytes(new_value) if isinstance(self.name, str) else None
+        self._whole = None
+
+    def dispose(self, garbage: bool = False) -> None:
+        """Gives its memory back."""
+        super().dispose(garbage)
+        self._whole = None
 
 
 def hadoop_keys(endpoint: str) -> dict[str, str]:
@@ -90,16 +97,21 @@ class SlowS3:
     def put(self, folder: Path, name: str) -> str:
         """Copies a folder past the slow network; its URL."""
         self._direct.put(str(folder), f"{self.bucket}/{name}", recursive=True)
+        for key in self._of(name):
+            # to read it from moto's file for the first time would take from the processors that restores share with it
+            _ = key.value
         return f"{self.url}/{name}"
 
     def remove(self, name: str) -> None:
         """Removes a folder again: the server has it in memory."""
         self._direct.rm(f"{self.bucket}/{name}", recursive=True)
         # moto keeps what it has deleted until it is reset
-        for key in WholeKey.instances_tracked:
-            if str(key.name).startswith(f"{name}/"):
-                key.dispose()
+        for key in self._of(name):
+            key.dispose()
         WholeKey.instances_tracked = [key for key in WholeKey.instances_tracked if not key.disposed]
+
+    def _of(self, name: str) -> list[WholeKey]:
+        return [key for key in WholeKey.instances_tracked if str(key.name).startswith(f"{name}/")]
 
     @property
     def carried(self) -> int:
@@ -130,8 +142,8 @@ def _network(port: int, latency_s: float, bytes_per_s: float, parent: Connection
         parent.send(listening.getsockname()[1])
         while True:
             client, _ = listening.accept()
-            connection = _Connection(client, latency_s, bytes_per_s, carried)
-            threading.Thread(target=connection.serve, args=(port,), daemon=True).start()
+            connection = _Connection(client, port, latency_s, bytes_per_s, carried)
+            threading.Thread(target=connection.serve, daemon=True).start()
 
 
 class _Connection:
@@ -141,25 +153,34 @@ class _Connection:
     measured.
     """
 
-    def __init__(self, client: socket.socket, latency_s: float, bytes_per_s: float, carried: Any) -> None:
+    def __init__(self, client: socket.socket, port: int, latency_s: float, bytes_per_s: float, carried: Any) -> None:
         self._client = client
+        self._port = port
         self._latency_s = latency_s
         self._bytes_per_s = bytes_per_s
         self._carried = carried
         self._answered = True
         """Whether the bytes that passed last were the server's: then the client's next ones begin a request."""
 
-    def serve(self, port: int) -> None:
-        with self._client, socket.socket() as server:
-            # what the server sends while a chunk is on its way goes on in one piece
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-            for one in (self._client, server):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            server.connect(("127.0.0.1", port))
-            requests = threading.Thread(target=self._requests, args=(server,), daemon=True)
-            requests.start()
-            self._answers(server)
-            requests.join()
+    def serve(self) -> None:
+        there, here = os.pipe()
+        with contextlib.suppress(PermissionError):
+            # users have a bound of what all their pipes hold
+            fcntl.fcntl(here, fcntl.F_SETPIPE_SZ, _CHUNK)
+        try:
+            with self._client, socket.socket() as server:
+                # what the server sends while a chunk is on its way goes on in one piece
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+                for one in (self._client, server):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                server.connect(("127.0.0.1", self._port))
+                requests = threading.Thread(target=self._requests, args=(server,), daemon=True)
+                requests.start()
+                self._answers(server, there, here)
+                requests.join()
+        finally:
+            os.close(there)
+            os.close(here)
 
     def _requests(self, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -171,23 +192,19 @@ class _Connection:
         with contextlib.suppress(OSError):
             server.shutdown(socket.SHUT_WR)
 
-    def _answers(self, server: socket.socket) -> None:
+    def _answers(self, server: socket.socket, there: int, here: int) -> None:
         """Each byte when the connection has had the time for it."""
-        free, (there, here) = 0.0, os.pipe()
-        try:
-            fcntl.fcntl(here, fcntl.F_SETPIPE_SZ, _CHUNK)
-            with contextlib.suppress(OSError):
-                while size := os.splice(server.fileno(), here, _CHUNK):
-                    self._answered = True
-                    with self._carried.get_lock():
-                        self._carried.value += size
-                    # what a sleep took too long is made up for, so that the bandwidth is what it should be
-                    free = max(free, time.monotonic() - _LATE_S) + size / self._bytes_per_s
-                    time.sleep(max(0.0, free - time.monotonic()))
-                    while size:
-                        size -= os.splice(there, self._client.fileno(), size)
-        finally:
-            os.close(there)
-            os.close(here)
+        free = 0.0
         with contextlib.suppress(OSError):
-            self._client.shutdown(socket.SHUT_WR)
+            while size := os.splice(server.fileno(), here, _CHUNK):
+                self._answered = True
+                with self._carried.get_lock():
+                    self._carried.value += size
+                # what a sleep took too long is made up for, so that the bandwidth is what it should be
+                free = max(free, time.monotonic() - _LATE_S) + size / self._bytes_per_s
+                time.sleep(max(0.0, free - time.monotonic()))
+                while size:
+                    size -= os.splice(there, self._client.fileno(), size)
+        # who still sends is not read any more
+        with contextlib.suppress(OSError):
+            self._client.shutdown(socket.SHUT_RDWR)

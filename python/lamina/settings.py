@@ -54,8 +54,11 @@ def _integer(low: int, high: int, unit: str = "") -> Kind:
     return Kind(f"a whole number{f' of {unit}' if unit else ''} from {low} to {high}", read)
 
 
+_LONGEST_MS = 7 * 24 * 3600 * 1000
+
+
 def _milliseconds(low: int = 0) -> Kind:
-    return _integer(low, 7 * 24 * 3600 * 1000, "milliseconds")
+    return _integer(low, _LONGEST_MS, "milliseconds")
 
 
 def _bytes_or_auto(low: int, high: int = 1 << 60) -> Kind:
@@ -453,13 +456,13 @@ class Settings:
         "Commits wait for that storage, and the state needs both to last: a copy of the checkpoint alone has not all "
         "of it.",
     )
-    changelog_persist_delay_ms: int = _key(
+    changelog_persist_delay_ms: int | None = _key(
         "changelog.persistDelayMs",
-        _milliseconds(),
-        10,
-        "How long at most a commit stays open for others to join its log object while a task waits for it. It is not "
-        "held once all stores have committed that committed in the batch before, nor when no other has come for as "
-        "long as an upload takes.",
+        _integer_or_auto(0, _LONGEST_MS, "milliseconds"),
+        None,
+        "How long at most a commit stays open for others to join its log object while a task waits for it. `auto` is "
+        "10, and not after none has come for as long as an upload takes by the median of late. It is not held once all "
+        "stores have committed that committed in the batch before.",
         "Longer: fewer objects. Shorter: less waiting where commits come one by one.",
     )
     changelog_batch_delay_ms: int = _key(

@@ -18,6 +18,7 @@ from lamina.settings import PREFIX, Settings, readable_roots
 from lamina.storage import Jvm, LocalCache, Storage
 from lamina.store import CheckpointState, Store, StoreConf, StoreId
 from lamina.store.changelog.changelog import Changelog, check_times
+from lamina.store.changelog.groups import Groups
 from lamina.store.collection.untold import UntoldFootprints
 from lamina.store.commit.log_age import LogAge
 from lamina.store.factory import make_store
@@ -190,6 +191,8 @@ class StoreOpener:
         self._cache: LocalCache | None = None
         self._opening: dict[tuple[Any, ...], _Opening] = {}
         self._shared: OrderedDict[tuple[Any, ...], _Shared] = OrderedDict()
+        self._left: list[Groups] = []
+        """Of checkpoints that are being forgotten: what was accepted into them may still wait for its object."""
 
     def open(self, argument: OpenArgument) -> OpenedStore:
         """The store that `argument` says, open until `close`.
@@ -234,11 +237,11 @@ class StoreOpener:
             shared.left(store, now)
             for one in self._shared.values():
                 one.forget(now - _UNUSED_S)
-            forgotten = [self._shared.pop(key)] if shared.users == 0 and shared.read_only else []
+            forgotten = [self._popped(key)] if shared.users == 0 and shared.read_only else []
             outlived = self._pop_outlived()
             unused = [key for key, shared in self._shared.items() if shared.users == 0]
             for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
-                forgotten.append(self._shared.pop(old))
+                forgotten.append(self._popped(old))
         # what waits in a changelog is published first
         for one in forgotten:
             self._forget(one)
@@ -247,7 +250,8 @@ class StoreOpener:
     def finish(self, timeout_s: float) -> int:
         """Publishes what was accepted into changelogs, within that time; how many commits are left."""
         with self._lock:
-            groups = [shared.changelog.groups for shared in self._shared.values() if shared.changelog is not None]
+            used = [shared.changelog.groups for shared in self._shared.values() if shared.changelog is not None]
+            groups = [*used, *self._left]
         for one in groups:
             one.end()
         ends = self._clock.monotonic() + timeout_s
@@ -271,7 +275,14 @@ class StoreOpener:
                 is_gone = present.setdefault(key[0], shared.state.uuid) != shared.state.uuid
                 if shared.users == 0 and (is_gone or self._has_newer(shared.state)):
                     outlived.append(key)
-        return [self._shared.pop(key) for key in outlived]
+        return [self._popped(key) for key in outlived]
+
+    def _popped(self, key: tuple[Any, ...]) -> _Shared:
+        """What a checkpoint is known by, which is to be forgotten."""
+        shared = self._shared.pop(key)
+        if shared.changelog is not None:
+            self._left.append(shared.changelog.groups)
+        return shared
 
     def _forget_later(self, outlived: Iterable[_Shared]) -> None:
         """Forgets what older runs had, of which an upload may hang."""
@@ -285,7 +296,11 @@ class StoreOpener:
     def _forget(self, shared: _Shared) -> None:
         if shared.changelog is not None and self._ticker is not None:
             self._ticker.remove(shared.changelog.groups)
-            shared.changelog.close()
+            try:
+                shared.changelog.close()
+            finally:
+                with self._lock:
+                    self._left.remove(shared.changelog.groups)
 
     def _checkpoint(self, key: tuple[Any, ...], argument: OpenArgument, settings: Settings) -> tuple[_Shared, _Known]:
         with self._turn(key):

@@ -54,13 +54,13 @@ class Query:
         self.version = 1
         return self
 
-    def sent(self, **more: bool) -> dict[int, int]:
+    def sent(self, *, patient: bool = False) -> dict[int, int]:
         """Sends the next version of each store; which store each request is of."""
         requests = {}
         for number, store in enumerate(self.stores):
             begun = store.begin(self.version, self.attempts[number])
             batch = entries([(0, 1, b"key %d" % self.version, b"value %d" % number)])
-            header = store.commit_header(self.version + 1, begun, 1, **more)
+            header = store.commit_header(self.version + 1, begun, 1, patient=patient)
             request = self.data.send(header, [[batch]])
             answer = self.data.header()
             assert answer["id"] == request
@@ -158,18 +158,6 @@ def test_a_commit_that_is_alone_waits_for_no_other(start_engine: Starter, tmp_pa
     header = query.stream.raw_header()
     assert (header["id"], header["ok"]) == (request, True)
     assert len(query.objects()) == 1
-
-
-def test_a_task_waits_for_others_no_longer_than_an_upload_takes(start_engine: Starter, tmp_path: Path) -> None:
-    settings = {**PATIENT, "changelog.persistDelayMs": "1000000"}
-    query = Query(start_engine(), tmp_path, 2, settings).begun()
-    for _ in range(10):
-        query.heard(query.sent(alone=True))
-    assert len(query.objects()) == 20
-    # two stores have come in each batch, and one comes now
-    query.stores.pop()
-    assert set(query.heard(query.sent())) == {0}
-    assert len(query.objects()) == 21
 
 
 def test_a_commit_that_is_hurried_waits_as_for_a_task_and_takes_those_of_its_object_along(

@@ -19,9 +19,11 @@ from lamina.components import RandomIds, SystemClock
 from lamina.engine.store_opener import OpenArgument, StoreOpener
 from lamina.engine.ticker import Ticker
 from lamina.errors import LaminaError
+from lamina.format.manifest import StoreIdentity
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import CheckpointState, StoreId, Version
+from lamina.store.changelog.groups import Sealed
 from lamina.testing import ManualClock
 from lamina.testing.expect import fails_with
 from tests.unit.storage.recorder import Recorder
@@ -290,3 +292,35 @@ def test_what_a_run_knew_goes_when_the_next_one_begins_and_its_stores_are_closed
     with pytest.raises(RuntimeError):
         old.changelog._uploads.submit(lambda: None)
     stores.close(new)
+
+
+def test_an_engine_that_ends_waits_for_what_was_accepted_into_a_checkpoint_that_is_just_forgotten(
+    tmp_path: Path,
+) -> None:
+    stores = StoreOpener(Settings.parse, SystemClock(), RandomIds(), ticker=Ticker())
+    settings = {PREFIX + "changelog.enabled": "true"}
+    old = stores.open(argument(tmp_path, run="run 1", settings=settings))
+    new = stores.open(argument(tmp_path, run="run 2", settings=settings))
+    assert old.changelog is not None
+    asked, may_end = threading.Event(), threading.Event()
+    publish = old.changelog.groups._publish
+
+    def held(group: Sealed) -> None:
+        asked.set()
+        assert may_end.wait(60)
+        publish(group)
+
+    old.changelog.groups._publish = held
+    place = old.changelog.groups.reserve()
+    told: list[LaminaError | None] = []
+    place.fill([bytes(16)], StoreIdentity("uuid", 0, 0, "default"), str(place.id), 0, 1, told.append, patient=True)
+    # the last store of an older run goes, and with it what its checkpoint is known by
+    stores.close(old)
+    assert asked.wait(60)
+    assert stores.finish(0.0) == 1
+    may_end.set()
+    assert stores.finish(60.0) == 0
+    assert told == [None]
+    stores.close(new)
+    while stores._left:
+        time.sleep(0.01)

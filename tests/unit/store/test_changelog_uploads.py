@@ -17,7 +17,9 @@ from lamina.format.manifest import StoreIdentity
 from lamina.settings import PREFIX, Settings
 from lamina.storage import NotDurable, Storage
 from lamina.store.changelog.changelog import Changelog
+from lamina.store.changelog.groups import Told
 from lamina.store.files.log_places import LogPlace
+from lamina.testing import ManualClock
 
 NUMBERS = itertools.count(1)
 
@@ -82,10 +84,15 @@ def told(changelog: Changelog, number: int) -> tuple[threading.Event, list[Lamin
         answers.append(error)
         heard.set()
 
-    place = changelog.groups.reserve()
-    place.fill([bytes(16)], StoreIdentity("uuid", 0, number, "default"), str(place.id), 0, 1, hear)
+    filled(changelog, number, hear)
     changelog.groups.seal()
     return heard, answers
+
+
+def filled(changelog: Changelog, number: int, hear: Told) -> None:
+    """A commit for which a task waits."""
+    place = changelog.groups.reserve()
+    place.fill([bytes(16)], StoreIdentity("uuid", 0, number, "default"), str(place.id), 0, 1, hear)
 
 
 def test_each_commit_hears_of_a_storage_that_hangs_also_when_it_is_asked_what_is_there() -> None:
@@ -99,6 +106,24 @@ def test_each_commit_hears_of_a_storage_that_hangs_also_when_it_is_asked_what_is
             assert error.kind == "storage.failed"
     finally:
         storage.released.set()
+    changelog.close()
+
+
+@pytest.mark.parametrize(("delay", "known", "left"), [("auto", 20, None), ("auto", 19, 0.01), ("10", 20, 0.01)])
+def test_a_task_waits_no_longer_for_others_than_uploads_take_unless_it_is_set(
+    delay: str, known: int, left: float | None
+) -> None:
+    settings = Settings.parse({f"{PREFIX}changelog.persistDelayMs": delay})
+    # by this clock uploads take no time
+    clock = ManualClock(0)
+    place = LogPlace(Storage(f"memory://quick/{next(NUMBERS)}"))
+    changelog = Changelog(place, "uuid", settings, clock, RandomIds())
+    for number in range(known):
+        heard, answers = told(changelog, number)
+        assert heard.wait(60)
+        assert answers == [None]
+    filled(changelog, known, lambda _: None)
+    assert changelog.groups.tick() == left
     changelog.close()
 
 

@@ -29,7 +29,7 @@ DELAY_S = 5.0
 class Log:
     """Groups whose objects are published when the test says so."""
 
-    def __init__(self, policy: Policy | None = None, upload_s: float = math.inf) -> None:
+    def __init__(self, policy: Policy | None = None, pause_s: float = math.inf) -> None:
         self.clock = ManualClock(0)
         self.published: list[tuple[str, list[int]]] = []
         self.began: list[float] = []
@@ -45,7 +45,7 @@ class Log:
             self.clock,
             SequenceIds(1),
             self._add_early,
-            lambda: upload_s,
+            lambda: pause_s,
         )
 
     def _add_early(self, size: int) -> None:
@@ -122,8 +122,8 @@ def test_a_group_is_sealed_after_the_delay_of_its_first_commit_and_not_of_its_fi
     assert log.groups.reserve().id.log != first.id.log
 
 
-def test_a_task_waits_for_others_while_they_come_faster_than_an_upload_goes() -> None:
-    log = Log(upload_s=2.0)
+def test_a_task_waits_for_others_while_they_come_quickly() -> None:
+    log = Log(pause_s=2.0)
     places = [log.groups.reserve() for _ in range(6)]
     left = []
     for place in places[:4]:
@@ -142,6 +142,25 @@ def test_a_task_waits_for_others_while_they_come_faster_than_an_upload_goes() ->
     while log.waiting:
         log.waiting.pop(0)()
     assert log.published == [(places[0].id.log, [0, 1, 2, 3, 4]), (after.id.log, [0])]
+
+
+def test_commits_for_which_no_task_waits_keep_one_open_that_was_hurried_and_asking_again_does_not() -> None:
+    log = Log(pause_s=2.0)
+    first, second, third = (log.groups.reserve() for _ in range(3))
+    log.fill(first, patient=True)
+    log.groups.hurry(first.id.log)
+    left = [log.groups.tick()]
+    log.clock.advance(1_500)
+    log.groups.hurry(first.id.log)
+    left.append(log.groups.tick())
+    log.fill(second, patient=True)
+    left.append(log.groups.tick())
+    log.clock.advance(2_000)
+    third.drop()
+    assert log.groups.tick() is None
+    log.work()
+    assert left == [2.0, 0.5, 2.0]
+    assert [numbers for _, numbers in log.published] == [[0, 1]]
 
 
 def test_a_commit_for_which_a_task_waits_hurries_those_for_which_none_does() -> None:

@@ -13,12 +13,15 @@ from lamina.errors import LaminaError, SettingsError
 from lamina.format import log_object
 from lamina.settings import PREFIX, Settings
 from lamina.storage import NotDurable
-from lamina.store.changelog.groups import Groups, Policy, Sealed
+from lamina.store.changelog.groups import Groups, Policy, Sealed, never
 from lamina.store.changelog.uploads import Retries, Uploads
 from lamina.store.files.log_places import LogPlace
 from lamina.store.model import judged_ms
 
 log = logging.getLogger(__name__)
+
+_PERSIST_DELAY_S = 0.01
+"""What a task waits at most where that is not set."""
 
 _MOST_DELAYS = 20
 """A log object for which no task waits takes commits for so many of the delays at most."""
@@ -35,7 +38,12 @@ def retries_of(settings: Settings) -> Retries:
 
 def longest_s(settings: Settings) -> float:
     """How long a log object may take from its first commit on: then it has failed."""
-    return retries_of(settings).longest_s + max(settings.changelog_persist_delay_ms / 1000, _longest_open_s(settings))
+    return retries_of(settings).longest_s + max(_persist_delay_s(settings), _longest_open_s(settings))
+
+
+def _persist_delay_s(settings: Settings) -> float:
+    delay_ms = settings.changelog_persist_delay_ms
+    return _PERSIST_DELAY_S if delay_ms is None else delay_ms / 1000
 
 
 def _longest_open_s(settings: Settings) -> float:
@@ -100,13 +108,15 @@ class Changelog:
         self._is_looked_for = settings.durability_level == "executor"
         self._figures = figures
         policy = Policy(
-            settings.changelog_persist_delay_ms / 1000,
+            _persist_delay_s(settings),
             settings.changelog_batch_delay_ms / 1000,
             _longest_open_s(settings),
             settings.changelog_max_object_bytes,
         )
+        is_set = settings.changelog_persist_delay_ms is not None
+        pause_s = never if is_set else self._uploads.usual_s
         self.groups = Groups(
-            policy, self._publish, self._uploads.submit, clock, ids, self._uploads.count_early, self._uploads.usual_s
+            policy, self._publish, self._uploads.submit, clock, ids, self._uploads.count_early, pause_s
         )
 
     def _publish(self, group: Sealed) -> None:

@@ -8,8 +8,8 @@
 2. A group takes no more places once it is sealed. It is published when all that were reserved until then are filled
    or dropped, and has then exactly the filled ones.
 3. A group is sealed when it is as large as it may be, when one of its commits has waited for as long as it may, when a
-   task waits and nothing has come for as long as an upload takes, when as many stores have committed in this round as
-   in the one before, or when somebody asks for it. A round ends when a store commits that has committed in it: a batch,
+   task waits and nothing has come for as long as is worth it, when as many stores have committed in this round as in
+   the one before, or when somebody asks for it. A round ends when a store commits that has committed in it: a batch,
    as far as one can know here. Where only the batch waits, each further commit says that it goes on, and the group
    waits on, within bounds.
 4. Each filled place is told once what became of its group: after the object was there, or after it failed.
@@ -37,6 +37,12 @@ _GAPS = 4
 _LEAST_GAPS_S = 0.02
 """So many times the longest gap between two commits of a batch is waited for a further one, and at least this."""
 
+
+def never() -> float:
+    """A time that is not known to end, in seconds."""
+    return math.inf
+
+
 Told = Callable[[LaminaError | None], None]
 """What a filled place is told: None where its commit is durable."""
 
@@ -61,8 +67,7 @@ class Policy:
     """When a group is sealed.
 
     Args:
-        persist_delay_s: a commit for which a task waits waits no longer for others, and for a further one no longer
-            than an upload takes.
+        persist_delay_s: a commit for which a task waits waits no longer for others.
         batch_delay_s: one for which only the batch waits, at its end, waits so long for a further one.
         longest_s: and no longer than this in all.
         max_bytes: a group of more takes no others.
@@ -136,11 +141,15 @@ class _Group:
         """When it is sealed, whatever comes; never where nothing waits in it."""
         return min(self.task_due, self.batch_due)
 
-    def has_task(self, now: float, policy: Policy, upload_s: float) -> None:
-        """A task waits for one of its commits from now on. Others may come until the first one has waited for as long
-        as it may, while they come faster than an upload goes: else waiting costs more than an object of their own."""
+    @property
+    def has_task(self) -> bool:
+        """Whether a task waits for one of its commits."""
+        return self.task_first < math.inf
+
+    def goes_on(self, now: float, policy: Policy, pause_s: float) -> None:
+        """While a task waits, after a commit: others may come until the first one has waited for as long as it may."""
         self.task_first = min(self.task_first, now)
-        self.task_due = min(self.task_first + policy.persist_delay_s, now + upload_s)
+        self.task_due = min(self.task_first + policy.persist_delay_s, now + pause_s)
 
     def waits_on(self, now: float, policy: Policy, *, is_most: bool) -> None:
         """After a commit for which only the batch waits; `is_most`: at least half of those that came in the round
@@ -161,7 +170,8 @@ class Groups:
         submit: has a call made soon, on another thread or on this one, or raises and has none made.
         early: is told of bytes of durable commits, once, that their group was whole before the last commit of their
             batch had come.
-        upload_s: gives how long an upload takes, about, in seconds.
+        pause_s: gives how long a further commit is worth waiting for while a task waits: no longer than an upload
+            takes, which would cost more than an object of its own.
     """
 
     def __init__(
@@ -172,7 +182,7 @@ class Groups:
         clock: Clock,
         ids: Ids,
         early: Callable[[int], None] = lambda _: None,
-        upload_s: Callable[[], float] = lambda: math.inf,
+        pause_s: Callable[[], float] = never,
     ) -> None:
         self._policy = policy
         self._publish = publish
@@ -180,7 +190,7 @@ class Groups:
         self._clock = clock
         self._ids = ids
         self._early = early
-        self._upload_s = upload_s
+        self._pause_s = pause_s
         self._ahead: list[_Group] = []
         """Groups that became whole, of which no commit to their version or a later one has come since."""
         self._round: set[StoreIdentity] = set()
@@ -236,8 +246,8 @@ class Groups:
             is_last = self._counted(commit.store)
             if patient:
                 group.waits_on(due, self._policy, is_most=2 * len(self._round) >= self._round_before > 0)
-            else:
-                group.has_task(due, self._policy, self._upload_s())
+            if not patient or group.has_task:
+                group.goes_on(due, self._policy, self._pause_s())
             is_sooner = group.due < before
             is_full = group.bytes >= self._policy.max_bytes
             if not group.sealed and (is_full or is_last or self._ends):
@@ -263,10 +273,10 @@ class Groups:
         from coming. Not for none at all, since who asks may do so again for each store."""
         with self._lock:
             group = self._open
-            if group is None or group.log != log:
+            if group is None or group.log != log or group.has_task:
                 return
             before = group.due
-            group.has_task(self._clock.monotonic(), self._policy, self._upload_s())
+            group.goes_on(self._clock.monotonic(), self._policy, self._pause_s())
             is_sooner = group.due < before
         if is_sooner:
             self.on_due()
