@@ -250,6 +250,13 @@ CHANGES: tuple[Change, ...] = (
         "which ends waits for what was accepted into a checkpoint that is just forgotten",
         but=_OF_TASKS,
     ),
+    Change(
+        "290177a8c89bcf44",
+        "6289a5e587842259",
+        _WITH_BROKEN,
+        "how long a commit waits where uploads wait for their turn, which those of two tasks hardly do, and where it "
+        "is hurried",
+    ),
 )
 
 

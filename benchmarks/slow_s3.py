@@ -28,8 +28,8 @@ _LATE_S = 0.02
 
 
 class WholeKey(FakeKey):
-    """moto's own objects are read from a file and copied as a whole for each range, which would be what restores wait
-    for."""
+    """moto's own objects are read from a file, and copied as a whole for each range, which would be what restores wait
+    for: they share the processors."""
 
     instances_tracked: ClassVar[list[WholeKey]]
     """moto's own list of them."""
@@ -37,18 +37,14 @@ class WholeKey(FakeKey):
 
     @property
     def value(self) -> bytes:
-        if self.bucket_name is None:
-            # a part of an upload
-            return super().value
         whole = self._whole
-        if whole is None:
-            whole = self._whole = super().value
-        return whole
+        return super().value if whole is None else whole
 
     @value.setter
     def value(self, new_value: bytes) -> None:
         FakeKey.value.fset(self, new_value)  # type: ignore[attr-defined]
-        self._whole = None
+        # one that is in no bucket is a part of an upload
+        self._whole = None if self.bucket_name is None else bytes(new_value)
 
     def dispose(self, garbage: bool = False) -> None:
         """Gives its memory back."""
@@ -90,6 +86,7 @@ class SlowS3:
         arguments = (port, latency_s, bytes_per_s, there, self._carried)
         self._network = spawn.Process(target=_network, args=arguments, daemon=True)
         self._network.start()
+        there.close()
         self._slow = f"http://127.0.0.1:{here.recv()}"
         self._direct = s3fs.S3FileSystem(**KEYS, endpoint_url=f"http://127.0.0.1:{port}", skip_instance_cache=True)
         self._direct.mkdir(self.bucket)
@@ -97,21 +94,16 @@ class SlowS3:
     def put(self, folder: Path, name: str) -> str:
         """Copies a folder past the slow network; its URL."""
         self._direct.put(str(folder), f"{self.bucket}/{name}", recursive=True)
-        for key in self._of(name):
-            # to read it from moto's file for the first time would take from the processors that restores share with it
-            _ = key.value
         return f"{self.url}/{name}"
 
     def remove(self, name: str) -> None:
         """Removes a folder again: the server has it in memory."""
         self._direct.rm(f"{self.bucket}/{name}", recursive=True)
         # moto keeps what it has deleted until it is reset
-        for key in self._of(name):
-            key.dispose()
+        for key in WholeKey.instances_tracked:
+            if str(key.name).startswith(f"{name}/"):
+                key.dispose()
         WholeKey.instances_tracked = [key for key in WholeKey.instances_tracked if not key.disposed]
-
-    def _of(self, name: str) -> list[WholeKey]:
-        return [key for key in WholeKey.instances_tracked if str(key.name).startswith(f"{name}/")]
 
     @property
     def carried(self) -> int:

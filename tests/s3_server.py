@@ -22,7 +22,7 @@ from benchmarks.slow_s3 import WholeKey, hadoop_keys
 from lamina.storage import Storage
 from lamina.storage.s3 import S3Backend
 
-_AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request"
+AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request"
 _HOP_BY_HOP = {"connection", "transfer-encoding", "expect", "keep-alive"}
 _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>injected</Message></Error>'
 
@@ -299,7 +299,7 @@ class S3Server:
         """The body of an answer of the server itself, past the proxy."""
         connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port)
         try:
-            connection.request(method, path, headers={"Authorization": _AUTHORIZATION})
+            connection.request(method, path, headers={"Authorization": AUTHORIZATION})
             return connection.getresponse().read()
         finally:
             connection.close()
@@ -308,7 +308,7 @@ class S3Server:
         """The headers of the server's own answer to HEAD, past the proxy."""
         connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port)
         try:
-            connection.request("HEAD", path, headers={"Authorization": _AUTHORIZATION})
+            connection.request("HEAD", path, headers={"Authorization": AUTHORIZATION})
             return {name.lower(): value for name, value in connection.getresponse().getheaders()}
         finally:
             connection.close()

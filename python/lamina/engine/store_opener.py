@@ -295,8 +295,8 @@ class StoreOpener:
 
     def _forget(self, shared: _Shared) -> None:
         if shared.changelog is not None and self._ticker is not None:
-            self._ticker.remove(shared.changelog.groups)
             try:
+                self._ticker.remove(shared.changelog.groups)
                 shared.changelog.close()
             finally:
                 with self._lock:

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.slow_s3 import SlowS3, WholeKey
 from lamina.storage import Storage
 from lamina.testing.expect import fails_with
+from tests.s3_server import AUTHORIZATION
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -47,6 +48,7 @@ def _left_early(server: SlowS3) -> None:
     """A client that asks for an object and does not wait for all of it."""
     endpoint = urlsplit(server.settings["fs.s3a.endpoint"])
     assert endpoint.hostname is not None
-    with socket.create_connection((endpoint.hostname, endpoint.port or 80)) as client:
-        client.sendall(f"GET /{server.bucket}/folder/3 HTTP/1.1\r\nHost: {endpoint.netloc}\r\n\r\n".encode())
-        client.recv(100)
+    headers = f"Host: {endpoint.netloc}\r\nAuthorization: {AUTHORIZATION}\r\n\r\n"
+    with socket.create_connection((endpoint.hostname, endpoint.port or 80), 60) as client:
+        client.sendall(f"GET /{server.bucket}/folder/3 HTTP/1.1\r\n{headers}".encode())
+        assert client.recv(15) == b"HTTP/1.1 200 OK"

@@ -322,5 +322,7 @@ def test_an_engine_that_ends_waits_for_what_was_accepted_into_a_checkpoint_that_
     assert stores.finish(60.0) == 0
     assert told == [None]
     stores.close(new)
-    while stores._left:
+    ends = time.monotonic() + 20
+    while stores._left and time.monotonic() < ends:
         time.sleep(0.01)
+    assert not stores._left

@@ -144,23 +144,18 @@ def test_a_task_waits_for_others_while_they_come_quickly() -> None:
     assert log.published == [(places[0].id.log, [0, 1, 2, 3, 4]), (after.id.log, [0])]
 
 
-def test_commits_for_which_no_task_waits_keep_one_open_that_was_hurried_and_asking_again_does_not() -> None:
+def test_one_that_is_hurried_waits_for_the_whole_delay_until_a_task_does() -> None:
     log = Log(pause_s=2.0)
-    first, second, third = (log.groups.reserve() for _ in range(3))
-    log.fill(first, patient=True)
-    log.groups.hurry(first.id.log)
-    left = [log.groups.tick()]
-    log.clock.advance(1_500)
-    log.groups.hurry(first.id.log)
-    left.append(log.groups.tick())
-    log.fill(second, patient=True)
-    left.append(log.groups.tick())
-    log.clock.advance(2_000)
-    third.drop()
-    assert log.groups.tick() is None
-    log.work()
-    assert left == [2.0, 0.5, 2.0]
-    assert [numbers for _, numbers in log.published] == [[0, 1]]
+    places = [log.groups.reserve() for _ in range(3)]
+    log.fill(places[0], patient=True)
+    left = []
+    for place in places[1:]:
+        log.groups.hurry(place.id.log)
+        log.clock.advance(500)
+        left.append(log.groups.tick())
+        log.fill(place, patient=place is places[1])
+        left.append(log.groups.tick())
+    assert left == [DELAY_S - 0.5, DELAY_S - 0.5, DELAY_S - 1.0, 2.0]
 
 
 def test_a_commit_for_which_a_task_waits_hurries_those_for_which_none_does() -> None:

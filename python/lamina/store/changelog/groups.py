@@ -141,13 +141,9 @@ class _Group:
         """When it is sealed, whatever comes; never where nothing waits in it."""
         return min(self.task_due, self.batch_due)
 
-    @property
-    def has_task(self) -> bool:
-        """Whether a task waits for one of its commits."""
-        return self.task_first < math.inf
-
-    def goes_on(self, now: float, policy: Policy, pause_s: float) -> None:
-        """While a task waits, after a commit: others may come until the first one has waited for as long as it may."""
+    def has_task(self, now: float, policy: Policy, pause_s: float = math.inf) -> None:
+        """A task waits for one of its commits from now on. Others may come until the first of them has waited for as
+        long as it may, and none for longer than `pause_s`."""
         self.task_first = min(self.task_first, now)
         self.task_due = min(self.task_first + policy.persist_delay_s, now + pause_s)
 
@@ -246,8 +242,8 @@ class Groups:
             is_last = self._counted(commit.store)
             if patient:
                 group.waits_on(due, self._policy, is_most=2 * len(self._round) >= self._round_before > 0)
-            if not patient or group.has_task:
-                group.goes_on(due, self._policy, self._pause_s())
+            else:
+                group.has_task(due, self._policy, self._pause_s())
             is_sooner = group.due < before
             is_full = group.bytes >= self._policy.max_bytes
             if not group.sealed and (is_full or is_last or self._ends):
@@ -273,10 +269,10 @@ class Groups:
         from coming. Not for none at all, since who asks may do so again for each store."""
         with self._lock:
             group = self._open
-            if group is None or group.log != log or group.has_task:
+            if group is None or group.log != log or group.task_due < math.inf:
                 return
             before = group.due
-            group.goes_on(self._clock.monotonic(), self._policy, self._pause_s())
+            group.has_task(self._clock.monotonic(), self._policy)
             is_sooner = group.due < before
         if is_sooner:
             self.on_due()

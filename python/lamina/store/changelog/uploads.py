@@ -242,9 +242,8 @@ class Uploads:
             self._pause.wait(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (begun - 1)))
 
     def usual_s(self) -> float:
-        """How long an upload took of late by the median, in seconds; for ever while few are known, and while others
-        wait for their turn."""
-        return math.inf if self._queued else self._usual_s
+        """How long an upload took of late by the median, in seconds; for ever while few are known."""
+        return self._usual_s
 
     def ask(self, call: Callable[[], bool]) -> bool:
         """What `call` gives; False where it takes longer than an attempt may."""
