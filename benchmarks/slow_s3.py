@@ -99,10 +99,7 @@ class SlowS3:
     def remove(self, name: str) -> None:
         """Removes a folder again: the server has it in memory."""
         self._direct.rm(f"{self.bucket}/{name}", recursive=True)
-        # moto keeps what it has deleted until it is reset
-        for key in WholeKey.instances_tracked:
-            if str(key.name).startswith(f"{name}/"):
-                key.dispose()
+        # moto has disposed of them, and keeps them in its list until it is reset
         WholeKey.instances_tracked = [key for key in WholeKey.instances_tracked if not key.disposed]
 
     @property
