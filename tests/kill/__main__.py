@@ -6,7 +6,7 @@ driver, at random and at named points; the driver is started again. Each output 
 a kill explains each error of lamina that a task had, also where Spark tried it again (tests/kill/tasks.py).
 The exit code is 0 where nothing is wrong and enough was killed to show it (tests/kill/report.py says how much).
 With `--storage s3` the checkpoint is on moto's S3 server, with `--storage apart` only its log objects are elsewhere
-than it (`changelog.path`; for `--backend heap-changelog`), with `--backend rocksdb` it stands on tables of RocksDB,
+than it (`changelog.path`; for a backend with a changelog), with `--backend rocksdb` it stands on tables of RocksDB,
 with `--backend rocksdb-spilling` with so little memory that batches keep changes on the local disk.
 `tests/kill` runs each for some minutes. Ctrl-C ends a campaign after its kill, and what was counted counts.
 
@@ -32,7 +32,7 @@ from rich.console import Console
 
 from benchmarks import machine, variants
 from benchmarks.rounds import LONG_MINUTES, RESULTS, progress, record_name, write_result
-from tests.kill.campaign import BACKENDS, CHANGELOG, STEP_S, Campaign, CannotGoOn, broken_plan, plan_of
+from tests.kill.campaign import BACKENDS, CHANGELOG, LOGGED, STEP_S, Campaign, CannotGoOn, broken_plan, plan_of
 from tests.kill.points import BARRIERS, NO_LINEAGE_CHECK, PUBLICATION_BEFORE_DATA
 from tests.kill.report import check_alike, faults, is_caught, merged, record_of, shortfalls, show, targets
 from tests.kill.storage import APART, DISK, S3, place
@@ -190,8 +190,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.broken in BARRIERS:
         given.backend = CHANGELOG
-    if given.storage == APART and given.backend != CHANGELOG:
-        parser.error(f"--storage {APART} is where a log lies, and --backend {given.backend} has none: {CHANGELOG} has")
+    if given.storage == APART and given.backend not in LOGGED:
+        having = " and ".join(LOGGED)
+        parser.error(f"--storage {APART} is where a log lies, and --backend {given.backend} has none: {having} have")
     # before anything is killed
     alike = {"storage": given.storage, "backend": given.backend, "code": machine.code()}
     check_alike([*_counted(given.add), alike])

@@ -64,14 +64,15 @@ PLAN: tuple[tuple[str, str], ...] = (
 
 def plan_of(backend: str, storage: str) -> tuple[tuple[str, str], ...]:
     """Where and whom with a backend."""
-    if backend == CHANGELOG:
+    plan = PLAN
+    if BACKENDS[backend].get(PREFIX + "backend") == "rocksdb":
+        plan = tuple(one for one in plan if one[0] != COMPACTION[1])
+        plan += tuple((point, victim) for point in TABLES for victim in (MAINTENANCE, ENGINE, EXECUTOR))
+    if backend in LOGGED:
         # apart the barrier is around Spark's own file manager
         points = (ACCEPTED,) if storage == APART else (ACCEPTED, *ENTRY)
-        return (*PLAN, *((point, victim) for point in points for victim in (ENGINE, EXECUTOR, DRIVER)))
-    if backend == "heap":
-        return PLAN
-    others = tuple(one for one in PLAN if one[0] != COMPACTION[1])
-    return (*others, *((point, victim) for point in TABLES for victim in (MAINTENANCE, ENGINE, EXECUTOR)))
+        plan += tuple((point, victim) for point in points for victim in (ENGINE, EXECUTOR, DRIVER))
+    return plan
 
 
 SPILLING = "rocksdb-spilling"
@@ -83,23 +84,30 @@ _ROCKSDB = {
     PREFIX + "rocksdb.optionsFactory": "tests.kill.options:eager",
 }
 
+_CHANGELOG = {
+    PREFIX + "changelog.enabled": "true",
+    PREFIX + "durability.level": "executor",
+    PREFIX + "changelog.barrierTimeoutMs": "8000",
+    # within the minimum age of the campaign
+    PREFIX + "changelog.batchDelayMs": "100",
+    PREFIX + "changelog.upload.attempts": "2",
+    PREFIX + "changelog.upload.timeoutMs": "1500",
+    FILE_MANAGER_KEY: FILE_MANAGER,
+}
+
 CHANGELOG = "heap-changelog"
+TABLES_CHANGELOG = "rocksdb-changelog"
 BACKENDS: dict[str, dict[str, str]] = {
     "heap": {},
-    CHANGELOG: {
-        PREFIX + "changelog.enabled": "true",
-        PREFIX + "durability.level": "executor",
-        PREFIX + "changelog.barrierTimeoutMs": "8000",
-        # within the minimum age of the campaign
-        PREFIX + "changelog.batchDelayMs": "100",
-        PREFIX + "changelog.upload.attempts": "2",
-        PREFIX + "changelog.upload.timeoutMs": "1500",
-        FILE_MANAGER_KEY: FILE_MANAGER,
-    },
+    CHANGELOG: _CHANGELOG,
     "rocksdb": _ROCKSDB,
+    TABLES_CHANGELOG: {**_ROCKSDB, **_CHANGELOG},
     SPILLING: {**_ROCKSDB, PREFIX + "rocksdb.memory.fixedPerExecutorBytes": str(8 << 20)},
 }
 """What is set for each backend."""
+
+LOGGED = (CHANGELOG, TABLES_CHANGELOG)
+"""Those with a shared log."""
 
 SPILLED_KEYS, SPILLED_RECORDS, PADDING = 400, 240, 1 << 10
 """Where memory is to be short: more keys and records, and so many bytes more of each record in the state."""
