@@ -18,7 +18,7 @@ from typing import Any
 from lamina.format.attempt_id import AttemptId
 from lamina.format.blocks import half_sha256
 from lamina.format.container import verify
-from lamina.format.manifest import FILE, ColumnFamily, CommitManifest, Count, Filter, Reference, UnionMember
+from lamina.format.manifest import FILE, ColumnFamily, CommitManifest, Count, Filter, Lineage, Reference, UnionMember
 from lamina.store.direct.open import open_store
 from lamina.store.direct.store import DirectStore
 from lamina.testing import ManualClock, SequenceIds
@@ -72,7 +72,7 @@ def main(directory: Path) -> None:
             base=None,
             store=replace(found.store, checkpoint=uuid, partition=partition),
             references=tuple(bases),
-            lineage=(),
+            lineage=Lineage(),
             counts={},
             column_families=(ColumnFamily(family, "default", DESCRIPTION),),
             next_column_family=family + 1,

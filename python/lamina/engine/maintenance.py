@@ -29,7 +29,7 @@ import pyarrow as pa
 from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.engine.cycles import collect_seldom
 from lamina.engine.imports import without_pandas
-from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, Steps, Turn, delete
+from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Merged, Progress, Steps, Turn, delete
 from lamina.engine.reports import footprint_from_json, segment_from_json, segment_to_json
 from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
 from lamina.errors import LaminaError
@@ -49,6 +49,9 @@ _IDLE_LOOK_S = 60.0
 
 _NICE = 19
 _SWEEP_S = 5.0
+
+_OF_MERGES = ("segment", "merged", "merge_ms", "compacted", "materialized", "in_place")
+"""What a report says of a merge."""
 
 LONG_BYTES = 8 << 20
 """A merge of more takes its turn among such merges, one after the other, and none of the workers."""
@@ -117,14 +120,16 @@ class Maintainer:
     def work(self, job: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         """Does a job alone, as `steps` says."""
         steps = self.steps(job, progress)
+        merged: dict[str, Any] = {}
         while True:
             try:
                 wait = next(steps)
             except StopIteration as end:
-                report: dict[str, Any] = end.value
-                return report
+                return {**end.value, **merged}
             if isinstance(wait, Deletion):
                 delete([wait])
+            elif isinstance(wait, Merged):
+                merged = dict(wait.report)
 
     def steps(self, job: Mapping[str, Any], progress: Progress | None = None) -> Steps:
         """Compacts the store of `job` if it is worth it, and collects if asked; what was done, and the error if any.
@@ -153,7 +158,7 @@ class Maintainer:
 
     def _steps(
         self, argument: OpenArgument, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn | Deletion, bool | None, None]:
+    ) -> Generator[Turn | Deletion | Merged, bool | None, None]:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
         kept = self._kept_for(argument)
         if kept is None:
@@ -172,10 +177,11 @@ class Maintainer:
                 {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
                 for name, stamped in kept.store.stamp_segments(progress)
             ]
-            made, failed = None, None
+            made, was_alone, failed = None, False, None
+            merges = job["compact"] or job["at_once"]
             try:
-                if job["compact"] or job["at_once"]:
-                    made = yield from self._compaction(kept.store, job, progress, report)
+                if merges:
+                    made, was_alone = yield from self._compaction(kept.store, job, progress, report)
                     report["compacted"] = True
                 if job["at_once"]:
                     report["materialized"] = {"version": confirmed.version, "attempt": confirmed.attempt}
@@ -183,22 +189,33 @@ class Maintainer:
                 # what cannot be merged is no reason to keep what nobody needs
                 failed = error
                 report["merge_failed"] = True
+            try:
+                if made is not None and made.in_place is not None and job["in_place"]:
+                    # last: whoever hears of it owns it, and until then it goes with this process
+                    in_place = replace(made.in_place(tempfile.gettempdir()), attempt=confirmed.attempt)
+                    report["in_place"] = in_place.to_json()
+            except Exception as error:
+                failed = error
             if job["collect"] and not kept.store.is_settled(confirmed):
+                if merges and not report.get("merge_failed"):
+                    # a look at a large log takes long, and may never end: the merge does not wait for it
+                    yield Merged({name: report.pop(name) for name in _OF_MERGES if name in report})
+                    report["segment"] = None
+                if was_alone:
+                    yield Turn.WORKER
                 yield from self._collection(kept, confirmed, progress, report)
             if failed is not None:
                 raise failed
-            if made is not None and made.in_place is not None and job["in_place"]:
-                # last: whoever hears of it owns it, and until then it goes with this process
-                report["in_place"] = replace(made.in_place(tempfile.gettempdir()), attempt=confirmed.attempt).to_json()
         finally:
             kept.store.rest()
 
     def _compaction(
         self, store: Store, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn | Deletion, bool | None, Compacted | None]:
+    ) -> Generator[Turn, bool | None, tuple[Compacted | None, bool]]:
+        """What was made, and whether as a long merge, which has no worker."""
         merge = store.plan_compaction(at_once=job["at_once"])
         if merge is None:
-            return None
+            return None, False
         long = merge.bytes > LONG_BYTES
         # who waits does not wait for the long merges of others, and shares the memory of the short ones
         is_alone = long and not job["awaited"] and (yield Turn.LONG_MERGE) is not False
@@ -214,9 +231,7 @@ class Maintainer:
         # whatever becomes of the collection: this process believes in the segment, so the engine has to
         report["segment"] = segment_to_json(compacted.made)
         report["merged"] = dict(compacted.merged)
-        if is_alone and job["collect"]:
-            yield Turn.WORKER
-        return compacted
+        return compacted, is_alone
 
     def _collection(
         self, kept: _Kept, confirmed: Version, progress: Progress | None, report: dict[str, Any]

@@ -33,16 +33,20 @@ class MaintenanceFigures:
 
     def add(self, store: Hashable, report: Mapping[str, Any], seconds: float) -> None:
         """Counts what a job of a store reported that took so long."""
-        collected = report.get("collected", {})
         self._done += report["ok"]
         self._failed += not report["ok"]
+        self._last_error = report.get("error", self._last_error)
+        self._stopped = report.get("stopped", self._stopped)
+        self._busy_s += seconds
+        self.add_files(store, report)
+
+    def add_files(self, store: Hashable, report: Mapping[str, Any]) -> None:
+        """Counts what a job that ended, or goes on, reported of files of a store."""
+        collected = report.get("collected", {})
         self._segments += report.get("segment") is not None
         self._failed_merges += report.get("merge_failed", False)
         self._merge_ms += report.get("merge_ms", 0)
         self._collected.update(collected)
-        self._last_error = report.get("error", self._last_error)
-        self._stopped = report.get("stopped", self._stopped)
-        self._busy_s += seconds
         unreported = self._unreported.setdefault(store, Counter())
         unreported["segments"] += report.get("segment") is not None
         unreported["merge_ms"] += report.get("merge_ms", 0)

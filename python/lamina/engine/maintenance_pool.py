@@ -74,7 +74,14 @@ def delete(deletions: Sequence[Deletion], goes_on: Callable[[], None] = lambda: 
             deletion.error = error
 
 
-Steps = Generator[Turn | Deletion, bool | None, dict[str, Any]]
+@dataclass(frozen=True)
+class Merged:
+    """A job goes on after its merge; `report` is what it has to say so far, and says no more of in the end."""
+
+    report: Mapping[str, Any]
+
+
+Steps = Generator[Turn | Deletion | Merged, bool | None, dict[str, Any]]
 """A job: where it yields something it goes on when its turn has come or the deletion is made; gives its report. It is
 sent False where it goes on before its turn, since somebody waits for it."""
 
@@ -165,6 +172,9 @@ class MaintenancePool:
     def _advance(self, running: _Running, has_turn: bool | None = None) -> None:
         try:
             wait = running.steps.send(has_turn)
+            while isinstance(wait, Merged):
+                self._send({"number": running.number, "merged": wait.report})
+                wait = running.steps.send(None)
         except StopIteration as end:
             with self._lock:
                 del self._jobs[running.number]

@@ -45,6 +45,7 @@ class _Work:
     Args:
         heard: when it last said that it goes on; None while it waits there for other jobs.
         hangs: it said nothing for too long, and its store has heard that it failed.
+        is_merged: its merge is over, and its store has heard what was made.
     """
 
     store: Hashable
@@ -52,10 +53,15 @@ class _Work:
     began: float
     heard: float | None
     hangs: bool = False
+    is_merged: bool = False
 
     @property
     def url(self) -> str:
         return self.job.url
+
+    def failed(self, error: Mapping[str, str]) -> dict[str, Any]:
+        """The report of a job that ends without one."""
+        return {"ok": False, "error": error, "merge_failed": self.job.merges and not self.is_merged}
 
 
 class MaintenanceQueue:
@@ -264,7 +270,7 @@ class MaintenanceQueue:
                     continue
                 lines = self._lines
             for work in hanging:
-                self._report(work, {"ok": False, "error": self._silent(), "merge_failed": work.job.merges})
+                self._report(work, work.failed(self._silent()))
             if begun is not None:
                 number, work = begun
                 job = work.job
@@ -381,6 +387,8 @@ class MaintenanceQueue:
                 break  # it died in the middle of a report
             if "report" in told:
                 self._finish(told["number"], told["report"])
+            elif "merged" in told:
+                self._take_merged(told["number"], told["merged"])
             else:
                 self._note(told)
         code = process.wait()
@@ -410,13 +418,24 @@ class MaintenanceQueue:
         error = {"kind": "engine.lost", "message": f"the maintenance process ended with exit code {code}"}
         for one in work:
             if not one.hangs and not (killed and one.heard is None):
-                self._report(one, {"ok": False, "error": error, "merge_failed": one.job.merges})
+                self._report(one, one.failed(error))
         with self._changed:
             # only now may others begin, in a new process
             self._lines.put(None)
             self._work.clear()
             self._alive = self._killed = False
             self._changed.notify_all()
+
+    def _take_merged(self, number: int, merged: dict[str, Any]) -> None:
+        """A job goes on after its merge."""
+        with self._changed:
+            work = self._work.get(number)
+            if work is None or work.hangs:
+                _drop(merged)
+                return
+            work.is_merged, work.heard = True, self._clock.monotonic()
+            self._figures.add_files(work.store, merged)
+        self._tell_store(work, {"ok": True, **merged})
 
     def _finish(self, number: int, report: dict[str, Any]) -> None:
         with self._changed:
@@ -426,8 +445,8 @@ class MaintenanceQueue:
                 work.heard = None  # it is done, and hangs no more
         if work is not None and unheard:
             self._report(work, report)
-        elif report.get("in_place") is not None:
-            shutil.rmtree(report["in_place"]["directory"], ignore_errors=True)
+        else:
+            _drop(report)
         with self._changed:
             # only now may the store's next job begin
             self._work.pop(number, None)
@@ -437,11 +456,21 @@ class MaintenanceQueue:
         """Tells a store what became of its job."""
         with self._changed:
             self._figures.add(work.store, report, self._clock.monotonic() - work.began)
+        self._tell_store(work, report)
+
+    @staticmethod
+    def _tell_store(work: _Work, report: dict[str, Any]) -> None:
         try:
             of_job = {"awaited": work.job.is_awaited, "confirmed": work.job.argument.get("confirmed")}
             work.job.report({**report, **of_job})
         except Exception:
             log.exception("a report of the maintenance process was not taken")
+
+
+def _drop(report: Mapping[str, Any]) -> None:
+    """Nobody takes what a job reports."""
+    if report.get("in_place") is not None:
+        shutil.rmtree(report["in_place"]["directory"], ignore_errors=True)
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

@@ -319,6 +319,37 @@ class Base:
     attempt: str
 
 
+class Lineage(tuple[tuple[str, int], ...]):
+    """The attempts that led to a version, with their versions, newest first.
+
+    Of a long one all but an entry is what the version before wrote. So the newest one has the text of all, which the
+    next one takes from it.
+    """
+
+    _text: str | None = None
+
+    def after(self, attempt: str, version: int, most: int) -> Lineage:
+        """That of what stands on `attempt`, whose own this is; no longer than `most`."""
+        found = Lineage(((attempt, version), *self)[:most])
+        text, self._text = self._text, None
+        if text and len(found) >= max(2, len(self)):
+            behind = len(_entry(*self[-1])) + 1 if len(self) == len(found) else 0
+            found._text = f"{_entry(attempt, version)},{text[: len(text) - behind]}"
+        return found
+
+    @property
+    def encoded(self) -> str:
+        """Its JSON as it is stored."""
+        text = self._text
+        if text is None:
+            text = self._text = ",".join([_entry(attempt, version) for attempt, version in self])
+        return f"[{text}]"
+
+
+def _entry(attempt: str, version: int) -> str:
+    return f"[{encode_basestring(attempt)},{version}]"
+
+
 @dataclass(frozen=True)
 class Run:
     """Who wrote: the run of the query and its epoch, the task attempt, and the attempts of the same version it saw."""
@@ -357,7 +388,7 @@ class CommitManifest:
     sections: tuple[Section, ...]
     header_crc: int
     references: tuple[Reference, ...]
-    lineage: tuple[tuple[str, int], ...]
+    lineage: Lineage
     counts: Mapping[int, Count]
     column_families: tuple[ColumnFamily, ...]
     next_column_family: int
@@ -377,8 +408,7 @@ class CommitManifest:
     def to_bytes(self) -> bytes:
         """`to_bytes` of its JSON; most of that is what the commits before had, too."""
         references = ",".join([reference.encoded for reference in self.references])
-        lineage = ",".join([f"[{encode_basestring(attempt)},{version}]" for attempt, version in self.lineage])
-        return to_bytes(self._own(), {"references": f"[{references}]", "lineage": f"[{lineage}]"})
+        return to_bytes(self._own(), {"references": f"[{references}]", "lineage": self.lineage.encoded})
 
     def _own(self) -> dict[str, Any]:
         retention = {} if self.retention is None else {"retention": dict(self.retention)}
@@ -414,7 +444,7 @@ class CommitManifest:
             tuple(Section.from_json(section) for section in value["sections"]),
             int(value["header_crc"]),
             tuple(Reference.from_json(reference) for reference in value["references"]),
-            tuple((str(attempt), int(version)) for attempt, version in value["lineage"]),
+            Lineage((str(attempt), int(version)) for attempt, version in value["lineage"]),
             {int(family): Count.from_json(count) for family, count in value["counts"].items()},
             tuple(ColumnFamily.from_json(family) for family in value["column_families"]),
             int(value["next_column_family"]),

@@ -20,7 +20,7 @@ from lamina.components import RandomIds, SystemClock
 from lamina.engine import maintenance, maintenance_turns, sessions
 from lamina.engine.maintenance import Maintainer, Sweeper
 from lamina.engine.maintenance_figures import MaintenanceFigures
-from lamina.engine.maintenance_pool import Deletion, Turn
+from lamina.engine.maintenance_pool import Deletion, Merged, Turn
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
 from lamina.engine.reports import footprint_from_json, known_to_json, segment_from_json, segment_to_json
@@ -225,20 +225,45 @@ def test_a_segment_that_no_commit_refers_to_yet_is_not_merged_again(tmp_path: Pa
     assert second is None
 
 
-@pytest.mark.parametrize(("collect", "turns"), [(False, [Turn.LONG_MERGE]), (True, [Turn.LONG_MERGE, Turn.WORKER])])
+@pytest.mark.parametrize("collect", [False, True])
 def test_a_merge_of_many_bytes_waits_for_its_turn_and_the_collection_after_it_for_a_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collect: bool, turns: list[Turn]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collect: bool
 ) -> None:
+    """Before it does, it says what was made: the collection may take long."""
     query = Query(Storage(str(tmp_path)))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
     size = sum(path.stat().st_size for path in (tmp_path / "0" / "0").iterdir())
 
-    def waits(long_bytes: int) -> list[Turn | Deletion]:
+    def waits(long_bytes: int) -> list[object]:
         monkeypatch.setattr(maintenance, "LONG_BYTES", long_bytes)
-        return list(Maintainer(SystemClock(), RandomIds()).steps(job(tmp_path, 0, version, collect=collect)))
+        steps = Maintainer(SystemClock(), RandomIds()).steps(job(tmp_path, 0, version, collect=collect))
+        return [step if isinstance(step, Turn) else type(step) for step in steps]
 
-    assert waits(100) == turns
-    assert waits(size) == []
+    assert waits(100) == ([Turn.LONG_MERGE, Merged, Turn.WORKER] if collect else [Turn.LONG_MERGE])
+    assert waits(size) == ([Merged] if collect else [])
+
+
+def test_what_was_merged_is_told_once_before_the_collection_or_in_the_end(tmp_path: Path) -> None:
+    query = Query(Storage(str(tmp_path)))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    for collect in (False, True):
+        steps = Maintainer(SystemClock(), RandomIds()).steps(job(tmp_path, 0, version, collect=collect))
+        told = []
+        try:
+            while True:
+                step = next(steps)
+                assert isinstance(step, Merged)
+                told.append(step.report)
+        except StopIteration as end:
+            told.append(end.value)
+        assert len(told) == 1 + collect
+        assert [report["segment"] is not None for report in told] == [True, False][: len(told)]
+        assert [name for name in ("compacted", "merge_ms", "merged") if name in told[0]] == [
+            "compacted",
+            "merge_ms",
+            "merged",
+        ]
+        assert not {"compacted", "merge_ms", "merged"} & {name for report in told[1:] for name in report}
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["while it merges", "before it began"])
@@ -453,15 +478,20 @@ def test_a_collection_of_an_empty_store_says_nothing(tmp_path: Path, caplog: pyt
 
 
 class Reports:
-    """What a queue's jobs reported."""
+    """What a queue's jobs reported in the end, and what of that they had said after their merges."""
 
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
+        self._merged: dict[str, Any] = {}
         self._changed = threading.Condition()
 
     def __call__(self, report: dict[str, Any]) -> None:
         with self._changed:
-            self.all.append(report)
+            if report["ok"] and "collected" not in report:
+                self._merged = {name: value for name, value in report.items() if name != "ok"}
+                return
+            self.all.append({**report, **self._merged})
+            self._merged = {}
             self._changed.notify_all()
 
     def wait_for(self, count: int) -> None:

@@ -282,6 +282,48 @@ def test_a_job_that_hangs_fails_alone_and_its_process_is_ended_when_nobody_else_
     assert begin_all(queue) == []
 
 
+@pytest.mark.parametrize("end", ["it is done", "its process dies", "it hangs"])
+def test_a_merge_counts_whatever_becomes_of_the_collection_after_it(
+    tmp_path: Path, clock: ManualClock, end: str
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=4)
+    told: list[dict[str, Any]] = []
+    queue.submit("a", Job({**asked().argument, "compact": True, "collect": True}, told.append, nothing))
+    begin_all(queue)
+    queue._take_merged(1, {"segment": {"name": "made"}, "merge_ms": 5, "compacted": True})
+    assert [(one["ok"], one["segment"], one["compacted"]) for one in told] == [(True, {"name": "made"}, True)]
+    assert queue.stats()["working_on"] != []
+    if end == "it is done":
+        queue._finish(1, {"ok": True, "segment": None, "collected": {"delete_files": 2}})
+    elif end == "its process dies":
+        queue._lost(-9)
+    else:
+        clock.advance(60_000)
+        for work in queue._newly_hanging():
+            queue._report(work, work.failed(queue._silent()))
+    assert [one["ok"] for one in told] == [True, end == "it is done"]
+    assert not told[-1].get("merge_failed")
+    stats = queue.stats()
+    assert (stats["segments"], stats["failed_merges"]) == (1, 0)
+    assert stats["done"] + stats["failed"] == 1
+    assert queue.pop_figures("a")["merge_ms"] == 5
+
+
+def test_what_a_job_made_that_was_taken_for_hanging_is_dropped(tmp_path: Path, clock: ManualClock) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=4)
+    told: list[dict[str, Any]] = []
+    queue.submit("a", Job({**asked().argument, "compact": True}, told.append, nothing))
+    begin_all(queue)
+    clock.advance(60_000)
+    assert len(queue._newly_hanging()) == 1
+    for number in (1, 2):
+        database = tmp_path / f"database-{number}"
+        database.mkdir()
+        queue._take_merged(number, {"segment": {}, "in_place": {"directory": str(database)}})
+        assert not database.exists()
+    assert told == []
+
+
 @pytest.mark.parametrize("hung", [False, True], ids=["it died", "it was killed since a job hung"])
 def test_of_a_process_that_ended_only_jobs_that_cannot_have_been_the_reason_begin_anew(
     tmp_path: Path, clock: ManualClock, hung: bool
@@ -299,7 +341,7 @@ def test_of_a_process_that_ended_only_jobs_that_cannot_have_been_the_reason_begi
     if hung:
         clock.advance(60_000)
         for work in queue._newly_hanging():
-            queue._report(work, {"ok": False, "error": queue._silent(), "merge_failed": work.job.merges})
+            queue._report(work, work.failed(queue._silent()))
         queue._killed = True
     queue._lost(-9)
     assert queue.stats()["failed_merges"] == len(failed)

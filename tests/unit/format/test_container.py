@@ -18,7 +18,7 @@ from lamina.format import container, entries
 from lamina.format.blocks import MAX_BLOCK_BYTES, BlockHasher, half_sha256
 from lamina.format.container import COMMIT, ContainerWriter, Footer, verify
 from lamina.format.entries import SCHEMA, Compression
-from lamina.format.manifest import CommitManifest, Section, to_bytes
+from lamina.format.manifest import CommitManifest, Lineage, Section, to_bytes
 from lamina.storage import Storage
 from lamina.store.files import store_files as files
 from lamina.store.files.store_files import StoreFiles
@@ -374,7 +374,24 @@ def test_a_manifest_is_stored_with_sorted_keys() -> None:
 def test_a_manifest_is_written_as_its_json_is() -> None:
     """Also where members are encoded by themselves: keys sorted, no spaces, and ids as strings of any kind."""
     manifest = CommitManifest.from_json(verify(COMMITS[0].read_bytes(), "golden").to_json())
-    strange = replace(manifest, lineage=(('a "quoted" \\ id\n\u2028é', 7), *manifest.lineage))
-    for one in (manifest, strange, replace(manifest, lineage=(), references=(), retention=None)):
+    strange = replace(manifest, lineage=Lineage((('a "quoted" \\ id\n\u2028é', 7), *manifest.lineage)))
+    for one in (manifest, strange, replace(manifest, lineage=Lineage(), references=(), retention=None)):
         expected = json.dumps(one.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         assert one.to_bytes() == to_bytes(one.to_json()) == expected.encode()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 128])
+def test_a_lineage_is_written_with_the_text_of_the_one_before(most: int) -> None:
+    """It is the same as of all entries one by one, also where one is cut off, two stand on one, and ids are strange."""
+
+    def expected(lineage: Lineage) -> str:
+        entries = [[attempt, version] for attempt, version in lineage]
+        return json.dumps(entries, separators=(",", ":"), ensure_ascii=False)
+
+    grown = Lineage()
+    for version in range(1, 8):
+        base, name = grown, f'"{version}",[é\\' * version
+        grown, sibling = base.after(name, version, most), base.after(f"{version}", version, most)
+        assert list(grown) == [(name, version), *base][:most]
+        assert [one.encoded for one in (grown, sibling, base)] == [expected(one) for one in (grown, sibling, base)]
+    assert grown.after("shorter", 8, 2).encoded == expected(Lineage([("shorter", 8), *grown][:2]))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lamina.format.attempt_id import AttemptId
 from lamina.format.entries import APPEND, DELETE, PUT
-from lamina.format.manifest import ColumnFamily, CommitManifest, Count, Filter, Reference, Run, UnionMember
+from lamina.format.manifest import ColumnFamily, CommitManifest, Count, Filter, Lineage, Reference, Run, UnionMember
 from lamina.format.partitioning import partitions_of
 from lamina.storage import Storage
 from lamina.store import Version
@@ -149,7 +149,7 @@ class Rescaled:
             sections=(),
             header_crc=0,
             references=tuple(references),
-            lineage=(),
+            lineage=Lineage(),
             counts={family.id: Count(len(rows), sum(len(one) + len(value) for one, value in rows.items()))},
             column_families=(family,),
             next_column_family=family.id + 1,

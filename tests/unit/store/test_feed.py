@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from typing import Any
 
-import pyarrow as pa
-
 from lamina.format.entries import APPEND, DELETE, PUT
-from lamina.storage import Backend, Storage
+from lamina.storage import Storage
 from lamina.store import Version
 from lamina.store.versioned_store import VersionedStore
-from lamina.testing import FaultyBackend
 from lamina.testing.expect import fails_with
+from tests.unit.store.meeting import Meeting
 from tests.unit.store.writing import SEEDS, Query, file_name
 
 EMPTY = Version(0)
@@ -100,36 +96,6 @@ def test_changes_that_were_collected_are_an_error_and_not_a_gap() -> None:
     with fails_with("state.not-retained"):
         changes(query.open(), 1, versions[2])
     assert [row[0] for row in changes(query.open(), 3, versions[2])] == [3]
-
-
-class Meeting(FaultyBackend):
-    """A remote storage whose reads of one kind wait until so many are under way at once."""
-
-    remote = True
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self.most: Counter[str] = Counter()
-        self.expected = 0
-        self._under_way: Counter[str] = Counter()
-        self._changed = threading.Condition()
-
-    def _met(self, operation: str) -> None:
-        with self._changed:
-            self._under_way[operation] += 1
-            self.most[operation] = max(self.most[operation], self._under_way[operation])
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self.most[operation] >= self.expected, timeout=10):
-                self.expected = 0  # nobody else comes
-            self._under_way[operation] -= 1
-
-    def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
-        self._met("read_tail")
-        return super().read_tail(path, length)
-
-    def read(self, path: str, size: int | None = None) -> pa.Buffer:
-        self._met("read")
-        return super().read(path, size)
 
 
 def test_of_a_remote_storage_manifests_and_sections_are_read_side_by_side() -> None:

@@ -241,6 +241,32 @@ def test_a_job_that_fails_leaves_nothing_that_counts(tables: Query, call: int, m
         tables.assert_restores(tables.open(), version)
 
 
+def test_what_the_storage_does_not_give_costs_no_table_that_is_here(tables: Query) -> None:
+    """Neither where a list cannot be read, nor where one of the tables cannot, which a process fetches that is new."""
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    for _ in range(2):
+        versions += materialized(tables, store, versions[-1])[0]
+    versions += tables.run_batches(store, versions[-1], 2)
+    last = [path for path in base_of(store, versions[-1]) if is_table(path)][-1]
+
+    def read(store: VersionedStore, of: str) -> set[str]:
+        """The tables that the job reads after one that failed, since it could not read what ends so."""
+        store.confirm(versions[-1])
+        for operation in ("read", "read_range", "read_tail"):
+            tables.faults.inject(Fault(operation, path=of))
+        assert [error.kind for error in failing(store.compact)] == ["storage.failed"]
+        tables.faults.heal()
+        before = len(tables.faults.calls)
+        assert store.compact() is not None
+        return {path.rpartition("/")[2] for name, path in tables.faults.calls[before:] if is_table(path)} & known
+
+    known = {path for path in base_of(store, versions[-1]) if is_table(path)}
+    assert len(known) > 2
+    assert read(store, ".rdb") == set()
+    assert read(tables.open(), last) == {last}
+
+
 def test_a_merge_that_is_behind_is_asked_for_although_the_next_commit_would_write_all_rows(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

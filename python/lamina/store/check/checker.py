@@ -17,7 +17,7 @@ from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
-from lamina.format.manifest import FILE, Reference, StoreIdentity
+from lamina.format.manifest import FILE, Lineage, Reference, StoreIdentity
 from lamina.storage import Listed, Storage
 from lamina.store.check import row_counts
 from lamina.store.check.findings import Findings
@@ -422,4 +422,4 @@ def _version(attempt: str) -> int:
 
 def _shortened(opened: Opened) -> Opened:
     """A manifest without its lineage but for what it stands on: of very many versions, lineages take the memory."""
-    return replace(opened, manifest=replace(opened.manifest, lineage=opened.manifest.lineage[:1]))
+    return replace(opened, manifest=replace(opened.manifest, lineage=Lineage(opened.manifest.lineage[:1])))

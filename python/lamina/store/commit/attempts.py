@@ -12,7 +12,7 @@ from functools import partial
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
-from lamina.format.manifest import Reference
+from lamina.format.manifest import Lineage, Reference
 from lamina.store.commit.base_looks import BaseLook, BaseLooks
 from lamina.store.commit.log_age import LogAge
 from lamina.store.files.store_files import Opened, StoreFiles
@@ -46,7 +46,7 @@ class Begun:
 
     version: int
     base: Opened | None
-    lineage: tuple[tuple[str, int], ...]
+    lineage: Lineage
     siblings: tuple[str, ...]
     needs_snapshot: bool
     rewrite: tuple[int, int] | None
@@ -254,13 +254,13 @@ class Attempts:
     def _is_in_log(references: Iterable[Reference]) -> bool:
         return any(one.is_in_log for one in references)
 
-    def _lineage_on(self, attempt: str | None) -> tuple[tuple[str, int], ...]:
+    def _lineage_on(self, attempt: str | None) -> Lineage:
         """The lineage of a version after `attempt`; also where it does not stand on it (retention follows it)."""
         if attempt is None or is_empty(attempt):
-            return ()
+            return Lineage()
         known = self._versions.remembered(attempt)
-        older = known.manifest.lineage if known else ()
-        return ((attempt, AttemptId.parse(attempt).version), *older)[: self._lineage_length]
+        older = known.manifest.lineage if known else Lineage()
+        return older.after(attempt, AttemptId.parse(attempt).version, self._lineage_length)
 
     def epoch(self) -> int:
         """The epoch of the run.

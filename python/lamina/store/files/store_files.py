@@ -433,14 +433,21 @@ class StoreFiles:
         if manifest.store != expected:
             raise _foreign(where, container.id_of(manifest), manifest.store, expected)
 
-    def entries(self, reference: Reference, families: Sequence[ColumnFamily] = ()) -> Iterator[pa.RecordBatch]:
+    def entries(
+        self,
+        reference: Reference,
+        families: Sequence[ColumnFamily] = (),
+        read: Callable[[], pa.Buffer] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
         """The verified entries of a section that belong to its version, of which only a batch is in memory.
 
         Args:
             families: of the manifest that has the reference; only a reference to a union needs them.
+            read: gives the whole section where that is read already, as `read` does.
         """
         where = self.place(reference)
-        schema, undecoded = messages(self.open_section(reference), reference.length, where)
+        section = self.open_section(reference) if read is None else pa.BufferReader(read())
+        schema, undecoded = messages(section, reference.length, where)
         for message in undecoded:
             yield selected(decode(message, schema, where), reference.union, families, where)
 

@@ -7,6 +7,7 @@ from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ from lamina.format.manifest import (
 from lamina.format.paths import SegmentName
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
+from lamina.store.materialization.sources import read_sources
 from lamina.store.materialization.tiers import are_mostly_dead, live_rows, pick
 from lamina.store.memory.budget import Share
 from lamina.store.tables.reading import is_table_list
@@ -117,8 +119,8 @@ class Compaction:
         progress: Progress | None,
         share: Share,
     ) -> Compacted:
-        sources = ((reference.is_sorted, self._files.entries(reference, families)) for reference in inputs)
-        return self._merged(inputs, sources, start, progress, share)
+        with closing(read_sources(self._files, inputs, families, share)) as entries:
+            return self._merged(inputs, entries, start, progress, share)
 
     def rebuilt(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,12 +28,13 @@ from lamina.format.paths import TableListName, TableName
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young, spread_over
+from lamina.store.materialization.sources import read_sources
 from lamina.store.materialization.table_uploads import TableUploads, publish_table, stamp
 from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
-from lamina.store.tables.local_disk import require_room
+from lamina.store.tables.local_disk import LocalDiskError, require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
@@ -43,11 +45,21 @@ _TIMES = 4
 large as they: a restore reads all of it, and of a small state whose rows change again and again it would be most."""
 
 
-class _NotPublished(Exception):
-    """The storage has not taken what was made."""
+class _StorageAway(Exception):
+    """The storage has not taken or given what it was asked: the tables on this disk are as good as before."""
 
     def __init__(self, error: StorageError) -> None:
         self.error = error
+
+
+@contextmanager
+def _storage_only() -> Iterator[None]:
+    try:
+        yield
+    except LocalDiskError:
+        raise
+    except StorageError as error:
+        raise _StorageAway(error) from error
 
 
 class TableBuilding:
@@ -99,8 +111,8 @@ class TableBuilding:
             return None
 
         def run(progress: Progress | None, share: Share) -> Compacted:
-            entries = ((one.is_sorted, self._files.entries(one, manifest.column_families)) for one in above)
-            return self._built(references, base, entries, progress, share)
+            with closing(read_sources(self._files, above, manifest.column_families, share)) as entries:
+                return self._built(references, base, entries, progress, share)
 
         return Merge(sum(reference.length for reference in above), run)
 
@@ -180,8 +192,8 @@ class TableBuilding:
                 try:
                     self._fetch(local, base[1:], share, work.worked)
                     list_, rows, counted = self._on_top(local, replaced, base, merged, share, work.worked)
-                except _NotPublished as failed:
-                    # the tables are as good as before, and to fetch them anew would be more for a storage in trouble
+                except _StorageAway as failed:
+                    # to fetch the tables anew would be more for a storage in trouble
                     raise failed.error from failed.error.__cause__
                 except BaseException:
                     # what is wrong may be wrong with them
@@ -205,7 +217,8 @@ class TableBuilding:
         memory for it: of what small jobs share it would be half."""
         if local.absent(tables):
             share.take(FETCH_BYTES)
-            local.fetch(tables, lambda _: worked())
+            with _storage_only():
+                local.fetch(tables, lambda _: worked())
             share.give(FETCH_BYTES)
 
     def _on_top(
@@ -217,7 +230,8 @@ class TableBuilding:
         share: Share,
         worked: Callable[[], None],
     ) -> tuple[TableList, int, dict[str, int]]:
-        older = table_list(self._files, base) if base else None
+        with _storage_only():
+            older = table_list(self._files, base) if base else None
         with local.database(older) as directory:
             with Database(directory, self._options) as database:
                 rows = database.ingest(run)
@@ -229,10 +243,8 @@ class TableBuilding:
                 live = database.live()
             # what was merged is in the tables
             share.give(share.held - OPEN_BYTES)
-            try:
+            with _storage_only():
                 made = self._published(replaced, older, live, directory, share, worked)
-            except StorageError as error:
-                raise _NotPublished(error) from error
             known = {table.name for table in older.tables} if older else set()
             for table in made.manifest.tables:
                 if table.name not in known:

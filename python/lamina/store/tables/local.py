@@ -15,13 +15,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lamina.errors import LaminaError
 from lamina.format.manifest import Reference
 from lamina.format.table_list import Table, TableListManifest
 from lamina.storage import trusted
 from lamina.storage.local_copies import note_use
 from lamina.store.files.store_files import FILE_PIECE_BYTES, StoreFiles
-from lamina.store.tables.local_disk import ADVICE_NO_SPACE, require_room
+from lamina.store.tables.local_disk import ADVICE_NO_SPACE, LocalDiskError, require_room
 from lamina.store.tables.table_format import require_known_format
 
 _FETCHED_AT_ONCE = 4
@@ -193,6 +192,6 @@ def _local_disk(directory: str) -> Iterator[None]:
         yield
     except OSError as error:
         advice = ADVICE_NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise LaminaError.from_kind(
+        raise LocalDiskError(
             "storage.failed", f"tables could not be kept in {directory} on local disk: {error}{advice}"
         ) from error

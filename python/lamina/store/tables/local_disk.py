@@ -8,7 +8,7 @@ import tempfile
 import threading
 
 from lamina.components import Clock, SystemClock
-from lamina.errors import LaminaError
+from lamina.errors import StorageError
 from lamina.settings import PREFIX
 
 MAINTENANCE = "maintenance-"
@@ -21,6 +21,10 @@ ADVICE_NO_SPACE = (
 
 _LOOK_S = 1.0
 """A look takes a few microseconds a file."""
+
+
+class LocalDiskError(StorageError):
+    """The local disk is what failed, or is short; of the storage that says nothing."""
 
 
 def engine_directory() -> str:
@@ -72,7 +76,7 @@ class LocalDisk:
         with self._lock:
             self._look(anew=self._used + self._given + needed > most)
             if self._used + self._given + needed > most:
-                raise LaminaError.from_kind(
+                raise LocalDiskError(
                     "storage.failed",
                     f"working files in {engine_directory()} on local disk take {self._used:,} bytes, and {needed:,} "
                     f"more would pass {PREFIX}engine.localMaxBytes ({most:,}); raise it, or spread the partitions over "
