@@ -184,7 +184,7 @@ ROCKSDB = Questions(
             asks="what 1,024 stores hold: threads, descriptors, memory, local disk",
             goal="that it does not go on growing",
             full={
-                "queries": 4, "partitions": 64, "rounds": 24, "peer_rounds": 8, "rows_a_partition": 100,
+                "queries": 4, "partitions": 64, "rounds": 40, "peer_rounds": 8, "rows_a_partition": 100,
                 "memory_mb": 512, "driver_memory": "4g",
             },
             quick={"partitions": 4, "rounds": 10, "peer_rounds": 4},

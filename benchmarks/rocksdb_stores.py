@@ -17,8 +17,9 @@ from lamina.settings import PREFIX
 CHILD = "benchmarks.rocksdb_stores_child"
 COUNTS = {"threads": "threads", "files": "open files", "resident": "resident MB"}
 LATER = 1.25
-"""Threads and open files in the second half of the rounds, to those in the first half behind the first rounds."""
-STARTING = 8
+"""Threads and open files in the last quarter of the rounds, to those in the quarter before: by the middle all stores
+stand on tables."""
+
 EVERY = 4
 
 
@@ -30,7 +31,7 @@ def measure(parameters: Parameters, _: int) -> Figures:
         with tempfile.TemporaryDirectory(prefix="lamina-benchmark-") as folder:
             conf = variants.memory(variant, parameters["memory_mb"])
             if variant == ON_TABLES:
-                # so that all stores stand on tables in both halves of the rounds
+                # so that all stores stand on tables soon
                 conf[PREFIX + "rocksdb.materializeEvery"] = str(EVERY)
             rounds = parameters["rounds" if variant == ON_TABLES else "peer_rounds"]
             asked = {**parameters, "rounds": rounds, "variant": variant, "folder": folder, "conf": conf}
@@ -50,10 +51,10 @@ def _totals(samples: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def _later(totals: dict[str, list[float]]) -> dict[str, float]:
-    """The most of the second half of the rounds, to that of the first half."""
-    middle = (len(totals["threads"]) + STARTING) // 2
+    """The most of the last quarter of the rounds, to that of the quarter before."""
+    rounds = len(totals["threads"])
     return {
-        count: max(series[middle:]) / max(series[min(STARTING, middle - 1) : middle])
+        count: max(series[3 * rounds // 4 :]) / max(series[rounds // 2 : 3 * rounds // 4])
         for count, series in totals.items()
     }
 
@@ -62,7 +63,7 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
     """That nothing goes on growing."""
     later = figures["later"]
     return [
-        most(f"{COUNTS[count]} with {figures['stores']} stores, second half of the rounds to the first", LATER, one)
+        most(f"{COUNTS[count]} with {figures['stores']} stores, last quarter of the rounds to the one before", LATER, one)
         for count in ("threads", "files")
         for one in [spread([later[count]])]
     ]
