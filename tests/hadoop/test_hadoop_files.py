@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import uuid
@@ -57,6 +58,20 @@ def test_a_rename_that_fails_is_told_and_leaves_nothing(jvm: Jvm, tmp_path: Path
         assert "was not renamed to" in caught.error.message
         assert "d/f" in caught.error.message
     assert list(storage.list("d")) == []
+
+
+@pytest.mark.parametrize("times", ["kept", "ignored", "refused"])
+def test_a_file_is_stamped_or_it_is_told_that_it_is_not(jvm: Jvm, tmp_path: Path, times: str) -> None:
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD, "fs.odd.times": times}, jvm=jvm)
+    storage.publish("d/f", b"x")
+    os.utime(tmp_path / "d" / "f", (1000, 1000))
+    assert storage.stamp("d/f") == (times == "kept")
+    (listed,) = storage.list("d")
+    assert (listed.modified_ms > 1_000_000) == (times == "kept")
+    assert bytes(storage.read("d/f")) == b"x"
+    if times != "refused":
+        with fails_with("file.missing", "d/absent"):
+            storage.stamp("d/absent")
 
 
 def test_files_go_through_hadoop_where_pythons_package_is_missing(

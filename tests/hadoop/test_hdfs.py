@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +104,18 @@ def test_a_file_is_published_by_one_creation_and_one_rename(jvm: Jvm, hdfs: Hdfs
     assert storage.publish_if_absent("d/g", b"y")
     asked = {name: count - before[name] for name, count in hdfs.operations().items()}
     assert asked == {"created": 2, "renamed": 2, "deleted": 0, "looked up": 0}
+
+
+def test_a_stamp_makes_a_file_as_young_as_one_that_is_written_now(jvm: Jvm, hdfs: Hdfs) -> None:
+    storage = Storage(f"{hdfs.url}/{uuid.uuid4()}", jvm=jvm)
+    storage.publish("d/f", b"x")
+    (written,) = storage.list("d")
+    time.sleep(0.05)
+    before_ms = time.time_ns() // 1_000_000
+    assert storage.stamp("d/f")
+    (stamped,) = storage.list("d")
+    assert written.modified_ms < before_ms <= stamped.modified_ms
+    assert bytes(storage.read("d/f")) == b"x"
 
 
 def test_of_many_that_publish_one_name_at_once_one_does_and_its_bytes_are_there(jvm: Jvm, hdfs: Hdfs) -> None:

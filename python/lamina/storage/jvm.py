@@ -86,6 +86,9 @@ class JvmBackend(Backend):
     def size(self, path: str) -> int:
         return int(self._ask(op="size", path=path)["size"])
 
+    def stamp(self, path: str) -> bool:
+        return bool(self._ask(op="stamp", path=path)["stamped"])
+
     def _read(self, path: str, offset: int, length: int) -> tuple[pa.Buffer, int]:
         with self._connection() as connection:
             connection.send({"op": "read", "path": path, "offset": offset, "length": length})

@@ -68,6 +68,7 @@ private[wire] final class HadoopConnection(
         case "list" => list(header)
         case "delete" => delete(header)
         case "size" => size(header)
+        case "stamp" => stamp(header)
         case other =>
           throw new LaminaError(LaminaError.EngineProtocol, s"no request for Hadoop files is named '$other'")
       }
@@ -213,6 +214,18 @@ private[wire] final class HadoopConnection(
     send("ok" -> JBool(true), "size" -> JInt(status.getLen))
   }
 
+  /** Makes a file as old as one that is written now, and says whether it is: some file systems do nothing, or refuse. */
+  private def stamp(header: JValue): Unit = {
+    val file = path(header)
+    val now = System.currentTimeMillis
+    val isStamped =
+      try {
+        system.setTimes(file, now, -1)
+        system.getFileStatus(file).getModificationTime >= now - TimePrecisionMs
+      } catch { case _: UnsupportedOperationException => false }
+    send("ok" -> JBool(true), "stamped" -> JBool(isStamped))
+  }
+
   private def path(header: JValue): Path = under(text(header, "path"))
 
   private def under(relative: String): Path = {
@@ -236,6 +249,9 @@ private[wire] final class HadoopConnection(
 
 private[wire] object HadoopConnection {
   private val BufferBytes = 1 << 20
+
+  /** Some file systems keep whole seconds, or two. */
+  private val TimePrecisionMs = 2000L
 
   /** The file system that looks for the target and renames in one step. Others may replace the target. */
   private val LooksAndRenames = "hdfs"

@@ -7,7 +7,10 @@ import java.util.UUID
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{Path, RawLocalFileSystem}
 
-/** Local files under another scheme, such as one which nobody but Hadoop, told by `fs.odd.impl`, has a file system for. */
+/**
+ * Local files under another scheme, such as one which nobody but Hadoop, told by `fs.odd.impl`, has a file system for.
+ * Where `fs.odd.times` is `ignored` or `refused`, nobody sets the time of a file, as with object stores.
+ */
 class OddFileSystem extends RawLocalFileSystem {
   private var initialized: URI = _
 
@@ -19,6 +22,12 @@ class OddFileSystem extends RawLocalFileSystem {
   override def getScheme: String = getUri.getScheme
   // the base class asks while it is made
   override def getUri: URI = Option(initialized).getOrElse(URI.create("odd:///"))
+
+  override def setTimes(path: Path, modified: Long, used: Long): Unit = getConf.get("fs.odd.times") match {
+    case "ignored" => ()
+    case "refused" => throw new UnsupportedOperationException("setTimes")
+    case _ => super.setTimes(path, modified, used)
+  }
 }
 
 /**
