@@ -108,7 +108,8 @@ class Maintainer:
 
     def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
         self._clock = clock
-        self._stores = StoreOpener(Settings.parse, clock, ids, jvm)
+        # a store's last job may be its last one here
+        self._stores = StoreOpener(Settings.parse, clock, ids, jvm, unused_s=0.0)
         self._lock = threading.Lock()
         self._kept: dict[StoreId, _Kept] = {}
         self._working: dict[StoreId, bool] = {}

@@ -34,6 +34,9 @@ _SHORTEST_LIFE_S = 2.0
 _END_S = 1.5
 """How long the end of the engine waits for that of its maintenance process."""
 
+_KNOWN_S = 3600.0
+"""A storage of which no job was asked for so long may be one of the past."""
+
 _SLOW_S = 10.0
 """A job that has said nothing for so long waits for its storage, perhaps for ever."""
 
@@ -103,7 +106,8 @@ class MaintenanceQueue:
         self._killed = False
         self._started = 0.0
         self._looks_at = 0.0
-        self._storages: set[str] = set()
+        self._storages: dict[str, float] = {}
+        """When a job of each was last asked for."""
 
     def start(self) -> None:
         """Starts the process and the thread that feeds it."""
@@ -120,8 +124,9 @@ class MaintenanceQueue:
     def submit(self, store: Hashable, job: Job) -> bool:
         """Queues `job` for the store; False where it took the place of one that was waiting."""
         with self._changed:
-            self._storages.add(storage_of(job.url))
-            new = self._turns.add(store, job, self._clock.monotonic())
+            now = self._clock.monotonic()
+            self._storages[storage_of(job.url)] = now
+            new = self._turns.add(store, job, now)
             self._hurry(store)
             # a commit that asks wakes nobody while all workers are busy: the end of a job looks for the next
             if self._busy() < self._workers:
@@ -286,29 +291,27 @@ class MaintenanceQueue:
         # what waits in the process takes none of its workers; what hangs has one for good
         if self._busy() >= self._workers or self._is_draining(now):
             return None
-        found = self._turns.next(now, self._may_go(now))
+        in_work = {work.store for work in self._work.values()}
+        full = self._full_storages(now)
+        found = self._turns.next(now, lambda store, _: store not in in_work, lambda url: storage_of(url) in full)
         if found is None:
             return None
         number, work = next(self._numbers), _Work(*found, began=now, heard=now)
         self._work[number] = work
         return number, work
 
-    def _may_go(self, now: float) -> Callable[[Hashable, Job], bool]:
-        """Whether a job of a store may begin: the store has none in work, and its storage answers."""
-        in_work = {work.store for work in self._work.values()}
+    def _full_storages(self, now: float) -> set[str]:
+        """Those that get no more workers now: they do not answer, or might not."""
         heard = [(storage_of(work.url), work.heard) for work in self._work.values() if work.heard is not None]
         places = Counter(storage for storage, _ in heard)
         slow = Counter(storage for storage, last in heard if last + _SLOW_S <= now)
         most = max(1, self._workers // 2)
         full = {storage for storage, count in slow.items() if count >= most}
+        self._storages = {storage: asked for storage, asked in self._storages.items() if now - asked < _KNOWN_S}
         if len(self._storages) > 1:
             # one that does not answer is known only after a while: it must not have all places by then
             full |= {storage for storage, count in places.items() if count >= max(1, self._workers - 1)}
-
-        def may_go(store: Hashable, job: Job) -> bool:
-            return store not in in_work and (not full or storage_of(job.url) not in full)
-
-        return may_go
+        return full
 
     @staticmethod
     def _tell(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:

@@ -373,6 +373,7 @@ class Sessions:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._open: dict[int, StoreHandle] = {}
+        self._writers: Counter[StoreId] = Counter()
 
     def open(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Opens a store; the result of `openStore`."""
@@ -389,6 +390,8 @@ class Sessions:
             self._open[handle] = StoreHandle(
                 argument, opened, self._maintenance, self._stores, self._calls, self._clock.monotonic
             )
+            if not argument.read_only:
+                self._writers[argument.store] += 1
         return {
             "handle": handle,
             "checkpoint": checkpoint.uuid,
@@ -413,11 +416,15 @@ class Sessions:
         """Closes a handle; a request on it that is in progress ends as if it were open."""
         with self._lock:
             found = self._open.pop(handle, None)
+            if found is not None and not found.argument.read_only:
+                store = found.argument.store
+                self._writers[store] -= 1
+                if not self._writers[store]:
+                    del self._writers[store]
         if found is not None:
             found.close()
             self._stores.close(found.opened)
             if found.reads_in_place and not found.argument.read_only:
-                store = found.argument.store
                 self._maintenance.call_later(("left", store), LEFT_S, partial(self._leave, store))
 
     def finish(self, timeout_s: float) -> int:
@@ -426,9 +433,7 @@ class Sessions:
 
     def _leave(self, store: StoreId) -> None:
         """Has files given up of a store that was closed a while ago: its partition may be on another executor now."""
-        with self._lock:
-            is_open = any(one.argument.store == store and not one.argument.read_only for one in self._open.values())
-        if not is_open:
+        if store not in self._writers:
             self._maintenance.tell_left(store)
 
     def note_load(self, replayed_bytes: int, seconds: float) -> None:

@@ -28,7 +28,8 @@ from lamina.store.materialization.waiting_segments import WaitingSegments
 _UNUSED_CHECKPOINTS = 16
 
 _UNUSED_S = 3600.0
-"""After so long footprints of a store that was closed are forgotten: its next commits are made in another process."""
+"""After so long what is known of a checkpoint that nobody has open is forgotten, and footprints of a store that was
+closed: its next commits are made in another process."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class _Shared:
     read_only: bool
     changelog: Changelog | None = None
     users: int = 0
+    unused_since: float = 0.0
     stores: dict[StoreId, _Known] = field(default_factory=dict)
     closed: OrderedDict[StoreId, float] = field(default_factory=OrderedDict)
 
@@ -124,6 +126,7 @@ class _Shared:
         known = self.stores[store]
         known.users -= 1
         self.users -= 1
+        self.unused_since = now
         if known.users == 0:
             self.closed[store] = now
 
@@ -170,6 +173,7 @@ class StoreOpener:
     Args:
         ticker: seals groups of commits in time; without one, each commit is a file of its own.
         figures: gives what log objects say of this process besides their uploads.
+        unused_s: for how long a checkpoint is remembered that nobody has open.
     """
 
     def __init__(
@@ -180,7 +184,9 @@ class StoreOpener:
         jvm: Jvm | None = None,
         ticker: Ticker | None = None,
         figures: Callable[[], Mapping[str, Any]] = dict,
+        unused_s: float = _UNUSED_S,
     ) -> None:
+        self._unused_s = unused_s
         self._ticker = ticker
         self._figures = figures
         self._settings_of = settings_of
@@ -239,9 +245,10 @@ class StoreOpener:
                 one.forget(now - _UNUSED_S)
             forgotten = [self._popped(key)] if shared.users == 0 and shared.read_only else []
             outlived = self._pop_outlived()
-            unused = [key for key, shared in self._shared.items() if shared.users == 0]
-            for old in unused[: len(unused) - _UNUSED_CHECKPOINTS] if len(unused) > _UNUSED_CHECKPOINTS else ():
-                forgotten.append(self._popped(old))
+            unused = [(key, shared) for key, shared in self._shared.items() if shared.users == 0]
+            for number, (old, one) in enumerate(unused, _UNUSED_CHECKPOINTS - len(unused)):
+                if number < 0 or now - one.unused_since >= self._unused_s:
+                    forgotten.append(self._popped(old))
         # what waits in a changelog is published first
         for one in forgotten:
             self._forget(one)

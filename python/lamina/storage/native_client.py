@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import urllib.request
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -116,8 +117,9 @@ class _Place:
 
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, str], _Place] = {}
-"""By file system and bucket."""
+_MOST_KEPT = 8
+_clients: OrderedDict[tuple[int, str], _Place] = OrderedDict()
+"""The latest ones, by file system and bucket."""
 _process: int | None = None
 """The process of the first client."""
 
@@ -126,7 +128,8 @@ def native_client(filesystem: Any, root: str) -> NativeClient | None:
     """The process's native client for a bucket, and a folder of it, of an s3fs file system; None where s3fs has to be
     used.
 
-    s3fs has one file system per process and set of parameters, so there is one client per bucket and access.
+    There is one file system per process and set of parameters (`file_systems`), so there is one client per bucket and
+    access; one that is used lives on with who uses it.
     """
     bucket, _, folder = root.partition("/")
     if not obstore.__version__.startswith(_TESTED):
@@ -140,7 +143,11 @@ def native_client(filesystem: Any, root: str) -> NativeClient | None:
         return None
     with _lock:
         _process = os.getpid()
-        place = _clients.setdefault((id(filesystem), bucket), _Place(filesystem, bucket))
+        key = id(filesystem), bucket
+        place = _clients.setdefault(key, _Place(filesystem, bucket))
+        _clients.move_to_end(key)
+        while len(_clients) > _MOST_KEPT:
+            _clients.popitem(last=False)
     return place.client()
 
 

@@ -17,6 +17,7 @@ from lamina.errors import UNREADABLE, LaminaError
 from lamina.storage.backend import Backend, Listed
 from lamina.storage.cache import CachingBackend
 from lamina.storage.conditional import require_create_mode
+from lamina.storage.file_systems import file_system
 from lamina.storage.hadoop import PACKAGES, is_below, is_same, resolved, translate
 from lamina.storage.jvm import Jvm, JvmBackend
 from lamina.storage.local import LocalBackend
@@ -299,9 +300,10 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
             "write there: open it in a Spark query, or use an object store or HDFS",
         )
     try:
-        filesystem = fsspec.filesystem(
-            location.protocol, **dict(location.options), **({} if location.protocol == "memory" else _UNCACHED)
-        )
+        if location.protocol == "memory":
+            filesystem = fsspec.filesystem("memory", **location.options)
+        else:
+            filesystem = file_system(location.protocol, {**location.options, **_UNCACHED})
     except (ImportError, ValueError) as error:
         if jvm is not None:
             return _through_jvm(jvm, url, hadoop)

@@ -44,6 +44,36 @@ def test_a_store_that_asks_often_gets_no_more_turns_than_others() -> None:
     assert order(turns) == [("once", False), ("often", False)]
 
 
+def test_a_query_of_few_stores_does_not_wait_for_all_of_one_of_many() -> None:
+    for collect in (False, True):
+        turns = Turns()
+        for store in range(1000):
+            turns.add(store, asked(collect, url="memory://large"), store / 1000)
+        for store in ("small", "smaller"):
+            turns.add(store, asked(collect, url="memory://small"), 2)
+        found = [store for store, _ in order(turns)]
+        assert found[:5] == [0, "small", 1, "smaller", 2]
+        assert found[5:] == list(range(3, 1000))
+
+
+def test_checkpoints_on_a_storage_that_is_full_are_passed_over_as_a_whole() -> None:
+    turns = Turns()
+    for store in range(1000):
+        turns.add(store, asked(url="memory://full"), 0)
+    turns.add("other", asked(url="memory://other"), 1)
+    looked: list[Hashable] = []
+
+    def may_go(store: Hashable, _: Job) -> bool:
+        looked.append(store)
+        return True
+
+    found = turns.next(2, may_go, lambda url: url == "memory://full")
+    assert found is not None and found[0] == "other"
+    assert turns.next(2, may_go, lambda url: url == "memory://full") is None
+    assert looked == ["other"]
+    assert len(turns) == 1000
+
+
 def test_compactions_go_before_collections_that_were_asked_for_a_minute_before_and_no_longer() -> None:
     turns = Turns()
     turns.add("collected", asked(collect=True), 0)
@@ -240,10 +270,26 @@ def test_a_storage_that_stops_answering_all_at_once_leaves_a_worker_to_the_other
     for store in range(6):
         queue.submit(store, asked(url="s3a://stops/a"))
     queue.submit("other", asked(url="s3a://other/a"))
-    assert begin_all(queue) == [0, 1, 2, "other"]
-    queue._finish(4, {"ok": True})
+    assert begin_all(queue) == [0, "other", 1, 2]
+    queue._finish(2, {"ok": True})
     queue.submit("another", asked(url="s3a://other/a"))
     assert begin_all(queue) == ["another"]
+
+
+def test_a_storage_that_nobody_has_asked_for_in_an_hour_keeps_no_worker_from_others(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    queue = MaintenanceQueue(clock, str(tmp_path), 600, workers=2)
+    queue.submit("other", asked(url="s3a://other/a"))
+    assert begin_all(queue) == ["other"]
+    queue._finish(1, {"ok": True})
+    for store in range(2):
+        queue.submit(store, asked(url="s3a://only/a"))
+    assert begin_all(queue) == [0]
+    queue._finish(2, {"ok": True})
+    clock.advance(3_600_000)
+    queue.submit(2, asked(url="s3a://only/a"))
+    assert begin_all(queue) == [1, 2]
 
 
 def test_no_job_is_begun_in_a_process_whose_end_is_being_reported(tmp_path: Path, clock: ManualClock) -> None:

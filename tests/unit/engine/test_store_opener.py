@@ -294,6 +294,29 @@ def test_what_a_run_knew_goes_when_the_next_one_begins_and_its_stores_are_closed
     stores.close(new)
 
 
+@pytest.mark.parametrize("unused_s", [0, 3600])
+def test_what_is_known_of_a_query_that_ended_is_forgotten_in_time(tmp_path: Path, unused_s: int) -> None:
+    """An engine waits an hour, since the query may go on; what the maintenance process knows is read again."""
+    clock = ManualClock(1)
+    options = {} if unused_s else {"unused_s": 0.0}
+    stores = StoreOpener(Settings.parse, clock, RandomIds(), **options)
+
+    def known() -> set[str]:
+        return {Path(key[0].removeprefix("file:")).name for key in stores._shared}
+
+    open_, ended = stores.open(argument(tmp_path / "open")), stores.open(argument(tmp_path / "ended"))
+    stores.close(ended)
+    if unused_s:
+        clock.advance(1000 * unused_s - 1)
+        stores.close(stores.open(argument(tmp_path / "open")))
+        assert known() == {"open", "ended"}
+        clock.advance(1)
+        stores.close(stores.open(argument(tmp_path / "open")))
+    assert known() == {"open"}
+    stores.close(open_)
+    assert known() == ({"open"} if unused_s else set())
+
+
 def test_an_engine_that_ends_waits_for_what_was_accepted_into_a_checkpoint_that_is_just_forgotten(
     tmp_path: Path,
 ) -> None:

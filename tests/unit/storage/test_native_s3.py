@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.storage import Storage
+from lamina.storage import Storage, file_systems
 from lamina.testing.expect import fails_with
 from tests.s3_server import NATIVE, Request, S3Server, Trouble, through_s3fs
 
@@ -98,7 +99,7 @@ def test_what_it_would_do_otherwise_goes_through_s3fs(
 ) -> None:
     from lamina.storage import native_client
 
-    monkeypatch.setattr(native_client, "_clients", {})
+    monkeypatch.setattr(native_client, "_clients", OrderedDict())
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert client_of(Storage(url, keys)) == "S3Backend"
@@ -113,7 +114,7 @@ def test_what_a_configuration_file_says_that_it_does_not_do_goes_through_s3fs(
 ) -> None:
     from lamina.storage import native_client
 
-    monkeypatch.setattr(native_client, "_clients", {})
+    monkeypatch.setattr(native_client, "_clients", OrderedDict())
     Path(os.environ["AWS_CONFIG_FILE"]).write_text(f"[default]\n{lines}\n")
     # other keys, so that s3fs makes a client that reads the file
     keys = {**AMAZON, "fs.s3a.access.key": lines.partition(" ")[0] + os.environ["AWS_CONFIG_FILE"]}
@@ -126,7 +127,7 @@ def test_a_release_whose_errors_were_not_tested_is_not_used(monkeypatch: pytest.
 
     from lamina.storage import native_client
 
-    monkeypatch.setattr(native_client, "_clients", {})
+    monkeypatch.setattr(native_client, "_clients", OrderedDict())
     monkeypatch.setattr(obstore, "__version__", version)
     assert client_of(Storage("s3a://bucket/q", AMAZON)) == "S3Backend"
 
@@ -194,9 +195,7 @@ def test_its_requests_are_those_of_s3fs(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).write_text(PROFILE)
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
+    file_systems.forget_all()
     native = server.storage(f"same-{len(keys)}-{len(environment)}", keys)
     assert client_of(native) == "NativeS3Backend"
     made = [requests_of(storage, server) for storage in (native, through_s3fs(native))]

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import botocore.loaders
 import pytest
-import s3fs
 
 from lamina.checkpoint import Pin, read_pin, write_pin
 from lamina.format.paths import TableListName, parse_name
-from lamina.storage import Storage, s3
+from lamina.storage import Storage, file_systems, s3
 from lamina.store import Version
 from lamina.testing.expect import fails_with
 from tests.s3_server import NATIVE, S3Server, Trouble
@@ -337,9 +336,9 @@ def client_of_an_old_botocore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     directory.mkdir(parents=True)
     (directory / "service-2.json.gz").write_bytes(gzip.compress(json.dumps(model).encode()))
     monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
-    s3fs.S3FileSystem.clear_instance_cache()
+    file_systems.forget_all()
     yield
-    s3fs.S3FileSystem.clear_instance_cache()
+    file_systems.forget_all()
 
 
 @pytest.mark.usefixtures("client_of_an_old_botocore")

@@ -84,15 +84,12 @@ class Kept:
     said_at: dict[bool, float | None] = field(default_factory=dict)
     """When it was last said to be needless to those who delete (False), and to those who only ask (True)."""
 
-    def mark(self, part: Part, needs: Needs) -> None:
-        """Notes whether the store of a part needs it."""
+    def mark(self, part: Part, needs: Needs) -> bool:
+        """Notes whether the store of a part needs it; whether nobody needs any."""
         if needs.includes(part.to):
             self.needless.discard(part.number)
         else:
             self.needless.add(part.number)
-
-    @property
-    def is_needless(self) -> bool:
         return len(self.needless) == len(self.index.parts)
 
 

@@ -130,6 +130,8 @@ class LogObjects:
         """Signs of life so far of those who look."""
         self._looked: float | None = None
         self._objects: dict[str, Kept] = {}
+        self._needless: set[str] = set()
+        """Of these, those of which nobody needs a part."""
         self._parts: dict[StoreIdentity, list[tuple[Kept, Part]]] = {}
         self._doubted: set[str] = set()
         """Objects of which something turned out wrong, so that they are read anew."""
@@ -302,11 +304,11 @@ class LogObjects:
             if not self._is_of(run):
                 return []
             gone = []
-            for log_id, found in sorted(self._objects.items()):
+            for log_id in sorted(self._needless):
+                found = self._objects[log_id]
                 # what was deleted since the look is no news to those who ask either
                 said_at = (found.said_at.get(False), found.said_at.get(dry_run))
-                is_new = found.is_needless and self._looked not in said_at
-                if is_new and found.place.is_own:
+                if self._looked not in said_at and found.place.is_own:
                     found.said_at[dry_run] = self._looked
                     gone.append(Needless.at(found.place, f"{log_id}.log", found.size, found.modified_ms))
             over = [
@@ -389,7 +391,7 @@ class LogObjects:
         if known is None or known.confirmed <= needs.confirmed:
             self._needs[store] = needs
             for found, part in self._parts.get(store, ()):
-                found.mark(part, needs)
+                self._mark(found, part, needs)
 
     def _look(self, wanted: str | None, progressed: Callable[[], None]) -> None:
         """Lists the objects, and reads the indexes of new ones; at once where one is not known that is wanted.
@@ -462,20 +464,31 @@ class LogObjects:
 
     def _keep(self, found: Kept) -> None:
         self._objects[found.index.log] = found
+        if not found.index.parts:
+            self._needless.add(found.index.log)
         for part in found.index.parts:
             self._parts.setdefault(part.store, []).append((found, part))
             if (needs := self._needs.get(part.store)) is not None:
-                found.mark(part, needs)
+                self._mark(found, part, needs)
+
+    def _mark(self, found: Kept, part: Part, needs: Needs) -> None:
+        if found.mark(part, needs):
+            self._needless.add(found.index.log)
+        else:
+            self._needless.discard(found.index.log)
 
     def _forget_all(self, gone: Set[str]) -> None:
         """Forgets objects that are not there any more."""
         if gone:
             self._doubted -= gone
-            self._objects = {id: found for id, found in self._objects.items() if id not in gone}
-            self._parts = {}
-            for found in self._objects.values():
-                for part in found.index.parts:
-                    self._parts.setdefault(part.store, []).append((found, part))
+            self._needless -= gone
+            kept = [self._objects.pop(id) for id in gone if id in self._objects]
+            for store in {part.store for found in kept for part in found.index.parts}:
+                left = [(found, part) for found, part in self._parts[store] if found.index.log not in gone]
+                if left:
+                    self._parts[store] = left
+                else:
+                    del self._parts[store]
 
     def _tell(self, now: float) -> None:
         """Writes what this process knows where others may wait for it; who tells anew removes what it told before."""
@@ -498,7 +511,8 @@ class LogObjects:
         """Whether an old object stays of which this process knows that some of its stores do not need it."""
         old = self._clock.now_ms() - 1000 * TOLD_AFTER_S
         return any(
-            found.modified_ms < old and found.needless and not found.is_needless for found in self._objects.values()
+            found.modified_ms < old and found.needless and log_id not in self._needless
+            for log_id, found in self._objects.items()
         )
 
     def _index_of_listed(self, listed: tuple[str, LogPlace, Listed]) -> LogIndex | None:

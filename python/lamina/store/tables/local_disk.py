@@ -20,7 +20,9 @@ ADVICE_NO_SPACE = (
 )
 
 _LOOK_S = 1.0
-"""A look takes a few microseconds a file."""
+_PAUSES = 10
+"""After so many seconds another look is worth it, and after so many times as long as the last one took: some
+microseconds a file, of which many stores have many."""
 
 
 class LocalDiskError(StorageError):
@@ -49,12 +51,13 @@ def used_bytes(directory: str) -> int:
 
 
 class LocalDisk:
-    """What the working files of this engine take, as of a second ago at most, and what was given since. Thread-safe."""
+    """What the working files of this engine take, as of a look some seconds ago, and what was given since.
+    Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._looked: float | None = None
+        self._due: float | None = None
         self._used = self._given = 0
 
     @property
@@ -63,9 +66,22 @@ class LocalDisk:
         return self._used
 
     def look(self) -> None:
-        """To be called when files came or went."""
-        with self._lock:
+        """To be called when files came or went: has a thread look soon, if it is time. Does not wait."""
+        if self._is_due() and self._lock.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._look_aside, name="lamina-local-disk", daemon=True).start()
+            except RuntimeError:
+                self._lock.release()  # no more threads: the next one looks
+
+    def _look_aside(self) -> None:
+        try:
             self._look()
+        finally:
+            self._lock.release()
+
+    def _is_due(self) -> bool:
+        due = self._due
+        return due is None or self._clock.monotonic() >= due
 
     def take(self, most: int, needed: int) -> None:
         """Gives room for files of `needed` bytes.
@@ -85,9 +101,11 @@ class LocalDisk:
             self._given += needed
 
     def _look(self, *, anew: bool = False) -> None:
-        now = self._clock.monotonic()
-        if anew or self._looked is None or now - self._looked >= _LOOK_S:
-            self._looked, self._used, self._given = now, used_bytes(engine_directory()), 0
+        if anew or self._is_due():
+            began = self._clock.monotonic()
+            self._used, self._given = used_bytes(engine_directory()), 0
+            ended = self._clock.monotonic()
+            self._due = ended + max(_LOOK_S, _PAUSES * (ended - began))
 
 
 LOCAL_DISK = LocalDisk(SystemClock())
