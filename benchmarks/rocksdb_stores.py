@@ -63,7 +63,9 @@ def bars(_: Parameters, figures: Figures) -> list[Bar]:
     """That nothing goes on growing."""
     later = figures["later"]
     return [
-        most(f"{COUNTS[count]} with {figures['stores']} stores, last quarter of the rounds to the one before", LATER, one)
+        most(
+            f"{COUNTS[count]} with {figures['stores']} stores, last quarter of the rounds to the one before", LATER, one
+        )
         for count in ("threads", "files")
         for one in [spread([later[count]])]
     ]
