@@ -67,69 +67,70 @@ IsFull = Callable[[str], bool]
 """Whether a checkpoint, by its URL, is on a storage that gets no more workers now."""
 
 
-class _Lane:
-    """Jobs of one kind that wait, one a store: checkpoints take turns, and of one whoever asked first goes first."""
+class _Checkpoint:
+    """The jobs that wait of one checkpoint and that nobody waits for: whoever asked first goes first, and compactions
+    go before collections, but not for ever."""
 
     def __init__(self) -> None:
-        self._checkpoints: OrderedDict[str, OrderedDict[Hashable, _Waiting]] = OrderedDict()
-        self._urls: dict[Hashable, str] = {}
+        self._compactions: OrderedDict[Hashable, _Waiting] = OrderedDict()
+        self._collections: OrderedDict[Hashable, _Waiting] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._urls)
+        return len(self._compactions) + len(self._collections)
 
-    def get(self, store: Hashable) -> _Waiting | None:
-        """The job of a store."""
-        url = self._urls.get(store)
-        return None if url is None else self._checkpoints[url][store]
+    def add(self, store: Hashable, job: Job, now: float) -> bool:
+        """See `Turns.add`."""
+        for waiting, collects in ((self._compactions, False), (self._collections, True)):
+            if store in waiting:
+                waiting[store].job = replace(job, argument={**job.argument, "collect": collects})
+        waiting = self._collections if job.collects else self._compactions
+        if store in waiting:
+            return False
+        waiting[store] = _Waiting(job, now)
+        return True
 
-    def add(self, store: Hashable, waiting: _Waiting) -> None:
-        """Lets a job wait behind others of its checkpoint; the store has none."""
-        url = self._urls[store] = waiting.job.url
-        self._checkpoints.setdefault(url, OrderedDict())[store] = waiting
+    def put_back(self, store: Hashable, job: Job, now: float) -> None:
+        """See `Turns.put_back`."""
+        waiting = self._collections if job.collects else self._compactions
+        if store not in waiting:
+            waiting[store] = _Waiting(job, now)
+        waiting.move_to_end(store, last=False)
 
-    def to_front(self, store: Hashable) -> None:
-        """Has the job of a store go before all others."""
-        url = self._urls[store]
-        self._checkpoints[url].move_to_end(store, last=False)
-        self._checkpoints.move_to_end(url, last=False)
+    def leave(self, store: Hashable, report: Report, now: float) -> None:
+        """See `Turns.leave`."""
+        for waiting in (self._compactions, self._collections):
+            found = waiting.get(store)
+            if found is not None and found.job.report == report:
+                found.job = replace(found.job, left=now)
 
-    def drop(self, store: Hashable) -> _Waiting | None:
-        """Takes out the job of a store, which is not its checkpoint's turn."""
-        url = self._urls.pop(store, None)
-        if url is None:
+    def next(self, now: float, may_go: MayGo) -> tuple[Hashable, Job] | None:
+        """The job whose turn it is, which waits no longer."""
+        compaction = self._first(self._compactions, now, may_go)
+        collection = self._first(self._collections, now, may_go)
+        if compaction is not None and (
+            collection is None
+            or self._compactions[compaction].asked <= self._collections[collection].asked + COLLECTION_WAITS_S
+        ):
+            return compaction, self._compactions.pop(compaction).job
+        if collection is None:
             return None
-        waiting = self._checkpoints[url].pop(store)
-        if not self._checkpoints[url]:
-            del self._checkpoints[url]
-        return waiting
+        self._compactions.pop(collection, None)
+        return collection, self._collections.pop(collection).job
 
-    def pop(self, store: Hashable) -> Job:
-        """Takes out the job of a store, whose turn it is; then it is another checkpoint's."""
-        url = self._urls[store]
-        waiting = self.drop(store)
-        assert waiting is not None
-        if url in self._checkpoints:
-            self._checkpoints.move_to_end(url)
-        return waiting.job
-
-    def first(self, now: float, may_go: MayGo, is_full: IsFull) -> Hashable | None:
-        """The store whose turn it is; those are dropped that were left too long ago."""
-        for url, stores in list(self._checkpoints.items()):
-            if is_full(url):
-                continue
-            left = []
-            found = None
-            for store, waiting in stores.items():
-                if waiting.job.left is not None and now - waiting.job.left > LEFT_S:
-                    left.append(store)
-                elif may_go(store, waiting.job):
-                    found = store
-                    break
-            for store in left:
-                self.drop(store)
-            if found is not None:
-                return found
-        return None
+    @staticmethod
+    def _first(waiting: OrderedDict[Hashable, _Waiting], now: float, may_go: MayGo) -> Hashable | None:
+        """The first store that may go; those before it go out that were left too long ago."""
+        left = []
+        found = None
+        for store, one in waiting.items():
+            if one.job.left is not None and now - one.job.left > LEFT_S:
+                left.append(store)
+            elif may_go(store, one.job):
+                found = store
+                break
+        for store in left:
+            del waiting[store]
+        return found
 
 
 class Turns:
@@ -137,8 +138,8 @@ class Turns:
 
     1. A store has at most one compaction and one collection waiting. Asking again replaces them, and they keep their
        turns. So stores take turns, however often one of them asks.
-    2. Checkpoints take turns, and of one whoever asked first goes first: a query of few stores does not wait for all of
-       one that has thousands. A collection counts as asked for a minute later, so that compactions go before it, but
+    2. Checkpoints take turns: a query of few stores does not wait for all of one that has thousands. Of one whoever
+       asked first goes first. A collection counts as asked for a minute later, so that compactions go before it, but
        not for ever.
     3. A collection compacts, too: it takes the store's waiting compaction with it.
     4. What somebody waits for waits apart from all that, one job a handle, and goes first; but of so many turns in a
@@ -146,13 +147,12 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._compactions = _Lane()
-        self._collections = _Lane()
+        self._checkpoints: OrderedDict[str, _Checkpoint] = OrderedDict()
         self._awaited: OrderedDict[tuple[Hashable, Report], Job] = OrderedDict()
         self._in_a_row = 0
 
     def __len__(self) -> int:
-        return len(self._compactions) + len(self._collections) + len(self._awaited)
+        return sum(map(len, self._checkpoints.values())) + len(self._awaited)
 
     def is_awaited(self, store: Hashable) -> bool:
         """Whether somebody waits for a job of the store."""
@@ -164,14 +164,7 @@ class Turns:
             is_new = (store, job.report) not in self._awaited
             self._awaited[store, job.report] = job
             return is_new
-        for lane, collects in ((self._compactions, False), (self._collections, True)):
-            if (waiting := lane.get(store)) is not None:
-                waiting.job = replace(job, argument={**job.argument, "collect": collects})
-        lane = self._collections if job.collects else self._compactions
-        if lane.get(store) is not None:
-            return False
-        lane.add(store, _Waiting(job, now))
-        return True
+        return self._checkpoint(job).add(store, job, now)
 
     def put_back(self, store: Hashable, job: Job, now: float) -> None:
         """Lets a job that was begun in vain wait before all others, unless the store has asked again."""
@@ -179,19 +172,15 @@ class Turns:
             self._awaited.setdefault((store, job.report), job)
             self._awaited.move_to_end((store, job.report), last=False)
             return
-        lane = self._collections if job.collects else self._compactions
-        if lane.get(store) is None:
-            lane.add(store, _Waiting(job, now))
-        lane.to_front(store)
+        self._checkpoint(job).put_back(store, job, now)
+        self._checkpoints.move_to_end(job.url, last=False)
 
     def leave(self, store: Hashable, report: Report, now: float) -> None:
         """Says that the handle that hears `report` was closed: its jobs are dropped if their turn does not come
         soon, and at once where somebody waited for them."""
         self._awaited.pop((store, report), None)
-        for lane in (self._compactions, self._collections):
-            found = lane.get(store)
-            if found is not None and found.job.report == report:
-                found.job = replace(found.job, left=now)
+        for checkpoint in self._checkpoints.values():
+            checkpoint.leave(store, report, now)
 
     def next(self, now: float, may_go: MayGo, is_full: IsFull = lambda _: False) -> tuple[Hashable, Job] | None:
         """The job whose turn it is, which waits no longer; None where there is none."""
@@ -205,20 +194,16 @@ class Turns:
                 return store, job
         return self._next_other(now, may_go, is_full)
 
-    def _next_other(self, now: float, may_go: MayGo, is_full: IsFull) -> tuple[Hashable, Job] | None:
-        compaction = self._compactions.first(now, may_go, is_full)
-        collection = self._collections.first(now, may_go, is_full)
-        if collection is None:
-            return None if compaction is None else (compaction, self._compactions.pop(compaction))
-        if compaction is not None and self._asked(compaction, self._compactions) <= (
-            self._asked(collection, self._collections) + COLLECTION_WAITS_S
-        ):
-            return compaction, self._compactions.pop(compaction)
-        self._compactions.drop(collection)
-        return collection, self._collections.pop(collection)
+    def _checkpoint(self, job: Job) -> _Checkpoint:
+        return self._checkpoints.setdefault(job.url, _Checkpoint())
 
-    @staticmethod
-    def _asked(store: Hashable, lane: _Lane) -> float:
-        waiting = lane.get(store)
-        assert waiting is not None
-        return waiting.asked
+    def _next_other(self, now: float, may_go: MayGo, is_full: IsFull) -> tuple[Hashable, Job] | None:
+        for url, checkpoint in list(self._checkpoints.items()):
+            found = None if is_full(url) else checkpoint.next(now, may_go)
+            if not checkpoint:
+                del self._checkpoints[url]
+            elif found is not None:
+                self._checkpoints.move_to_end(url)
+            if found is not None:
+                return found
+        return None

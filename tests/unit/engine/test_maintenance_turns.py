@@ -56,6 +56,14 @@ def test_a_query_of_few_stores_does_not_wait_for_all_of_one_of_many() -> None:
         assert found[5:] == list(range(3, 1000))
 
 
+def test_collections_of_another_query_that_are_long_overdue_hold_up_no_compaction() -> None:
+    turns = Turns()
+    for store in range(1000):
+        turns.add(store, asked(True, url="memory://large"), 0)
+    turns.add("small", asked(url="memory://small"), 100 * COLLECTION_WAITS_S)
+    assert [store for store, _ in order(turns)][:3] == [0, "small", 1]
+
+
 def test_checkpoints_on_a_storage_that_is_full_are_passed_over_as_a_whole() -> None:
     turns = Turns()
     for store in range(1000):
