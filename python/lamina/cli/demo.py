@@ -84,7 +84,7 @@ demo.__doc__ = _EXAMPLES
 def _run(root: Path, provider: str, mode: str, batches: int, kill: bool, as_json: bool, console: Console) -> bool:
     problem = _missing(mode)
     if problem is not None:
-        console.print(problem, style="red", highlight=False)
+        console.print(problem, style="red", highlight=False, markup=False)
         return False
     from lamina.components import SystemClock
     from lamina.demo import job

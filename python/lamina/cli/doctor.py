@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def doctor() -> None:
       lamina doctor
       PYSPARK_PYTHON=/opt/python/bin/python3 lamina doctor
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     fits = True
     for finding in findings():
         fits = fits and finding.fits
@@ -133,10 +134,15 @@ def _spark() -> Iterator[Finding]:
         yield Finding(False, error.message)
 
 
+def _environment(program: str) -> tuple[str, str]:
+    """What an interpreter is and where it lies: virtual environments of one interpreter have links to it."""
+    return os.path.dirname(os.path.abspath(program)), os.path.realpath(program)
+
+
 def _executor_python() -> Iterator[Finding]:
     """The Python of executors on this machine, where it is another one."""
     program = os.environ.get("PYSPARK_PYTHON")
-    if not program or os.path.realpath(program) == os.path.realpath(sys.executable):
+    if not program or _environment(shutil.which(program) or program) == _environment(sys.executable):
         return
     try:
         answer = subprocess.run(

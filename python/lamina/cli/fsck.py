@@ -19,7 +19,7 @@ from lamina.store.admin.check import check_log, check_stores
 from lamina.store.check.log_checker import NEEDS, OBJECT, PART, TEMPORARY
 from lamina.store.check.report import NEWER, LogCheck, Problem, StoreCheck, is_damage
 
-_NOT_NEEDED = {OBJECT: "object", PART: "part of other objects", NEEDS: "needs file", TEMPORARY: "temporary file"}
+_NOT_NEEDED = {OBJECT: "object", PART: "part of another object", NEEDS: "needs file", TEMPORARY: "temporary file"}
 
 
 def fsck(
@@ -69,7 +69,7 @@ def fsck(
         json.dump(_to_json(found.url, checks, log), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        show(Console(highlight=False), _parts(checks, log, quick=quick))
+        show(Console(highlight=False, markup=False), _parts(checks, log, quick=quick))
     if log.problems or any(check.problems for check in checks):
         raise typer.Exit(1)
 

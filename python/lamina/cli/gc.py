@@ -77,7 +77,7 @@ def gc(
         json.dump(_to_json(found.url, outcomes, dry_run), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        show(Console(highlight=False), _parts(outcomes, details=details, dry_run=dry_run))
+        show(Console(highlight=False, markup=False), _parts(outcomes, details=details, dry_run=dry_run))
     if any(map(_needs_repair, outcomes)):
         raise typer.Exit(1)
 

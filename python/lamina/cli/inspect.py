@@ -60,7 +60,7 @@ def inspect(
         json.dump(to_json(found), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        console = Console(highlight=False)
+        console = Console(highlight=False, markup=False)
         show(console, tables(found, details=details, wide=console.width >= _WIDE))
     if found.problems:
         raise typer.Exit(1)

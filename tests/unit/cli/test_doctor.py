@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,20 @@ def test_the_python_of_executors_is_looked_at(
 
 
 def test_the_same_python_is_not_looked_at_twice(lamina: Lamina, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", os.path.realpath(sys.executable))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert lamina("doctor").out.count("pyarrow") == 1
+
+
+def test_another_environment_of_the_same_interpreter_is_looked_at(
+    lamina: Lamina, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    bare = tmp_path / "bare" / "bin" / "python3"
+    assert os.path.realpath(bare) == os.path.realpath(sys.executable)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
+    outcome = lamina("doctor")
+    assert outcome.code == 1
+    assert f"{bare} -m pip install" in outcome.out
 
 
 def test_another_spark_is_named_with_the_command_that_installs_the_right_one(

@@ -252,3 +252,17 @@ def test_files_are_listed_in_the_order_of_versions(lamina: Lamina, query: QueryO
     query.run(11, rows=1)
     files = inspected(lamina, query)["stores"][0]["files"]
     assert [int(file["name"].partition("_")[0]) for file in files] == list(range(1, 12))
+
+
+@pytest.mark.parametrize("command", ["inspect", "fsck", "gc"])
+def test_brackets_in_a_path_are_shown_as_they_are(lamina: Lamina, tmp_path: Path, command: str) -> None:
+    query = QueryOnDisk(tmp_path / "w[bold]y[" / "x]", 2)
+    query.run(1)
+    outcome = lamina(command, query.directory)
+    assert outcome.code == 0, outcome.err
+    if command == "inspect":
+        assert "w[bold]y[" in "".join(outcome.out.split())
+    (tmp_path / "closed[").mkdir()
+    query = QueryOnDisk(tmp_path / "closed[" / "x]", 2)
+    query.run(1)
+    assert lamina(command, query.directory).code == 0

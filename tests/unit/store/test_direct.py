@@ -199,3 +199,29 @@ def test_a_column_family_whose_id_does_not_fit_the_format_is_refused_when_it_is_
     again = lamina.open_store(str(tmp_path))
     assert again.get(b"b", "last") == b"2"
     assert again.get(b"a") == b"1"
+
+
+def test_nothing_is_read_where_nothing_is(tmp_path: Path) -> None:
+    with fails_with("file.missing", str(tmp_path)):
+        lamina.open_store(str(tmp_path / "typo"))
+    assert list(tmp_path.iterdir()) == []
+    store = lamina.open_store(str(tmp_path / "made"), writable=True)
+    store.put(b"a", b"1")
+    store.commit()
+    assert lamina.open_store(str(tmp_path / "made")).get(b"a") == b"1"
+
+
+@pytest.mark.parametrize("wrong", [5, "text", None, [1]])
+def test_what_is_no_bytes_is_refused(tmp_path: Path, wrong: Any) -> None:
+    store = lamina.open_store(str(tmp_path), writable=True)
+    for call in (
+        lambda: store.put(wrong, b"1"),
+        lambda: store.put(b"a", wrong),
+        lambda: store.append(wrong, b"1", "lists"),
+        lambda: store.append(b"a", wrong, "lists"),
+        lambda: store.remove(wrong),
+    ):
+        with pytest.raises(TypeError, match=type(wrong).__name__):
+            call()
+    store.put(bytearray(b"a"), memoryview(b"1"))
+    assert [*store.scan()] == [(b"a", b"1")]

@@ -9,6 +9,7 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.format.entries import PUT
+from lamina.format.manifest import FILE, RUN
 from lamina.storage import Storage
 from lamina.testing import Fault, ManualClock
 from lamina.testing.expect import fails_with
@@ -175,6 +176,28 @@ def test_a_lineage_that_cannot_be_followed_stops_a_collection(query: Query) -> N
     query.storage.delete_many([f"0/0/{file(versions[-2])}"])
     assert deleted(query.open().collect(versions[-1], dry_run=False)) == set()
     assert file(lost) in names(query.storage)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_where_a_file_of_the_newest_version_is_lost_nothing_that_may_lead_to_its_state_is_collected(
+    backend: str,
+) -> None:
+    query = Query(min_versions=3, backend=backend, rocksdb__materializeEvery=4)
+    store = query.open()
+    versions = batches(query, store, EMPTY, 6)
+    compact(query, store, versions[-1])
+    versions += batches(query, store, versions[-1], 6)
+    manifest = store.manifest(versions[-1])
+    assert manifest is not None
+    lost = next(one.path for one in manifest.references if one.kind in (RUN, FILE) and one.path is not None)
+    wait(query, 100 * MIN_AGE_MS)
+    before = names(query.storage)
+    query.storage.delete_many([f"0/0/{lost}"])
+    collected = query.open().collect(versions[-1], dry_run=False)
+    assert lost in str(collected.stopped)
+    assert collected.needs_repair
+    assert names(query.storage) == before - {lost}
+    query.assert_restores(query.open(), versions[-1])
 
 
 def test_a_lineage_longer_than_its_manifest_lists_is_followed_on(query: Query) -> None:

@@ -6,8 +6,8 @@ Rules (DESIGN section 8):
    newest one within the last `min_version_age_ms`, along the lineage of N. Of each retained version the newest file at
    or below it is kept, with all that its manifest refers to.
 2. Nothing numbered above N is deleted: what this process knows may be old news.
-3. Nothing is deleted where a newer run of the query is known, or where the lineage cannot be followed. Whoever judges
-   by an older look at the runs looks again before it deletes.
+3. Nothing is deleted where a newer run of the query is known, or where the lineage cannot be followed, or a file that N
+   refers to is not there. Whoever judges by an older look at the runs looks again before it deletes.
 4. A file that was referred to goes when the first manifest without it that makes it unneeded has been there for the
    minimum age; a file that never was, when it has itself been there that long, and what a publication has not ended
    after six times that, since it may go on. Ages come from the storage's own times.
@@ -200,6 +200,9 @@ class Collector:
         if lineage is None:
             reason = "the lineage of the retained versions cannot be followed: see lamina fsck"
             return Judged.stopped(storage, reason, needs_repair=True)
+        if lost := self._lost(lineage.entries[0][1], listing):
+            reason = f"{lost}, which version {lineage.entries[0][1]} needs, is not there: see lamina fsck"
+            return Judged.stopped(storage, reason, needs_repair=True)
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts, needed = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
         pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity) if not is_empty(attempt)}
@@ -318,6 +321,12 @@ class Collector:
         self._first_unneeded = lineage.first_unneeded
         self._registry.read(lineage.entries, lineage.retained, listing.keys(), progressed)
         return lineage
+
+    def _lost(self, newest: int, listing: Mapping[str, Listed]) -> str | None:
+        """A file of the newest version that is not listed: those that nothing needs otherwise may lead to its state."""
+        used = self._registry.last_used.items()
+        lost = [name for name, version in used if version == newest and name not in listing and not is_part(name)]
+        return self._files.location(min(lost)) if lost else None
 
     def _verdicts(
         self,

@@ -56,7 +56,8 @@ def open_store(
         settings: settings of lamina, with the attribute names of `lamina.settings.Settings`; not those of the JVM's
             table, of tasks and of the engine's process (`heap_…`, `durability_…`, `engine_…`, `rocksdb_memory_…`).
     Raises:
-        LaminaError: `settings.*`, `storage.*`, `file.*`; `store.unsupported` where the checkpoint is a query's and
+        LaminaError: `settings.*`, `storage.*`, `file.*` (`file.missing` also where nothing is there and `writable` is
+            not set); `store.unsupported` where the checkpoint is a query's and
             `writable` is set, or its state is not in lamina; `state.not-retained` where the query has no such store.
     """
     parsed = _settings(settings)

@@ -86,6 +86,12 @@ class DirectStore:
             raise LaminaError.from_kind(
                 "store.unsupported", f"{self._store_id.checkpoint_url} keeps no state in lamina"
             )
+        if state.uuid is None and not self._is_query and not self._writable:
+            raise LaminaError.from_kind(
+                "file.missing",
+                f"{self._store_id.checkpoint_url} has no state of lamina: give the directory of a checkpoint, or make "
+                "a store there with writable=True",
+            )
         return make_store(state, self._store_id, conf, clock=self._clock, ids=self._ids)
 
     def _start_run(self) -> None:
@@ -190,11 +196,13 @@ class DirectStore:
 
     def put(self, key: bytes, value: bytes, family: str = DEFAULT_FAMILY) -> None:
         """Sets the value of a key."""
-        self._changes[self._family(family, multi_value=False).id, key] = (PUT, bytes(value))
+        _require_bytes(key, value)
+        self._changes[self._family(family, multi_value=False).id, bytes(key)] = (PUT, bytes(value))
 
     def append(self, key: bytes, element: bytes, family: str) -> None:
         """Adds an element to the list of a key; the family is made as one of lists by its first append."""
-        position = (self._family(family, multi_value=True).id, key)
+        _require_bytes(key, element)
+        position = (self._family(family, multi_value=True).id, bytes(key))
         added = encoded_element(element)
         op, value = self._changes.get(position, (APPEND, b""))
         self._changes[position] = (PUT, added) if op == DELETE else (op, value + added)
@@ -202,9 +210,10 @@ class DirectStore:
     def remove(self, key: bytes, family: str = DEFAULT_FAMILY) -> None:
         """Removes a key that may be there."""
         self._require_writing()
+        _require_bytes(key)
         known = self._families.get(family)
         if known is not None:
-            self._changes[known.id, key] = (DELETE, b"")
+            self._changes[known.id, bytes(key)] = (DELETE, b"")
 
     def scan(self, family: str = DEFAULT_FAMILY) -> Iterator[tuple[bytes, Value]]:
         """Keys and values in the order of the keys."""
@@ -377,6 +386,13 @@ class DirectStore:
                     found[family][0] += sign
                     found[family][1] += sign * (len(key) + len(row))
         return {family: Count(*sums) for family, sums in found.items()}
+
+
+def _require_bytes(*given: object) -> None:
+    """A number would make so many zero bytes, and a text is no key."""
+    for one in given:
+        if not isinstance(one, bytes | bytearray | memoryview):
+            raise TypeError(f"keys and values are bytes, not {type(one).__name__}: {one!r:.80}")
 
 
 def _resolved(store: Store, version: int) -> Version:
