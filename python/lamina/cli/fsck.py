@@ -47,6 +47,8 @@ def fsck(
     Where they cannot be read, the check of all other files goes on.
 
     It may run beside the query: a file collected meanwhile is no damage.
+    What is not needed is unknown (?, null) of a store of which a version
+    could not be read, or none is retained.
 
     Exit code 1 on damage, and where files were not read.
 
@@ -78,7 +80,6 @@ def _parts(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> list[
     table = plain_table("store", ">versions", ">damaged", ">files", ">size", ">rows", ">not needed", "")
     parts: list[RenderableType] = [table]
     for check in checks:
-        orphans = sum(count for count, _ in check.orphans.values())
         table.add_row(
             store_name(check.identity),
             _ranges(check.whole + check.damaged),
@@ -86,7 +87,7 @@ def _parts(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> list[
             number_text(check.files),
             size_text(check.bytes),
             "" if check.rows is None else number_text(check.rows),
-            f"{number_text(orphans)} ({size_text(sum(size for _, size in check.orphans.values()))})" if orphans else "",
+            _orphans_text(check),
             Text("✗", style="red") if check.problems else Text("✓", style="green"),
         )
     for check in checks:
@@ -100,6 +101,13 @@ def _parts(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> list[
         parts.append(Text(_log_text(log)))
     parts.append(_verdict(checks, log, quick=quick))
     return parts
+
+
+def _orphans_text(check: StoreCheck) -> str:
+    if not check.knows_needs:
+        return "?"
+    count = sum(count for count, _ in check.orphans.values())
+    return f"{number_text(count)} ({size_text(sum(size for _, size in check.orphans.values()))})" if count else ""
 
 
 def _log_text(log: LogCheck) -> str:
@@ -139,6 +147,12 @@ def _verdict(checks: Sequence[StoreCheck], log: LogCheck, *, quick: bool) -> Tex
             f"{what} checked: what was read is whole. Other checkpoints whose files are to be read have to be named by "
             "--root, and their storage has to answer.",
             style="red",
+        )
+    if checks and not damaged and not any(check.whole for check in checks):
+        return Text(
+            f"{what}: Spark's commit log names no version of theirs, so that there was nothing to check. Where the "
+            "query has committed batches before, its log is lost: put the directory commits back.",
+            style="yellow",
         )
     if not damaged:
         how = "looked at" if quick else "verified"
@@ -186,7 +200,9 @@ def _to_json(url: str, checks: Sequence[StoreCheck], log: LogCheck) -> dict[str,
                 "rows": check.rows,
                 "not_needed": {
                     kind: {"files": count, "bytes": size} for kind, (count, size) in sorted(check.orphans.items())
-                },
+                }
+                if check.knows_needs
+                else None,
                 "problems": _problems(check),
                 "warnings": list(check.warnings),
             }

@@ -257,3 +257,24 @@ def test_a_checkpoint_without_lamina_is_refused(lamina: Lamina, tmp_path: Path) 
         outcome = lamina(command, query.directory)
         assert outcome.code == 1
         assert "keeps no state in lamina" in outcome.err
+
+
+@pytest.mark.parametrize("lost", ["a commit", "Spark's log"])
+def test_what_is_not_needed_is_unknown_where_versions_were_not_followed(
+    lamina: Lamina, query: QueryOnDisk, lost: str
+) -> None:
+    """Whoever needs room might delete it."""
+    query.run(4)
+    json_before = json.loads(lamina("fsck", query.directory, "--json").out)
+    assert all(store["not_needed"] is not None for store in json_before["stores"])
+    if lost == "a commit":
+        for path in Path(query.directory, "state", "0", "0").glob("*.lam"):
+            path.write_bytes(path.read_bytes()[:-1])
+    else:
+        shutil.rmtree(Path(query.directory, "commits"))
+    outcome = lamina("fsck", query.directory, "--json")
+    assert json.loads(outcome.out)["stores"][0]["not_needed"] is None
+    shown = lamina("fsck", query.directory).out
+    row = next(line for line in shown.splitlines() if "0/0/default" in line)
+    assert "?" in row.split()
+    assert "every retained version is whole" not in shown

@@ -63,6 +63,11 @@ class StoreCheck:
     parts: tuple[str, ...]
     newest: int
 
+    @property
+    def knows_needs(self) -> bool:
+        """Whether all versions were followed, and there are any: else more than they say may be needed."""
+        return bool(self.whole or self.damaged) and not self.problems
+
     @classmethod
     def unread(cls, identity: StoreIdentity, named: Collection[int], error: LaminaError) -> StoreCheck:
         """That of a store that could not be read, with the versions that Spark's log names."""
