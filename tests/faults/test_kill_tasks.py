@@ -72,6 +72,15 @@ def test_no_kill_explains_an_error_of_another_kind(kind: str) -> None:
     assert unexplained(failed(both), *kills) != []
 
 
+def test_what_an_engine_logged_before_it_was_killed_is_no_error_of_the_task() -> None:
+    quoted = "; its last words:\nWARNING __main__: the maintenance of a store failed: [storage.failed] no file\nmore\n"
+    lost, kill = lamina_error("engine.lost"), Kill(BEGAN + 1, ENGINE)
+    first, _, trace = lost.partition("\n")
+    assert unexplained(failed(f"{first}{quoted}{trace}"), kill) == []
+    # what comes behind it is
+    assert unexplained(failed(f"{first}{quoted}{trace}\nSuppressed: {lamina_error('storage.failed')}"), kill) != []
+
+
 def test_what_is_told_of_an_error_are_its_causes_and_the_places_in_laminas_code() -> None:
     frames = "\n".join(f"\tat org.apache.spark.rdd.RDD.iterator(RDD.scala:{line})" for line in range(500))
     (told,) = unexplained(failed(f"SparkException: it failed\n{frames}\n{lamina_error('file.missing')}"))

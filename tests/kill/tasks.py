@@ -38,6 +38,9 @@ OF_A_KILL = {
 _KIND = re.compile(rf": \[({'|'.join(map(re.escape, KINDS))})\]")
 """An error of lamina, whatever Spark has wrapped it in: where it ends a task it is a text behind another class."""
 
+_LAST_WORDS = re.compile(r"; its last words:\n(?:(?!\tat |Caused by: |Suppressed: ).*\n?)*")
+"""What the error about an engine that ended quotes of its log, in which its maintenance process has a say, too."""
+
 _EXIT = re.compile(r"exit(?:ed with)? code (\d+)")
 _KILLED = str(128 + signal.SIGKILL)
 _CODE = "org.apache.spark.sql.lamina."
@@ -124,7 +127,7 @@ def explanation(end: TaskEnd, kills: Sequence[Kill]) -> str | None:
     """
     if end.reason == EXECUTOR_LOST:
         return _of_kills(end, kills, {EXECUTOR}, end.reason)
-    kinds = sorted(set(_KIND.findall(end.text)))
+    kinds = sorted(set(_KIND.findall(_LAST_WORDS.sub("\n", end.text))))
     if kinds and all(kind in OF_A_KILL for kind in kinds):
         return _of_kills(end, kills, {OF_A_KILL[kind] for kind in kinds}, " ".join(kinds))
     return None if kinds or _CODE in end.text else end.reason
