@@ -31,6 +31,9 @@ _UNUSED_S = 3600.0
 """After so long what is known of a checkpoint that nobody has open is forgotten, and footprints of a store that was
 closed: its next commits are made in another process."""
 
+_WAITING_TIMES = 24
+"""And after so many times as long where a merge waits for a commit, which would be made anew: a trigger may be rare."""
+
 
 @dataclass(frozen=True)
 class OpenArgument:
@@ -129,6 +132,11 @@ class _Shared:
         self.unused_since = now
         if known.users == 0:
             self.closed[store] = now
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anything waits for the next commit of a store, which would be merged anew."""
+        return any(known.segments.all() for known in self.stores.values())
 
     def forget(self, before: float) -> None:
         """Forgets the footprints of stores that have been closed since `before` or longer."""
@@ -247,8 +255,10 @@ class StoreOpener:
             outlived = self._pop_outlived()
             unused = [(key, shared) for key, shared in self._shared.items() if shared.users == 0]
             for number, (old, one) in enumerate(unused, _UNUSED_CHECKPOINTS - len(unused)):
-                if number < 0 or now - one.unused_since >= self._unused_s:
+                if number < 0:
                     forgotten.append(self._popped(old))
+                elif now - one.unused_since >= self._unused_s * (_WAITING_TIMES if one.has_waiting else 1):
+                    outlived.append(self._popped(old))
         # what waits in a changelog is published first
         for one in forgotten:
             self._forget(one)

@@ -402,3 +402,27 @@ def test_versions_that_were_collected_before_a_rewind_stop_no_collection_where_t
     query.storage.delete_many([f"0/0/{lost}"])
     with fails_with("file.missing"):
         Grouped(rewound).open(0).collect(version, dry_run=False)
+
+
+def test_what_no_store_needed_in_an_older_run_is_needless_to_a_newer_one_once_its_stores_say_so(
+    grouped: Grouped,
+) -> None:
+    """The newer one may stand on an older batch."""
+    stores, versions = grouped.begun(2)
+    versions = grouped.batch(stores, versions, 0)
+    logs = LogObjects(grouped.query.storage, grouped.query.clock)
+    older, newer = QueryRun(1, "older"), QueryRun(2, "newer")
+    logs.parts_of(stores[0].identity)
+
+    def needless(run: QueryRun) -> list[str]:
+        return [one.path.rpartition("/")[2] for one in logs.needless(run, dry_run=True)]
+
+    for number, store in enumerate(stores):
+        assert needless(older) == []
+        logs.tell_needs(older, store.identity, versions[number].version, [])
+    # nobody has asked before, so it is said now; and not to a newer run
+    assert needless(newer) == []
+    for store, version in zip(stores, versions, strict=True):
+        assert needless(newer) == []
+        logs.tell_needs(newer, store.identity, version.version, [])
+    assert needless(newer) == [name for name in grouped.objects() if name.endswith(".log")]

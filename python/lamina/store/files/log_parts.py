@@ -376,6 +376,7 @@ class LogObjects:
             self._told = None
             for found in self._objects.values():
                 found.needless.clear()
+            self._needless = {log for log, found in self._objects.items() if not found.index.parts}
             for said in self._read_from.values():
                 self._hear_all(said)
         return run.id == self._run.id

@@ -27,7 +27,8 @@ def read_sources(
         share: what is read ahead is taken from it; where that is not to be had, nothing is.
     """
     small = [one for one in references if _is_small(one)] if files.storage.remote else []
-    room = sum(sorted(map(files.reading_bytes, small))[-_AHEAD:])
+    # where it is a part of a file, that may be read whole
+    room = sum(sorted(max(files.reading_bytes(one), _SMALL_BYTES + one.length) for one in small)[-_AHEAD:])
     if len(small) < 2 or not share.try_take(room):
         small, room = [], 0
     reads = in_flight(files.storage, files.read, small, _AHEAD)

@@ -214,15 +214,23 @@ private[wire] final class HadoopConnection(
     send("ok" -> JBool(true), "size" -> JInt(status.getLen))
   }
 
-  /** Makes a file as old as one that is written now, and says whether it is: some file systems do nothing, or refuse. */
+  /**
+   * Makes a file as old as one that is written now, and says whether it is: some file systems do nothing, or refuse. None
+   * becomes older, whatever clock this machine has.
+   */
   private def stamp(header: JValue): Unit = {
     val file = path(header)
+    val before = system.getFileStatus(file).getModificationTime
     val now = System.currentTimeMillis
-    val isStamped =
-      try {
-        system.setTimes(file, now, -1)
-        system.getFileStatus(file).getModificationTime >= now - TimePrecisionMs
-      } catch { case _: UnsupportedOperationException => false }
+    val isStamped = before < now && {
+      try system.setTimes(file, now, -1)
+      catch {
+        case error: FileNotFoundException => throw error
+        case NonFatal(_) => () // it keeps its time
+      }
+      val after = system.getFileStatus(file).getModificationTime
+      after >= now - TimePrecisionMs && (after > before || before >= now - TimePrecisionMs)
+    }
     send("ok" -> JBool(true), "stamped" -> JBool(isStamped))
   }
 
