@@ -262,7 +262,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "6289a5e587842259",
-        "49cf406d104d43b0",
+        "1fe5434ae35ceb49",
         _WITH_BROKEN | _KILLS_OF_BOTH,
         "that the lineage of a commit is written with the text of the one before, so that a store's share of "
         "a group takes the engine an eighth less (0.73 beside 0.84 ms, medians of five in turns on a busy "
@@ -274,7 +274,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "ad099917f85bf7da",
-        "49cf406d104d43b0",
+        "1fe5434ae35ceb49",
         frozenset({"rocksdb"}),
         "of these, all but the lineage and the merges",
     ),

@@ -86,7 +86,7 @@ class DirectStore:
             raise LaminaError.from_kind(
                 "store.unsupported", f"{self._store_id.checkpoint_url} keeps no state in lamina"
             )
-        if state.uuid is None and not self._is_query and not self._writable:
+        if state.uuid is None and self._log is not None and not self._is_query and not self._writable:
             raise LaminaError.from_kind(
                 "file.missing",
                 f"{self._store_id.checkpoint_url} has no state of lamina: give the directory of a checkpoint, or make "
