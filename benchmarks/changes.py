@@ -37,8 +37,8 @@ _ALL = frozenset({"aggregation", "changelog", "kill-heap-changelog", "kill-rocks
 _WITH_BROKEN = _ALL | {"kill-broken"}
 """These, and the builds without a promise, of which there is a record since."""
 
-_KILLS_OF_BOTH = frozenset({"kill-rocksdb-changelog"})
-"""And of kills of tables below a changelog."""
+_WITH_BOTH = _WITH_BROKEN | {"kill-rocksdb-changelog"}
+"""These, and the kills of tables below a changelog, of which there is a record since."""
 
 _OF_TASKS = frozenset({"changelog/objects", "changelog/partitions", "changelog/throughput"})
 """What is asked of commits for which tasks wait on local files."""
@@ -262,8 +262,8 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "6289a5e587842259",
-        "1fe5434ae35ceb49",
-        _WITH_BROKEN | _KILLS_OF_BOTH,
+        "0623003a15dea8b1",
+        _WITH_BOTH,
         "that the lineage of a commit is written with the text of the one before, so that a store's share of "
         "a group takes the engine an eighth less (0.73 beside 0.84 ms, medians of five in turns on a busy "
         "machine); that merges read small parts of a remote storage side by side and say what they made "
@@ -274,7 +274,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "ad099917f85bf7da",
-        "1fe5434ae35ceb49",
+        "0623003a15dea8b1",
         frozenset({"rocksdb"}),
         "of these, all but the lineage and the merges",
     ),

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from lamina._version import __version__
-from lamina.cli.wording import show
+from lamina.cli.wording import plain_console, show
 from lamina.errors import LaminaError
 from lamina.spark.jars import jar_path, spark_home, spark_minor
 from lamina.spark.java import java_problem, java_program
@@ -59,7 +58,7 @@ def doctor() -> None:
       lamina doctor
       PYSPARK_PYTHON=/opt/python/bin/python3 lamina doctor
     """
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     fits = True
     for finding in findings():
         fits = fits and finding.fits

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from lamina.checkpoint import StoreSelection, logged_stores
 from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
-from lamina.cli.wording import count_text, number_text, plain_table, show, size_text, store_name
+from lamina.cli.wording import count_text, number_text, plain_console, plain_table, show, size_text, store_name
 from lamina.store.admin.check import check_log, check_stores
 from lamina.store.check.log_checker import NEEDS, OBJECT, PART, TEMPORARY
 from lamina.store.check.report import NEWER, LogCheck, Problem, StoreCheck, is_damage
@@ -71,7 +71,7 @@ def fsck(
         json.dump(_to_json(found.url, checks, log), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        show(Console(highlight=False, markup=False), _parts(checks, log, quick=quick))
+        show(plain_console(), _parts(checks, log, quick=quick))
     if log.problems or any(check.problems for check in checks):
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from lamina.checkpoint import StoreSelection, logged_stores
@@ -18,6 +18,7 @@ from lamina.cli.wording import (
     count_text,
     duration_text,
     number_text,
+    plain_console,
     plain_table,
     short_name,
     show,
@@ -77,7 +78,7 @@ def gc(
         json.dump(_to_json(found.url, outcomes, dry_run), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        show(Console(highlight=False, markup=False), _parts(outcomes, details=details, dry_run=dry_run))
+        show(plain_console(), _parts(outcomes, details=details, dry_run=dry_run))
     if any(map(_needs_repair, outcomes)):
         raise typer.Exit(1)
 

@@ -7,14 +7,13 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lamina.checkpoint import StoreSelection
 from lamina.cli.access import HadoopKeys, Roots, storage
 from lamina.cli.inspect_json import to_json
 from lamina.cli.inspect_tables import tables
 from lamina.cli.progress import interrupt_ends_at_once, progress_bar
-from lamina.cli.wording import show
+from lamina.cli.wording import plain_console, show
 from lamina.storage import Storage
 from lamina.store.admin.survey import CheckpointSurvey, survey
 
@@ -60,7 +59,7 @@ def inspect(
         json.dump(to_json(found), sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
     else:
-        console = Console(highlight=False, markup=False)
+        console = plain_console()
         show(console, tables(found, details=details, wide=console.width >= _WIDE))
     if found.problems:
         raise typer.Exit(1)

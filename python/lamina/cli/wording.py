@@ -27,6 +27,11 @@ def short_name(name: str) -> str:
     return f"{head}{separator}{random[:8]}…{dot}{extension}" if len(random) == 32 else name
 
 
+def plain_console() -> Console:
+    """Where commands print: names and paths are shown as they are, whatever brackets they have."""
+    return Console(highlight=False, markup=False)
+
+
 def plain_table(*columns: str) -> Table:
     """A table; a column that begins with > is aligned to the right."""
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")

@@ -27,6 +27,7 @@ from fsspec.asyn import sync
 from obstore.store import S3Store
 
 from lamina.components import SystemClock
+from lamina.storage.file_systems import MOST_KEPT
 
 _TESTED = "0.12."
 """The minor release whose errors are known by their text; another one may be installed for somebody else."""
@@ -117,7 +118,6 @@ class _Place:
 
 
 _lock = threading.Lock()
-_MOST_KEPT = 8
 _clients: OrderedDict[tuple[int, str], _Place] = OrderedDict()
 """The latest ones, by file system and bucket."""
 _process: int | None = None
@@ -146,7 +146,7 @@ def native_client(filesystem: Any, root: str) -> NativeClient | None:
         key = id(filesystem), bucket
         place = _clients.setdefault(key, _Place(filesystem, bucket))
         _clients.move_to_end(key)
-        while len(_clients) > _MOST_KEPT:
+        while len(_clients) > MOST_KEPT:
             _clients.popitem(last=False)
     return place.client()
 

@@ -6,9 +6,7 @@ import gc
 import weakref
 from typing import Any
 
-import pytest
-
-from lamina.storage import Storage, file_systems, native_client
+from lamina.storage import Storage, file_systems
 from lamina.storage.file_systems import MOST_KEPT
 
 
@@ -30,9 +28,8 @@ def file_system(storage: Storage) -> Any:
     return found._filesystem
 
 
-def test_of_file_systems_whose_token_has_gone_on_only_the_latest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_file_systems_whose_token_has_gone_on_only_the_latest_stay() -> None:
     """A query that is restarted each hour in executors that live on has another one each time, of 13 MB."""
-    monkeypatch.setattr(native_client, "_MOST_KEPT", MOST_KEPT)
     file_systems.forget_all()
     used = opened(0)
     first = weakref.ref(file_system(used))

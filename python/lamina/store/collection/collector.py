@@ -200,8 +200,9 @@ class Collector:
         if lineage is None:
             reason = "the lineage of the retained versions cannot be followed: see lamina fsck"
             return Judged.stopped(storage, reason, needs_repair=True)
-        if lost := self._lost(lineage.entries[0][1], listing):
-            reason = f"{lost}, which version {lineage.entries[0][1]} needs, is not there: see lamina fsck"
+        newest = lineage.entries[0][1]
+        if lost := self._lost(newest, listing):
+            reason = f"{lost}, which version {newest} needs, is not there: see lamina fsck"
             return Judged.stopped(storage, reason, needs_repair=True)
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts, needed = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
@@ -222,7 +223,6 @@ class Collector:
             confirmed, lineage, Collected((*verdicts, *shared, *elsewhere), True), self._retention, now
         )
         own = [*map(_with_its_object, verdicts)]
-        newest = lineage.entries[0][1]
         newest_bytes = sum(
             listing[name].size
             for name, version in self._registry.last_used.items()

@@ -224,10 +224,7 @@ private[wire] final class HadoopConnection(
     val now = System.currentTimeMillis
     val isStamped = before < now && {
       try system.setTimes(file, now, -1)
-      catch {
-        case error: FileNotFoundException => throw error
-        case NonFatal(_) => () // it keeps its time
-      }
+      catch { case NonFatal(_) => () } // it keeps its time, or is not there, which the next look tells
       val after = system.getFileStatus(file).getModificationTime
       after >= now - TimePrecisionMs && (after > before || before >= now - TimePrecisionMs)
     }
