@@ -13,7 +13,7 @@ from lamina.checkpoint.batch_logs import (
 from lamina.checkpoint.families import ColumnFamilyMeaning, column_families
 from lamina.checkpoint.followed_log import FollowedLog, LoggedStore
 from lamina.checkpoint.log_writer import CheckpointLogWriter
-from lamina.checkpoint.logs import CheckpointLogs
+from lamina.checkpoint.logs import PROVIDER_CLASS, CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata, StateVariable, StoreMetadata, operator_bytes, parse_operator
 from lamina.checkpoint.pins import Pin, pin_names, read_pin, read_pins, remove_pin, write_pin
 from lamina.checkpoint.runs import (
@@ -32,6 +32,7 @@ from lamina.checkpoint.stores import (
     OperatorSurvey,
     StoreSelection,
     logged_stores,
+    no_state,
     query_logs,
     selected_stores,
     survey_operators,
@@ -39,6 +40,7 @@ from lamina.checkpoint.stores import (
 
 __all__ = [
     "FORMAT_NEWEST",
+    "PROVIDER_CLASS",
     "CheckpointIdentity",
     "CheckpointLogWriter",
     "CheckpointLogs",
@@ -60,6 +62,7 @@ __all__ = [
     "column_families",
     "commit_bytes",
     "logged_stores",
+    "no_state",
     "offsets_bytes",
     "operator_bytes",
     "parse_commit",

@@ -26,6 +26,10 @@ from lamina.checkpoint.state_schemas import StateSchema, parse_state_schema
 from lamina.errors import LaminaError
 from lamina.storage import Storage
 
+PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
+"""Lamina's, as a query's settings name it."""
+
+_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _GLOBAL_LIMIT = "globalLimit"
 _CONCURRENT_READS = 8
 
@@ -62,6 +66,10 @@ class CheckpointLogs:
         """What `batch` is made of."""
         path = offsets_path(batch)
         return parse_offsets(self.storage.location(path), batch, bytes(self.storage.read(path)))
+
+    def provider(self, planned: Sequence[int]) -> str | None:
+        """The class that keeps the state, as the newest of the batches `planned` has it; None before the first one."""
+        return self.offsets(planned[-1]).conf.get(_PROVIDER_KEY) if planned else None
 
     def commit(self, batch: int) -> CommitEntry:
         """How `batch` ended."""

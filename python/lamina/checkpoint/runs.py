@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lamina.checkpoint.reading import member
 from lamina.checkpoint.sealed import read_sealed
+from lamina.errors import FileError
 from lamina.format import paths
 from lamina.storage import Storage
 
@@ -43,9 +44,20 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
     Args:
         state: rooted at the directory `state` of the checkpoint.
     Raises:
-        LaminaError: `file.damaged`, `file.version`, `storage.*`.
+        LaminaError: `file.missing` where runs have claimed it, which they do after it has an identity; `file.damaged`,
+            `file.version`, `storage.*`.
     """
     values = read_sealed(state, paths.CHECKPOINT, _MOST_BYTES, FORMAT_NEWEST)
+    if values is None:
+        claims = read_claims(state)
+        # the first run may have begun meanwhile
+        values = read_sealed(state, paths.CHECKPOINT, _MOST_BYTES, FORMAT_NEWEST) if claims else None
+        if values is None and claims:
+            raise FileError(
+                "file.missing",
+                f"{state.location(paths.CHECKPOINT)} is not there, and all files of the state are named after it; runs "
+                f"up to {claims[-1]} were on this checkpoint: put the file back from a copy",
+            )
     if values is None:
         return None
     where = state.location(paths.CHECKPOINT)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from lamina.checkpoint.batch_logs import CommitEntry
 from lamina.checkpoint.families import ColumnFamilyMeaning
 from lamina.checkpoint.followed_log import FollowedLog
-from lamina.checkpoint.logs import CheckpointLogs
+from lamina.checkpoint.logs import PROVIDER_CLASS, CheckpointLogs
 from lamina.checkpoint.operators import OperatorMetadata
 from lamina.checkpoint.runs import QueryRun, read_identity, read_runs
 from lamina.components import SystemClock
-from lamina.errors import FileError, StateError
+from lamina.errors import FileError, LaminaError, StateError
+from lamina.format import paths
 from lamina.format.manifest import StoreIdentity
 from lamina.format.paths import FIRST_STORES, store_directory
 from lamina.storage import Storage
@@ -118,16 +119,36 @@ def logged_stores(storage: Storage, selection: StoreSelection) -> LoggedStores:
     logs = query_logs(storage)
     state = storage.at(f"{storage.url}/state")
     identity = read_identity(state)
-    if identity is None:
-        raise StateError("store.unsupported", f"{storage.url} keeps no state in lamina")
     # the runs before the log: a run that starts between the two is newer than all that is known here
     runs = read_runs(state)
     entries = logs.commits()
     newest = entries[-1] if entries else None
+    if identity is None:
+        raise no_state(logs, logs.provider(logs.planned_batches()), newest)
     operators = survey_operators(logs, newest)
     _refuse_unknown(logs, len(operators), newest)
     log = FollowedLog(logs, [operator.metadata for operator in operators], entries, SystemClock())
     return LoggedStores(storage.url, logs, state, runs, selected_stores(operators, identity.uuid, selection), log)
+
+
+def no_state(logs: CheckpointLogs, provider: str | None, newest: CommitEntry | None) -> LaminaError:
+    """Why there is nothing of lamina's in a checkpoint: `file.missing` where the log says that there was.
+
+    Args:
+        provider: the class that keeps the query's state, where that is known.
+        newest: the newest entry of the commit log.
+    """
+    url = logs.storage.url
+    if provider == PROVIDER_CLASS and newest is None:
+        return StateError("store.unsupported", f"{url} keeps no state in lamina yet: no batch was committed")
+    # without ids the log of a query with a state is that of one without
+    if provider != PROVIDER_CLASS or newest is None or not (newest.state_ids or any(logs.operators())):
+        return StateError("store.unsupported", f"{url} keeps no state in lamina")
+    return FileError(
+        "file.missing",
+        f"{logs.storage.location(f'state/{paths.CHECKPOINT}')} is not there, and batch {newest.batch} was committed "
+        "with state in lamina: put it, and what else of the directory state is lost, back from a copy",
+    )
 
 
 def _refuse_unknown(logs: CheckpointLogs, known: int, newest: CommitEntry | None) -> None:

@@ -66,7 +66,8 @@ def gc(
     Examples:
       lamina gc /data/checkpoints/flights --dry-run
       lamina gc /data/checkpoints/flights --operator 0 --partition 3 --details --dry-run
-      lamina gc s3a://bucket/flights --json | jq '.stores[].files[] | select(.action == "delete")'
+      lamina gc s3a://bucket/flights
+      lamina gc s3a://bucket/flights --dry-run --json | jq '.stores[].files[] | select(.action == "delete")'
       lamina gc s3a://bucket/flights --dry-run --hadoop fs.s3a.endpoint=http://minio:9000
       lamina gc s3a://bucket/flights --dry-run --root s3a://fast-bucket/lamina-log
     """
@@ -84,9 +85,7 @@ def gc(
 
 
 def _parts(outcomes: Sequence[CollectedStore], *, details: bool, dry_run: bool) -> list[RenderableType]:
-    table = plain_table(
-        "store", ">version", ">kept", ">", ">waiting", ">", ">to delete" if dry_run else ">deleted", ">"
-    )
+    table = plain_table("store", ">version", ">kept", ">waiting", ">to delete" if dry_run else ">deleted")
     explained = plain_table("store", "file", ">size", ">age", "", "why")
     verdicts: list[tuple[str, Verdict]] = []
     notes: list[Text] = []
@@ -97,7 +96,7 @@ def _parts(outcomes: Sequence[CollectedStore], *, details: bool, dry_run: bool) 
         cells = []
         for action in (KEEP, WAIT, DELETE):
             files = counts.get(f"{action}_files", 0)
-            cells += [number_text(files) if files else "-", size_text(counts[f"{action}_bytes"]) if files else ""]
+            cells.append(f"{number_text(files)} ({size_text(counts[f'{action}_bytes'])})" if files else "-")
         table.add_row(name, "-" if outcome.version is None else str(outcome.version), *cells)
         if outcome.problem:
             notes.append(Text(f"{name}  not collected: {outcome.problem}", style="red"))

@@ -24,7 +24,7 @@ from lamina.store.admin.store_survey import (
 from lamina.store.admin.survey import CheckpointSurvey, LogWriter
 
 _STATUS_STYLES = {COMMITTED: "green", UNCOMMITTED: "yellow", SUPERSEDED: "dim"}
-_UNCOMMITTED, _SUPERSEDED = ">[yellow]uncom-\nmitted", ">[dim]super-\nseded"
+_UNCOMMITTED, _SUPERSEDED = ">uncom-\nmitted", ">super-\nseded"
 _MANY = 40
 """More rows than this are cut to the last ones; `--json` has them all."""
 

@@ -1,11 +1,12 @@
-"""The command `lamina`: its subcommands, and how errors, usage errors and Ctrl-C end it.
+"""The command `lamina`: its subcommands, and how errors and usage errors end it.
 
-Exit codes: 0 fine, 1 an error (one red sentence) or something found wrong, 2 wrong usage, 130 Ctrl-C.
+Exit codes: 0 fine, 1 an error (one red sentence; with `--json` an object `error` besides) or something found wrong,
+2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Sequence
 
 import typer
@@ -19,8 +20,6 @@ from lamina.cli.fsck import fsck
 from lamina.cli.gc import gc
 from lamina.cli.inspect import inspect
 from lamina.errors import LaminaError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="lamina",
@@ -47,11 +46,6 @@ def _options(
         raise typer.Exit
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
-
-
 def run(arguments: Sequence[str]) -> int:
     """Runs the command line; gives the exit code."""
     try:
@@ -61,7 +55,8 @@ def run(arguments: Sequence[str]) -> int:
     except LaminaError as error:
         # not as markup: messages quote paths and settings, which may hold brackets
         Console(stderr=True, highlight=False).print(Text(error.message, style="red"), soft_wrap=True)
+        if "--json" in arguments:
+            # who reads it hears why there is nothing else
+            typer.echo(json.dumps({"error": {"kind": error.kind, "message": error.message}}))
         return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
     return 0

@@ -14,6 +14,7 @@ from lamina.engine.framing import FEED_SCHEMA
 from lamina.engine.outcomes import Outcomes
 from lamina.engine.publications import MOST_HELD_BYTES, Publications
 from lamina.engine.sessions import Sessions, StoreHandle, field, version_of
+from lamina.errors import LaminaError
 from lamina.format import SCHEMA
 from lamina.store import Load
 from lamina.store.memory.budget import MemoryBudget, Share
@@ -108,13 +109,13 @@ def operations(
             share, in_place = memory.share(exchange), exchange.header.get("in_place") is True
             began = clock()
             load = handle.store.load(version, have=base, read_only=read_only, share=share, in_place=in_place)
-            _send(exchange, load)
+            _send(exchange, handle, load)
             sessions.note_load(load.replayed_bytes, clock() - began)
 
     def replay(exchange: Exchange) -> None:
         snapshot = version_of(exchange.header, "snapshot_version", "snapshot_attempt")
         with opened(exchange) as handle:
-            _send(exchange, handle.store.replay(snapshot, version_of(exchange.header), memory.share(exchange)))
+            _send(exchange, handle, handle.store.replay(snapshot, version_of(exchange.header), memory.share(exchange)))
 
     def feed(exchange: Exchange) -> None:
         end = version_of(exchange.header, "end_version", "end_attempt")
@@ -142,13 +143,17 @@ def _closing(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBa
             batches.close()
 
 
-def _send(exchange: Exchange, load: Load) -> None:
+def _send(exchange: Exchange, handle: StoreHandle, load: Load) -> None:
     try:
         _answer(exchange, load)
-    except BaseException:
-        # whoever asked throws the load away; a database that is open has its files
+    except BaseException as error:
         if load.in_place is not None:
-            shutil.rmtree(load.in_place.directory, ignore_errors=True)
+            if isinstance(error, LaminaError) and not error.kind.startswith("engine."):
+                # who asked hears of it when the rows end, and may just be opening what the header named
+                handle.hand_out(load.in_place.directory)
+            else:
+                # who asked has gone, or throws the load away; a database that is open has its files
+                shutil.rmtree(load.in_place.directory, ignore_errors=True)
         raise
 
 

@@ -241,12 +241,23 @@ class StoreHandle:
                     self._waiting = [one for one in self._waiting if one is not waits]
         return {"in_place": self._exchanged(None)}
 
+    def hand_out(self, directory: str) -> None:
+        """Takes note of a database that the JVM is told of and removes; where it does not, it goes with the handle."""
+        with self._lock:
+            self._note(directory)
+            is_late = self._closed_s is not None
+        if is_late:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _note(self, directory: str) -> None:
+        self._named = [one for one in self._named if os.path.exists(one)] + [directory]
+
     def _exchanged(self, newer: dict[str, Any] | None) -> dict[str, Any] | None:
         """Keeps a database for who reads it in place; gives the one that waited, which is the caller's to remove."""
         with self._lock:
             older, self._in_place = self._in_place, newer
             if older is not None and newer is None:
-                self._named = [one for one in self._named if os.path.exists(one)] + [older["directory"]]
+                self._note(older["directory"])
         return older
 
     def resolve(self, argument: Mapping[str, Any]) -> dict[str, Any]:

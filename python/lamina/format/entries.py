@@ -35,6 +35,9 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 MAX_FAMILY_ID = 65_535
 """The largest id of a column family that the column `cf` holds."""
 
+MAX_ROW_BYTES = (1 << 27) - 16
+"""Of a key, and of a value: what a table of the JVM holds (`Rows.MaxLength`)."""
+
 MAX_BATCH_BYTES = 64 << 20
 """Most key bytes, and most value bytes, of one record batch, unless a single entry is larger."""
 

@@ -207,7 +207,7 @@ class Storage:
             raise LaminaError.from_kind(
                 "file.identity",
                 f"{self.url} refers to files of {url}, a place of its own that storage.roots does not name: name it "
-                "there if the state is meant to stand on them",
+                "there, or to a command of lamina with --root, if the state is meant to stand on them",
             )
         return self.at(url)
 

@@ -18,7 +18,7 @@ from lamina.store.check.report import StoreCheck
 from lamina.testing import Fault, FaultyBackend
 from tests.sealed import flippable
 from tests.unit.cli.conftest import Lamina
-from tests.unit.cli.query_on_disk import QueryOnDisk
+from tests.unit.cli.query_on_disk import GOLDEN, QueryOnDisk
 
 
 def checked(lamina: Lamina, query: QueryOnDisk, *options: str, code: int = 0) -> dict[str, Any]:
@@ -251,12 +251,42 @@ def test_state_of_an_operator_whose_metadata_is_gone_is_not_passed_over(
 
 
 def test_a_checkpoint_without_lamina_is_refused(lamina: Lamina, tmp_path: Path) -> None:
-    query = QueryOnDisk(tmp_path / "checkpoint")
-    (query.directory / "state/_lamina/checkpoint").unlink()
     for command in ("fsck", "gc"):
-        outcome = lamina(command, query.directory)
+        outcome = lamina(command, GOLDEN)
         assert outcome.code == 1
-        assert "keeps no state in lamina" in outcome.err
+        assert outcome.err.rstrip().endswith("keeps no state in lamina")
+
+
+@pytest.mark.parametrize("format_version", [1, 2])
+@pytest.mark.parametrize("lost", ["state", "state/_lamina", "state/_lamina/checkpoint"])
+def test_a_state_that_was_lost_is_not_one_that_never_was(
+    lamina: Lamina, tmp_path: Path, lost: str, format_version: int
+) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint", format_version)
+    query.plan()
+    shutil.rmtree(query.directory / "state" / "_lamina")
+    for command in ("fsck", "gc"):
+        assert "keeps no state in lamina yet: no batch" in lamina(command, query.directory).err
+    query = QueryOnDisk(tmp_path / "another", format_version)
+    query.run(2)
+    path = query.directory / lost
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    # without ids the log of a query with a state is that of one without
+    said = "keeps no state in lamina" if format_version == 1 and lost == "state" else "from a copy"
+    for command in ("fsck", "gc", "inspect"):
+        outcome = lamina(command, query.directory)
+        if said == "from a copy":
+            assert outcome.code == 1
+            assert said in outcome.err + outcome.out
+        elif command != "inspect":
+            assert said in outcome.err
+
+
+def test_a_program_that_reads_json_hears_why_there_is_nothing_else(lamina: Lamina) -> None:
+    outcome = lamina("fsck", GOLDEN, "--json")
+    assert outcome.code == 1
+    error = json.loads(outcome.out)["error"]
+    assert (error["kind"], error["message"]) == ("store.unsupported", outcome.err.rstrip("\n"))
 
 
 @pytest.mark.parametrize("lost", ["a commit", "Spark's log"])

@@ -142,6 +142,16 @@ def test_each_file_is_explained(lamina: Lamina, lost: tuple[QueryOnDisk, str]) -
     assert query.attempts[0][0].split(".")[-1][:8] in lamina("gc", query.directory, "--dry-run", "--details").out
 
 
+def test_a_narrow_terminal_shows_each_store_in_a_line(
+    lamina: Lamina, lost: tuple[QueryOnDisk, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    query, _ = lost
+    lines = lamina("gc", query.directory, "--dry-run").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(("0/0/default", " 0/0/default")) and "KiB)" in line for line in lines) == 1
+
+
 def test_nothing_above_the_newest_version_in_sparks_log_goes_however_old_it_is(
     lamina: Lamina, query: QueryOnDisk
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.engine.conftest import Starter
-from tests.unit.engine.engine_client import Data, Engine, Refused, Store, entries
+from tests.unit.engine.engine_client import Data, Engine, Refused, Store, entries, greeted
 
 
 def put(key: bytes, value: bytes) -> tuple[int, int, bytes, bytes]:
@@ -174,3 +174,22 @@ def test_a_commit_says_the_increments_of_its_version_and_a_load_the_bytes_of_tho
 
     assert load(None)["replayed_bytes"] == sizes[4] < load(None)["bytes_read"]
     assert load(3)["replayed_bytes"] == sizes[4] - sizes[3]
+
+
+def test_the_tables_of_a_load_that_breaks_off_are_left_to_who_opens_them(engine: Engine, tmp_path: Path) -> None:
+    store, data = Store(engine, f"file:{tmp_path}/checkpoint/state", settings={"backend": "rocksdb"}), greeted(engine)
+    attempts: list[str | None] = [None]
+    for version in range(1, 6):
+        attempts.append(store.commit(data, version, attempts[-1], entries([put(b"k%d" % version, b"v")])))
+        if version == 2:
+            engine.call("materialize", store.handle, {"version": 2, "attempt": attempts[-1]})
+    (lost,) = store.directory.glob("4_*.lam")
+    lost.unlink()
+    header = {"op": "load", "handle": store.handle, "version": 5, "attempt": attempts[5], "have": None}
+    answer = data.request({**header, "read_only": False, "in_place": True})
+    with pytest.raises(ConnectionError):
+        data.stream()
+    directory = Path(answer["in_place"]["directory"])
+    assert (directory / "CURRENT").exists()
+    engine.call("closeStore", store.handle)
+    assert not directory.exists()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Sequence
 
 import pytest
 
 from lamina.checkpoint import QueryRun
 from lamina.components import RandomIds, SystemClock
-from lamina.storage import Storage
+from lamina.storage import Listed, Storage
 from lamina.store import CheckpointState
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
@@ -24,6 +25,12 @@ def storage() -> Storage:
 
 def opened(storage: Storage, run: str, *, read_only: bool = False) -> CheckpointState:
     return CheckpointState.open(storage, run_id=run, read_only=read_only, clock=SystemClock(), ids=RandomIds())
+
+
+def named(storage: Storage) -> None:
+    """The checkpoint has its name, and no run has claimed it yet."""
+    opened(storage, "first")
+    storage.delete_many(["_lamina/runs/1_first"])
 
 
 def test_the_first_writer_names_the_checkpoint_and_all_others_read_it(storage: Storage) -> None:
@@ -76,6 +83,7 @@ def test_all_stores_of_a_run_have_its_epoch(storage: Storage) -> None:
 
 
 def test_the_smallest_claim_of_a_run_counts(storage: Storage) -> None:
+    named(storage)
     for epoch in (4, 2):
         storage.publish(f"_lamina/runs/{epoch}_a", b"{}")
     assert opened(storage, "a").epoch == 2
@@ -90,6 +98,7 @@ def test_a_newer_run_is_seen_by_the_older_one_only(storage: Storage) -> None:
 
 
 def test_runs_of_one_epoch_are_ordered_by_their_ids(storage: Storage) -> None:
+    named(storage)
     for run in ("a", "b"):
         storage.publish(f"_lamina/runs/1_{run}", b"{}")
     assert opened(storage, "a").newer_run() == QueryRun(1, "b")
@@ -98,6 +107,7 @@ def test_runs_of_one_epoch_are_ordered_by_their_ids(storage: Storage) -> None:
 
 def claimed_twice(storage: Storage) -> tuple[CheckpointState, CheckpointState, CheckpointState]:
     """Run a with the epochs 1 and 2, of two executors that claimed at the same time, and run b with 1 between them."""
+    named(storage)
     storage.publish("_lamina/runs/1_b", b"{}")
     second = opened(storage, "a")
     storage.publish("_lamina/runs/1_a", b"{}")
@@ -133,6 +143,29 @@ def test_a_claim_or_a_name_whose_answer_was_lost_is_read_back(storage: Storage) 
         opened(storage, "a")
     state = opened(storage, "a")
     assert (state.uuid, state.epoch) == (uuid_written, 1)
+
+
+def test_a_checkpoint_whose_name_was_lost_gets_no_other_one(storage: Storage) -> None:
+    opened(storage, "a")
+    storage.delete_many(["_lamina/checkpoint"])
+    for read_only in (True, False):
+        with fails_with("file.missing", "_lamina/checkpoint is not there"):
+            opened(storage, "b", read_only=read_only)
+    assert [entry.name for entry in storage.list("_lamina")] == []
+    assert len(storage.list("_lamina/runs")) == 1
+
+
+def test_a_run_that_begins_while_another_one_looks_is_no_lost_name(storage: Storage) -> None:
+    inner = storage._backend
+
+    class Beginning(FaultyBackend):
+        def list(self, directory: str) -> Sequence[Listed]:
+            if not storage.exists("_lamina/checkpoint"):
+                opened(storage, "first")
+            return super().list(directory)
+
+    second = opened(Storage(storage.url, backend=Beginning(inner)), "second")
+    assert second.uuid == opened(storage, "third").uuid
 
 
 def test_a_checkpoint_of_a_newer_format_is_refused_by_name(storage: Storage) -> None:

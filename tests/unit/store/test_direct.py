@@ -211,6 +211,41 @@ def test_nothing_is_read_where_nothing_is(tmp_path: Path) -> None:
     assert lamina.open_store(str(tmp_path / "made")).get(b"a") == b"1"
 
 
+def test_a_column_family_that_a_reader_names_and_nobody_made_is_refused(tmp_path: Path) -> None:
+    store = lamina.open_store(str(tmp_path), writable=True)
+    assert (store.get(b"a", "typo"), [*store.scan("typo")]) == (None, [])
+    assert lamina.open_store(str(tmp_path), writable=True).get(b"a") is None
+    store.append(b"a", b"1", "events")
+    store.commit()
+    reader = lamina.open_store(str(tmp_path))
+    assert (reader.get(b"a"), [*reader.scan()]) == (None, [])
+    for read in (lambda: reader.get(b"a", "typo"), lambda: [*reader.scan("typo")]):
+        with fails_with("store.unsupported", "no column family 'typo', but events"):
+            read()
+
+
+def test_a_row_that_no_table_of_spark_would_hold_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina.store.direct.store.MAX_ROW_BYTES", 100)
+    store = lamina.open_store(str(tmp_path), writable=True)
+    store.put(b"k" * 100, b"v" * 100)
+    for call in (
+        lambda: store.put(b"k" * 101, b""),
+        lambda: store.put(b"k", memoryview(bytes(104)).cast("I")),
+        lambda: store.append(b"k", b"e" * 101, "lists"),
+    ):
+        with fails_with("row.too-large", "limit of 100"):
+            call()
+    store.append(b"k", b"e" * 60, "lists")
+    store.commit()
+    store.append(b"k", b"e" * 60, "lists")
+    with fails_with("row.too-large"):
+        store.commit()
+    store.abort()
+    assert store.commit().version == 2
+
+
 @pytest.mark.parametrize("wrong", [5, "text", None, [1]])
 def test_what_is_no_bytes_is_refused(tmp_path: Path, wrong: Any) -> None:
     store = lamina.open_store(str(tmp_path), writable=True)

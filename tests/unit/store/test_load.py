@@ -283,7 +283,9 @@ def test_two_files_of_one_store_that_were_swapped_are_refused() -> None:
 def test_a_checkpoint_whose_uuid_changed_does_not_accept_files_of_the_old_one() -> None:
     query = Query()
     version = query.run_batches(query.open(), EMPTY, 1)[0]
-    query.storage.delete_many(["_lamina/checkpoint"])
+    query.storage.delete_many(
+        ["_lamina/checkpoint", *(f"_lamina/runs/{one.name}" for one in query.storage.list("_lamina/runs"))]
+    )
     with fails_with("file.identity"):
         query.open().load(version, have=None, read_only=True)
 

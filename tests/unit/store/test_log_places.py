@@ -476,3 +476,14 @@ def test_an_object_that_is_damaged_in_its_place_is_named(world: World) -> None:
     with fails_with("file.missing") as caught:
         world.run(NONE).open().collect(version, dry_run=False)
     assert str(path) in caught.error.message
+
+
+def test_an_object_that_is_nowhere_is_missed_in_all_places(world: World) -> None:
+    run = world.run(world.fast)
+    (store,), (version,) = run.begun()
+    version = some(run, store, version, 1)[-1]
+    (path,) = Path(world.fast).rglob("*.log")
+    path.unlink()
+    with fails_with("file.missing", f"nor is it in {path.parent}") as caught:
+        world.restored(version)
+    assert str(world.state / paths.LOG / path.name) in caught.error.message

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lamina.format.entries import PUT
+from lamina.format.manifest import SNAPSHOT
 from lamina.format.paths import is_immutable
 from lamina.storage import LocalCache, Storage
 from lamina.storage.cache import CachingBackend
 from lamina.store import Version
+from lamina.store.files.store_files import StoreFiles
+from lamina.store.restore import detours
 from lamina.store.versions.chain import Segment
+from lamina.store.versions.resolution import Versions
 from lamina.testing import Fault
 from lamina.testing.expect import fails_with
+from tests.unit.store.meeting import Meeting
 from tests.unit.store.writing import Query, damage, file_name, rows_of
 
 EMPTY = Version(0)
@@ -67,6 +73,73 @@ def test_a_broken_segment_is_replaced_by_another_one_that_was_merged_from_the_sa
     with fails_with("file.damaged", "file.missing") as caught:
         rows_of(query.open().load(versions[-1], have=None, read_only=True))
     assert segment_path(used) in caught.error.message
+
+
+def far(query: Query) -> Meeting:
+    """Its storage, on another machine from here on."""
+    backend = Meeting(query.faults)
+    query.storage = Storage(query.storage.url, backend=backend)
+    return backend
+
+
+def test_the_manifests_that_lead_around_a_broken_file_are_read_side_by_side() -> None:
+    query = Query(compaction__maxChain=900)
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    merged = compacted(query, versions[-1])
+    store.adopt(merged)
+    versions += query.run_batches(store, versions[-1], 20)
+    storage = far(query)
+    files = StoreFiles(query.storage, store.identity)
+    newest = files.open_commit(versions[-1].attempt or "")
+    (broken,) = (detours.place(one) for one in newest.references if one.path == str(merged.name))
+    storage.expected = 8
+    walk = [*Versions(files).down(newest)]
+    assert [one.manifest.attempt for one in walk] == [version.attempt for version in reversed(versions)]
+    assert storage.most["read_tail"] >= 8
+    around = detours.alternatives(walk, files, frozenset({broken}))
+    assert [one.path for one in around] == [path(version).rpartition("/")[2] for version in reversed(versions)]
+
+
+def test_no_way_leads_beyond_a_version_that_stands_on_nothing() -> None:
+    """Its lineage names what it took the place of."""
+    query = Query(compaction__maxChain=900)
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 4)
+    # as the shim does, which writes such a version whole
+    begun = replace(query.begin(store, versions[-1], load_empty=True), snapshot=True)
+    alone = query.commit(store, versions[-1], {b"fresh": (PUT, b"1")}, begun=begun, before={})
+    versions += [alone, *query.run_batches(store, alone, 2)]
+    with fails_with("state.base", "by increments alone"):
+        query.open().replay(versions[2], versions[-1])
+    for start in (EMPTY, alone):
+        assert rows_of(query.open().replay(start, versions[-1])) == query.states[versions[-1].attempt]
+    manifest = query.open().manifest(alone)
+    assert manifest is not None
+    (section,) = (one for one in manifest.sections if one.name == SNAPSHOT)
+    damage(query.storage, path(alone), section.offset + section.length // 2)
+    with fails_with("file.damaged", path(alone)):
+        rows_of(query.open().load(alone, have=None, read_only=True))
+
+
+def test_versions_are_replayed_from_manifests_that_are_read_side_by_side() -> None:
+    query = Query(compaction__maxChain=900)
+    versions = query.run_batches(query.open(), EMPTY, 40)
+    storage = far(query)
+    store = query.open()
+    assert store.manifest(versions[-1]) is not None
+    storage.expected = 8
+    load = store.replay(versions[2], versions[-1])
+    assert storage.most["read_tail"] >= 8
+    assert rows_of(load) == query.states[versions[-1].attempt]
+
+
+def test_a_replay_over_a_version_that_is_not_retained_says_so() -> None:
+    query = Query(compaction__maxChain=900, min_versions=2)
+    versions = query.run_batches(query.open(), EMPTY, 8)
+    query.storage.delete_many([path(version) for version in versions[:5]])
+    with fails_with("state.not-retained", path(versions[4])):
+        query.open().replay(versions[2], versions[-1])
 
 
 def test_an_increment_that_broke_after_it_was_merged_is_replaced_by_the_segment_when_the_task_is_tried_again() -> None:

@@ -56,6 +56,8 @@ def test_a_newer_run_is_known_by_its_files_too(query: Query) -> None:
 
 def test_files_of_every_epoch_that_the_run_or_an_older_one_claimed_stop_nothing(query: Query) -> None:
     """Two executors of a run may have claimed an epoch each; neither is a newer run than the other."""
+    query.open()
+    query.storage.delete_many(["_lamina/runs/1_run"])
     query.storage.publish("_lamina/runs/1_before", b"{}")
     second = query.open()
     versions = batches(query, second, EMPTY, 1)

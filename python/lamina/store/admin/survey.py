@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.checkpoint import (
+    PROVIDER_CLASS,
     CheckpointIdentity,
     FollowedLog,
     OperatorSurvey,
     QueryRun,
     StoreSelection,
+    no_state,
     query_logs,
     read_identity,
     read_runs,
@@ -30,10 +32,6 @@ from lamina.storage import Storage
 from lamina.store.admin.side_by_side import Outages, Progress, side_by_side
 from lamina.store.admin.store_survey import StoreSurvey, survey_store
 from lamina.store.files.log_parts import LogObjects
-
-PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
-_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-
 
 _LOOKED_AT = 16
 """So many of the newest log objects are asked for what their writers say: as many processes are seen at most."""
@@ -136,7 +134,8 @@ class CheckpointSurvey:
         provider: class of the state store provider that the offset log pins; None before the first batch.
         format_version: 2 where the commit log names attempts, 1 where it has numbers, None before the first commit.
         identity: None where lamina never wrote to this checkpoint.
-        stores: the selected stores; empty where another provider keeps the state.
+        stores: the selected stores; empty where another provider keeps the state, and where `lost` says something.
+        lost: what to say where the checkpoint has no identity, and there was a state in lamina.
     """
 
     url: str
@@ -151,6 +150,7 @@ class CheckpointSurvey:
     operators: Sequence[OperatorSurvey]
     stores: Sequence[StoreSurvey]
     log: LogSurvey
+    lost: str | None = None
 
     @property
     def is_lamina(self) -> bool:
@@ -158,7 +158,18 @@ class CheckpointSurvey:
 
     @property
     def problems(self) -> list[str]:
-        return [*self.log.unreached, *(problem for store in self.stores for problem in store.problems)]
+        lost = [] if self.lost is None else [self.lost]
+        return [*lost, *self.log.unreached, *(problem for store in self.stores for problem in store.problems)]
+
+
+def _identity(state: Storage) -> tuple[CheckpointIdentity | None, str | None]:
+    """The identity of a checkpoint, and what to say where it was lost."""
+    try:
+        return read_identity(state), None
+    except LaminaError as error:
+        if error.kind != "file.missing":
+            raise
+        return None, error.message
 
 
 def survey(storage: Storage, selection: StoreSelection, *, details: bool, progress: Progress) -> CheckpointSurvey:
@@ -173,26 +184,30 @@ def survey(storage: Storage, selection: StoreSelection, *, details: bool, progre
     logs = query_logs(storage)
     state = storage.at(f"{storage.url}/state")
     planned, committed = logs.planned_batches(), logs.committed_batches()
-    offsets = logs.offsets(planned[-1]) if planned else None
+    provider = logs.provider(planned)
     entries = logs.commits(committed)
     newest = entries[-1] if entries else None
-    identity = read_identity(state)
+    identity, lost = _identity(state)
+    if identity is None and lost is None:
+        absent = no_state(logs, provider, newest)
+        lost = absent.message if absent.kind == "file.missing" else None
     result = CheckpointSurvey(
         url=storage.url,
         query=logs.query_id(),
         planned=planned,
         committed=committed,
         watermark_ms=newest.next_watermark_ms if newest else None,
-        provider=offsets.conf.get(_PROVIDER_KEY) if offsets else None,
+        provider=provider,
         format_version=(1 if newest.state_ids is None else 2) if newest else None,
         identity=identity,
         runs=read_runs(state),
         operators=survey_operators(logs, newest),
         stores=(),
         log=LogSurvey.of(state),
+        lost=lost,
     )
     selected = selected_stores(result.operators, identity.uuid if identity else "", selection)
-    if not result.is_lamina:
+    if not result.is_lamina or lost is not None:
         return result
 
     outages = Outages()

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
-from lamina.format.entries import APPEND, DELETE, MAX_FAMILY_ID, PUT
+from lamina.format.entries import APPEND, DELETE, MAX_FAMILY_ID, MAX_ROW_BYTES, PUT
 from lamina.format.manifest import INCREMENT, REWRITE, SNAPSHOT, ColumnFamily, Count
 from lamina.storage import Storage
 from lamina.store.collection.retention import Retention
@@ -187,23 +187,37 @@ class DirectStore:
         return self._version
 
     def get(self, key: bytes, family: str = DEFAULT_FAMILY) -> Value | None:
-        """The value of a key as the transaction sees it; a list of elements in a family of lists; None if absent."""
-        known = self._families.get(family)
+        """The value of a key as the transaction sees it; a list of elements in a family of lists; None if absent.
+
+        Raises:
+            LaminaError: `store.unsupported` where a store that was opened for reading has no such column family.
+        """
+        known = self._known(family)
         if known is None:
             return None
         value = self._seen((known.id, key))
         return None if value is None else shown(known, value)
 
     def put(self, key: bytes, value: bytes, family: str = DEFAULT_FAMILY) -> None:
-        """Sets the value of a key."""
+        """Sets the value of a key.
+
+        Raises:
+            LaminaError: `row.too-large`.
+        """
         _require_bytes(key, value)
+        _require_small(key, value)
         self._changes[self._family(family, multi_value=False).id, bytes(key)] = (PUT, bytes(value))
 
     def append(self, key: bytes, element: bytes, family: str) -> None:
-        """Adds an element to the list of a key; the family is made as one of lists by its first append."""
+        """Adds an element to the list of a key; the family is made as one of lists by its first append.
+
+        Raises:
+            LaminaError: `row.too-large`; of a list that gets too large as a whole the commit raises it.
+        """
         _require_bytes(key, element)
-        position = (self._family(family, multi_value=True).id, bytes(key))
         added = encoded_element(element)
+        _require_small(key, added)
+        position = (self._family(family, multi_value=True).id, bytes(key))
         op, value = self._changes.get(position, (APPEND, b""))
         self._changes[position] = (PUT, added) if op == DELETE else (op, value + added)
 
@@ -220,15 +234,31 @@ class DirectStore:
         return self.prefix_scan(b"", family)
 
     def prefix_scan(self, prefix: bytes, family: str = DEFAULT_FAMILY) -> Iterator[tuple[bytes, Value]]:
-        """Keys that begin with `prefix`, and their values, in the order of the keys."""
-        known = self._families.get(family)
-        if known is None:
-            return
+        """Keys that begin with `prefix`, and their values, in the order of the keys.
+
+        Raises:
+            LaminaError: as `get`.
+        """
+        known = self._known(family)
+        return iter(()) if known is None else self._scanned(known, prefix)
+
+    def _scanned(self, known: ColumnFamily, prefix: bytes) -> Iterator[tuple[bytes, Value]]:
         keys = {key for number, key in (*self._base(), *self._changes) if number == known.id and key.startswith(prefix)}
         for key in sorted(keys):
             value = self._seen((known.id, key))
             if value is not None:
                 yield key, shown(known, value)
+
+    def _known(self, name: str) -> ColumnFamily | None:
+        """None where nothing was written to it yet. A writer may be about to, and all have the default one."""
+        known = self._families.get(name)
+        if known is None and not self._writable and name != DEFAULT_FAMILY:
+            raise LaminaError.from_kind(
+                "store.unsupported",
+                f"{self._version} of {self._store.identity} has no column family {name!r}, but "
+                f"{', '.join(sorted(self._families)) or 'none'}",
+            )
+        return known
 
     def _seen(self, position: tuple[int, bytes]) -> bytes | None:
         base = self._base().get(position)
@@ -262,8 +292,8 @@ class DirectStore:
             snapshot: writes the version in full, without a base.
         Raises:
             LaminaError: `state.superseded` where another one has committed since this was opened, `store.state` where
-                it was opened for reading, `storage.*`; nothing is committed then, but after `storage.failed` the next
-                one to open the store may find it.
+                it was opened for reading, `row.too-large`, `storage.*`; nothing is committed then, but after
+                `storage.failed` the next one to open the store may find it.
         """
         self._start_run()
         self._tasks += 1
@@ -374,6 +404,9 @@ class DirectStore:
     def _changed_rows(self) -> dict[tuple[int, bytes], bytes | None]:
         """What the changes that change something make of their rows; None where one is removed."""
         seen = {position: self._seen(position) for position in self._changes}
+        for (_, key), value in seen.items():
+            if value is not None:
+                _require_small(key, value)
         return {position: value for position, value in seen.items() if value != self._base().get(position)}
 
     def _counts_after(self, changed: Mapping[tuple[int, bytes], bytes | None]) -> dict[int, Count]:
@@ -393,6 +426,18 @@ def _require_bytes(*given: object) -> None:
     for one in given:
         if not isinstance(one, bytes | bytearray | memoryview):
             raise TypeError(f"keys and values are bytes, not {type(one).__name__}: {one!r:.80}")
+
+
+def _require_small(key: bytes, value: bytes) -> None:
+    """What no table of Spark's executors would hold is not written."""
+    sizes = [memoryview(one).nbytes for one in (key, value)]
+    if max(sizes) > MAX_ROW_BYTES:
+        raise LaminaError.from_kind(
+            "row.too-large",
+            f"a key of {sizes[0]:,} bytes ({bytes(key[:40])!r}) and a value of {sizes[1]:,}, a list with all of its "
+            f"elements, are above the limit of {MAX_ROW_BYTES:,} for each; keep large objects outside of the state and "
+            "a reference to them in it",
+        )
 
 
 def _resolved(store: Store, version: int) -> Version:

@@ -250,6 +250,9 @@ class LogPlaces:
         for place in asked:
             place.require()
         assert missing is not None
+        others = ", ".join(sorted(place.storage.url for place in asked if place is not self.own))
+        if others:
+            raise LaminaError.from_kind("file.missing", f"{missing.message}; nor is it in {others}") from missing
         raise missing
 
     def list(self) -> tuple[list[tuple[LogPlace, Listed]], list[Unreached]]:

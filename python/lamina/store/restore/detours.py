@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 from lamina.errors import LaminaError
 from lamina.format.manifest import INCREMENT, CommitManifest, Reference
 from lamina.format.paths import SegmentName, TableListName, parse_name
+from lamina.storage import Listed
+from lamina.storage.in_flight import all_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.versions import chain
 from lamina.store.versions.chain import Replacement, Segment, TableList
 
 Place = tuple[str | None, str | None, int]
 """A section: root and path of its file, and offset in it."""
+
+_READ_AT_ONCE = 16
 
 
 def unrecoverable(error: LaminaError) -> LaminaError:
@@ -29,30 +33,30 @@ def advised(error: LaminaError) -> LaminaError:
     return unrecoverable(error) if error.kind in ("file.missing", "file.damaged") else error
 
 
-def alternatives(
-    open_commit: Callable[[str], Opened], files: StoreFiles, attempt: str, broken: frozenset[Place]
-) -> list[Reference]:
-    """A chain for the state that `attempt` made which needs none of the `broken` sections.
+def alternatives(walk: Iterable[Opened], files: StoreFiles, broken: frozenset[Place]) -> list[Reference]:
+    """A chain for the state of the first version of `walk` which needs none of the `broken` sections.
 
-    Walks down the lineage: each step takes the increment of one more attempt and tries the references of its base, as
-    they are and with any segment or list of the directory in place of what it was made of.
+    Each step down the lineage takes the increment of one more attempt and tries the references of its base, as they are
+    and with any segment or list of the directory in place of what it was made of.
 
+    Args:
+        walk: the version and those that it stands on, newest first.
     Raises:
         LaminaError: `file.*` where the walk meets a file that is not there any more or has no increment.
     """
     steps: list[Reference] = []
     made = _replacements(files, broken)
-    while True:
-        opened = open_commit(attempt)
+    last = None
+    for opened in walk:
         around = _around(opened.references, made, broken)
         if around is not None:
             return [*steps, *around]
+        last = opened.manifest.version
         increment = increment_reference(opened, files)
-        base = opened.manifest.base
-        if increment is None or base is None or place(increment) in broken:
-            raise LaminaError.from_kind("file.damaged", f"no other way leads to version {opened.manifest.version}")
+        if increment is None or place(increment) in broken:
+            break
         steps.append(increment)
-        attempt = base.attempt
+    raise LaminaError.from_kind("file.damaged", f"no other way leads to version {last}")
 
 
 def _around(
@@ -75,19 +79,23 @@ def _around(
 def _replacements(files: StoreFiles, broken: frozenset[Place]) -> list[Replacement]:
     """The segments and lists of tables in the store's directory that are not known to be broken, those of the most
     versions first."""
-    found: list[tuple[int, Replacement]] = []
-    for entry in files.list():
+
+    def opened(entry: Listed) -> tuple[int, Replacement] | None:
         name = parse_name(entry.name)
         try:
             if isinstance(name, SegmentName):
                 segment, size = files.open_segment(name)
-                found.append((name.end - name.start, Segment(segment, size, entry.modified_ms)))
-            elif isinstance(name, TableListName):
+                return name.end - name.start, Segment(segment, size, entry.modified_ms)
+            if isinstance(name, TableListName):
                 tables, size, sha256 = files.open_table_list(name)
-                found.append((name.version, TableList(tables, size, sha256, entry.modified_ms)))
+                return name.version, TableList(tables, size, sha256, entry.modified_ms)
         except LaminaError as error:
             if not error.kind.startswith("file."):
                 raise
+        return None
+
+    made = [entry for entry in files.list() if isinstance(parse_name(entry.name), SegmentName | TableListName)]
+    found = [one for one in all_of(files.storage, opened, made, _READ_AT_ONCE) if one is not None]
     whole = [one for one in found if broken.isdisjoint(map(place, one[1].references()))]
     return [made for _, made in sorted(whole, key=lambda one: -one[0])]
 

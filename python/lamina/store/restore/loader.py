@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -111,10 +112,14 @@ class Loader:
         if not any(detours.place(reference) in broken for reference in references):
             return references
         try:
-            return detours.alternatives(self._versions.open, self._files, opened.manifest.attempt, broken)
+            return self._alternatives(opened, broken)
         except LaminaError:
             # somebody may have put the file back
             return references
+
+    def _alternatives(self, opened: Opened, broken: frozenset[detours.Place]) -> Sequence[Reference]:
+        with closing(self._versions.down(opened)) as walk:
+            return detours.alternatives(walk, self._files, broken)
 
     def _remember_broken(self, places: frozenset[detours.Place]) -> None:
         with self._lock:
@@ -138,18 +143,31 @@ class Loader:
             return self.load(end, None, share)
         opened = self._versions.open_present(target, end)
         steps: list[Reference] = []
-        current = opened
-        while current.manifest.attempt != start:
-            base = current.manifest.base
-            increment = detours.increment_reference(current, self._files)
-            if increment is None or (base is None and not is_empty(start)):
-                raise LaminaError.from_kind("state.base", f"{end} does not stand on {snapshot} by increments alone")
-            steps.append(increment)
-            if base is None:
-                return self._load(opened, EMPTY, steps, None, share, oldest=current.manifest.version)
-            current = self._versions.open(base.attempt, Version(base.version, base.attempt))
-        references = [*steps, *current.references]
-        return self._load(opened, EMPTY, references, self._recover(opened), share, oldest=current.manifest.version)
+        with closing(self._retained(opened)) as walk:
+            for current in walk:
+                oldest = current.manifest.version
+                if current.manifest.attempt == start:
+                    references = [*steps, *current.references]
+                    return self._load(opened, EMPTY, references, self._recover(opened), share, oldest=oldest)
+                increment = detours.increment_reference(current, self._files)
+                if increment is None:
+                    break
+                steps.append(increment)
+                if current.manifest.base is None and is_empty(start):
+                    return self._load(opened, EMPTY, steps, None, share, oldest=oldest)
+        raise LaminaError.from_kind("state.base", f"{end} does not stand on {snapshot} by increments alone")
+
+    def _retained(self, opened: Opened) -> Generator[Opened]:
+        """A version and those that it stands on; the error where one was collected says so."""
+        with closing(self._versions.down(opened)) as walk:
+            try:
+                for opened in walk:
+                    yield opened
+            except LaminaError as error:
+                base = opened.manifest.base
+                if error.kind != "file.missing" or base is None:
+                    raise
+                raise self._versions.absent(Version(base.version, base.attempt), base.attempt) from error
 
     def _steps(self, opened: Opened, have: Version) -> Sequence[Reference] | None:
         """The references, oldest first, from `have` to the version opened; None where there are none."""
@@ -225,7 +243,7 @@ class Loader:
             if attempt is None:
                 raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
             try:
-                return detours.alternatives(self._versions.open, self._files, attempt, broken)
+                return self._alternatives(self._versions.open(attempt), broken)
             except LaminaError:
                 # the rows handed out already rule out a segment that holds newer changes too; the next load, from
                 # its beginning, may take one

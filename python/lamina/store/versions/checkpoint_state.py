@@ -64,7 +64,7 @@ class CheckpointState:
         """Opens the checkpoint whose directory `state` is the root of `storage`; writers claim an epoch.
 
         Raises:
-            LaminaError: `file.damaged`, `file.version`, `storage.*`.
+            LaminaError: `file.missing` where its identity was lost, `file.damaged`, `file.version`, `storage.*`.
         """
         found = read_identity(storage)
         if read_only:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from lamina.errors import LaminaError
 from lamina.format.attempt_id import EMPTY, AttemptId
 from lamina.format.manifest import CommitManifest
 from lamina.storage import Listed
+from lamina.storage.in_flight import in_flight
 from lamina.store.files.locator import attempt_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.model import Version, VersionInfo
@@ -24,6 +25,8 @@ _Batch = TypeVar("_Batch")
 
 _MANIFESTS_KEPT = 4
 """The base of the next commit, its siblings, and what a reader just asked for."""
+
+_READ_AHEAD = 16
 
 
 def is_empty(attempt: str | None) -> bool:
@@ -129,6 +132,31 @@ class Versions:
         """Drops all manifests from memory."""
         with self._lock:
             self._manifests.clear()
+
+    def down(self, newest: Opened) -> Generator[Opened]:
+        """The manifest given, and those that it stands on, newest first; to be closed by who stops early.
+
+        One that stands on nothing is the last, also where its lineage names what it took the place of. Where each is a
+        request, sixteen are read ahead. None but the one given is remembered.
+
+        Raises:
+            LaminaError: `file.missing` where one was collected, `file.damaged`, when its turn comes.
+        """
+        yield newest
+        while newest.manifest.base is not None:
+            names = [attempt for attempt, _ in newest.manifest.lineage]
+            ahead = in_flight(self._files.storage, self._read, names, _READ_AHEAD)
+            try:
+                for found in ahead:
+                    newest = found()
+                    yield newest
+                    if newest.manifest.base is None:
+                        return
+            finally:
+                ahead.close()
+
+    def _read(self, attempt: str) -> Opened:
+        return self.remembered(attempt) or self._files.open_commit(attempt)
 
     def walk(
         self, newest: CommitManifest, opened: Callable[[Opened], None] = lambda _: None

@@ -2,7 +2,7 @@ package org.apache.spark.sql.lamina
 
 import scala.collection.mutable
 import scala.util.Try
-import scala.util.control.NoStackTrace
+import scala.util.control.{NoStackTrace, NonFatal}
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
@@ -526,6 +526,23 @@ final class LiveTable(
   }
 
   private def load(version: Long, attempt: Option[String], source: StateSource): Move.Value =
+    try loadOnTop(version, attempt, source)
+    catch {
+      // rows were out when the file of others was found broken: from the beginning the engine may go around it
+      case broken: LiveTable.BrokenOff =>
+        try load(version, attempt, source, None)
+        catch {
+          case NonFatal(again) =>
+            val error = again match {
+              case another: LiveTable.BrokenOff => another.error
+              case other => other
+            }
+            error.addSuppressed(broken.error)
+            throw error
+        }
+    }
+
+  private def loadOnTop(version: Long, attempt: Option[String], source: StateSource): Move.Value =
     try load(version, attempt, source, Some(position).filter(_.content != Attempts.Empty))
     catch {
       case _: LiveTable.OtherShape => load(version, attempt, source, None)
@@ -562,7 +579,11 @@ final class LiveTable(
       }
     }
     try {
-      source.load(version, attempt, have)(onHeader)(entries)
+      try source.load(version, attempt, have)(onHeader)(entries)
+      catch {
+        case error: LaminaError if header != null && error.kind.startsWith("file.") =>
+          throw new LiveTable.BrokenOff(error)
+      }
       if (!header.fromHave) {
         if (header.inPlace.isDefined)
           header.families.byName.values.filter(isHeld).foreach(family => table.hold(family.id, entries))
@@ -690,6 +711,9 @@ object LiveTable {
 
   /** A transaction that was aborted left a column family whose id another attempt gave to one of another shape. */
   private final class OtherShape extends RuntimeException with NoStackTrace
+
+  /** A file was found broken after the header had come. */
+  private final class BrokenOff(val error: LaminaError) extends RuntimeException with NoStackTrace
 
   /** An attempt that this table held: its base, and what it changed. */
   private final case class Sibling(base: String, digest: String, families: ColumnFamilies)

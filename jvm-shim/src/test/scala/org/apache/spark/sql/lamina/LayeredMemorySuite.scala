@@ -1,5 +1,7 @@
 package org.apache.spark.sql.lamina
 
+import java.nio.file.Files
+
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkConf, SparkException}
@@ -261,6 +263,25 @@ class LayeredMemorySuite extends ProviderFixture {
       assert(held(provider, 16, base) < before / 2)
       check(provider, 16, base, expected)
     } finally provider.close()
+  }
+
+  test("changes above the tables that are lost are gone around where newer tables have them") {
+    val id = newId()
+    val provider = small(new PagePool(256L << 20), id = id)
+    var (ids, expected) = (Vector(Option.empty[String]), Map.empty[Long, Int])
+    try for (version <- 0 until 9) {
+        ids :+= commit(provider, version, ids.last) { store =>
+          put(store, version.toLong -> version)
+          // of the version before; the commit that comes now refers to them
+          if (version == 4 || version == 7) provider.engine.materialize(version, ids.last)
+        }
+        if (version < 7) expected += version.toLong -> version
+      }
+    finally provider.close()
+    Files.delete(commitFiles(id)(6))
+    val another = small(new PagePool(256L << 20), id = id)
+    try check(another, 7, ids(7), expected)
+    finally another.close()
   }
 
   test("stores that are at rest give up rows that are on the disk, too") {

@@ -22,6 +22,7 @@ class LiveTableSuite extends AnyFunSuite {
     val whole = mutable.Map.empty[String, (String, Map[String, String])]
     val asked = mutable.ArrayBuffer.empty[(String, Option[String])]
     var failAfter: Int = Int.MaxValue
+    var failure: () => Exception = () => new IllegalStateException("the stream broke off")
     var missing = 0
 
     override def load(version: Long, attempt: Option[String], have: Option[Position])(
@@ -34,7 +35,7 @@ class LiveTableSuite extends AnyFunSuite {
       val before = if (fromHave) whole.get(base).fold(Map.empty[String, String])(_._2) else Map.empty[String, String]
       var sent = 0
       def send(op: Byte, key: String, value: String): Unit = {
-        if (sent == failAfter) throw new IllegalStateException("the stream broke off")
+        if (sent == failAfter) throw failure()
         sent += 1
         val (k, v) = (key.getBytes(UTF_8), value.getBytes(UTF_8))
         sink.entry(0, op, k, offset, k.length, v, offset, v.length)
@@ -339,6 +340,24 @@ class LiveTableSuite extends AnyFunSuite {
     assert(f.contents.isEmpty)
     assert(f.live.at.content == Attempts.Empty)
     f.versions.failAfter = Int.MaxValue
+    assert(f.move(9, id(9, 'z')) == Move.Loaded)
+    assert(f.contents == Map("m" -> "9", "n" -> "9"))
+  }
+
+  test("a load that meets a broken file is asked for once more, as a whole") {
+    val f = new Fixture
+    f.commit(id(1, 'a'), "k" -> "1")
+    f.versions.whole(id(2, 'b')) = (id(1, 'a'), Map("k" -> "2", "l" -> "2"))
+    f.versions.failAfter = 1
+    f.versions.failure = () => new LaminaError(LaminaError.FileMissing, s"of load ${f.versions.asked.size}")
+    val error = intercept[LaminaError](f.move(2, id(2, 'b')))
+    assert(error.getMessage.endsWith("of load 2"))
+    assert(error.getSuppressed.map(_.getMessage).exists(_.endsWith("of load 1")))
+    f.versions.whole(id(9, 'z')) = (id(8, 'y'), Map("m" -> "9", "n" -> "9"))
+    f.versions.failure = () => {
+      f.versions.failAfter = Int.MaxValue
+      new LaminaError(LaminaError.FileDamaged, "the first one alone")
+    }
     assert(f.move(9, id(9, 'z')) == Move.Loaded)
     assert(f.contents == Map("m" -> "9", "n" -> "9"))
   }
