@@ -273,6 +273,14 @@ CHANGES: tuple[Change, ...] = (
         "stamped; and what commands and `open_store` say",
     ),
     Change(
+        "0623003a15dea8b1",
+        "4ca1c2e3ce76fa04",
+        _WITH_BOTH,
+        "that a load which meets a lost or damaged file begins once more, that replays and ways around such a file "
+        "read several manifests at once, what becomes of the tables of a load that broke off, that an identity which "
+        "was lost is not made anew, and what commands and `open_store` say",
+    ),
+    Change(
         "ad099917f85bf7da",
         "0623003a15dea8b1",
         frozenset({"rocksdb"}),

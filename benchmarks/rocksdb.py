@@ -143,7 +143,7 @@ ROCKSDB = Questions(
         cell("1M-a-tenth", 1_000_000, 100_000, 16, fits=False),
         cell("4M-a-tenth", 4_000_000, 10_000, 64, fits=False),
         # after so many batches what each has in memory has been through it
-        cell("20M-a-tenth", 20_000_000, 100_000, 320, fits=False, variants=[ON_TABLES, TUNED], warmup=50),
+        cell("20M-a-tenth", 20_000_000, 100_000, 320, fits=False, variants=[ON_TABLES, TUNED], warmup=50, timed=10),
         cell("20M-a-tenth-snapshots", 20_000_000, 100_000, 320, fits=False, variants=[ON_TABLES, SNAPSHOTS], timed=10),
         Question(
             name="rows",
