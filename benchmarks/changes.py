@@ -273,6 +273,12 @@ CHANGES: tuple[Change, ...] = (
         "stamped; and what commands and `open_store` say",
     ),
     Change(
+        "ad099917f85bf7da",
+        "0623003a15dea8b1",
+        frozenset({"rocksdb"}),
+        "of these, all but the lineage and the merges",
+    ),
+    Change(
         "0623003a15dea8b1",
         "4ca1c2e3ce76fa04",
         _WITH_BOTH,
@@ -281,10 +287,10 @@ CHANGES: tuple[Change, ...] = (
         "was lost is not made anew, and what commands and `open_store` say",
     ),
     Change(
-        "ad099917f85bf7da",
-        "0623003a15dea8b1",
-        frozenset({"rocksdb"}),
-        "of these, all but the lineage and the merges",
+        "4ca1c2e3ce76fa04",
+        "fcae6000c1844794",
+        _WITH_BOTH,
+        "that a way down a lineage keeps to what each version stands on, whatever else its lineage names",
     ),
 )
 

@@ -13,9 +13,8 @@ from lamina.checkpoint.operators import OperatorMetadata
 from lamina.checkpoint.runs import QueryRun, read_identity, read_runs
 from lamina.components import SystemClock
 from lamina.errors import FileError, LaminaError, StateError
-from lamina.format import paths
 from lamina.format.manifest import StoreIdentity
-from lamina.format.paths import FIRST_STORES, store_directory
+from lamina.format.paths import CHECKPOINT, FIRST_STORES, store_directory
 from lamina.storage import Storage
 
 
@@ -146,7 +145,7 @@ def no_state(logs: CheckpointLogs, provider: str | None, newest: CommitEntry | N
         return StateError("store.unsupported", f"{url} keeps no state in lamina")
     return FileError(
         "file.missing",
-        f"{logs.storage.location(f'state/{paths.CHECKPOINT}')} is not there, and batch {newest.batch} was committed "
+        f"{logs.storage.location(f'state/{CHECKPOINT}')} is not there, and batch {newest.batch} was committed "
         "with state in lamina: put it, and what else of the directory state is lost, back from a copy",
     )
 

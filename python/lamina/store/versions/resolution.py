@@ -143,15 +143,17 @@ class Versions:
             LaminaError: `file.missing` where one was collected, `file.damaged`, when its turn comes.
         """
         yield newest
-        while newest.manifest.base is not None:
-            names = [attempt for attempt, _ in newest.manifest.lineage]
+        while (base := newest.manifest.base) is not None:
+            lineage = [attempt for attempt, _ in newest.manifest.lineage]
+            names = lineage if lineage[:1] == [base.attempt] else [base.attempt]
             ahead = in_flight(self._files.storage, self._read, names, _READ_AHEAD)
             try:
-                for found in ahead:
+                for name, found in zip(names, ahead, strict=True):
+                    base = newest.manifest.base
+                    if base is None or base.attempt != name:
+                        break
                     newest = found()
                     yield newest
-                    if newest.manifest.base is None:
-                        return
             finally:
                 ahead.close()
 
