@@ -56,7 +56,8 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
             raise FileError(
                 "file.missing",
                 f"{state.location(paths.CHECKPOINT)} is not there, and all files of the state are named after it; runs "
-                f"up to {claims[-1]} were on this checkpoint: put the file back from a copy",
+                f"up to {claims[-1]} were on this checkpoint: put the file back from a copy, or delete the checkpoint "
+                "where no state of it is to be kept",
             )
     if values is None:
         return None

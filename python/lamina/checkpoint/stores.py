@@ -123,6 +123,9 @@ def logged_stores(storage: Storage, selection: StoreSelection) -> LoggedStores:
     entries = logs.commits()
     newest = entries[-1] if entries else None
     if identity is None:
+        if read_identity(state) is not None:
+            # the first batch was committed meanwhile
+            return logged_stores(storage, selection)
         raise no_state(logs, logs.provider(logs.planned_batches()), newest)
     operators = survey_operators(logs, newest)
     _refuse_unknown(logs, len(operators), newest)

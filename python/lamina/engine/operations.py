@@ -148,7 +148,7 @@ def _send(exchange: Exchange, handle: StoreHandle, load: Load) -> None:
         _answer(exchange, load)
     except BaseException as error:
         if load.in_place is not None:
-            if isinstance(error, LaminaError) and not error.kind.startswith("engine."):
+            if isinstance(error, LaminaError) and error.kind != "engine.cancelled":
                 # who asked hears of it when the rows end, and may just be opening what the header named
                 handle.hand_out(load.in_place.directory)
             else:

@@ -70,3 +70,21 @@ def test_a_query_that_leaves_all_of_a_listing_of_its_log_behind_is_listed_again(
     checkpoint = Storage(str(query.directory))
     found = logged_stores(Storage(checkpoint.url, backend=GoingOn(checkpoint._backend)), StoreSelection())
     assert [sorted(found.log.store(one).named) for one in found.identities] == [[4, 5, 6], [4, 5, 6]]
+
+
+def test_a_query_that_commits_its_first_batch_meanwhile_has_its_state(tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    kept = tmp_path / "kept"
+    (query.directory / "state/_lamina").rename(kept)
+    query.run(1)
+
+    class Beginning(FaultyBackend):
+        def list(self, directory: str) -> Any:
+            if directory == "commits" and kept.exists():
+                kept.rename(query.directory / "state/_lamina")
+            return super().list(directory)
+
+    inner = Storage(str(query.directory))
+    stores = logged_stores(Storage(inner.url, backend=Beginning(inner._backend)), StoreSelection())
+    assert len(stores.identities) == 2
+    assert stores.runs

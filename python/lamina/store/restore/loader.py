@@ -241,6 +241,7 @@ class Loader:
                 raise LaminaError.from_kind("file.damaged", f"entries beside {failed.path} were handed out already")
             attempt = self._attempt_at(manifest, failed.end)
             if attempt is None:
+                self._remember_broken(broken)
                 raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
             try:
                 return self._alternatives(self._versions.open(attempt), broken)
