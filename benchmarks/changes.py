@@ -288,7 +288,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "4ca1c2e3ce76fa04",
-        "8d28d00337ae1e82",
+        "4caa6504e10efd8b",
         _WITH_BOTH,
         "that a way down a lineage keeps to what each version stands on, whatever else its lineage names, and what is "
         "left of tables of a load that came to its deadline",

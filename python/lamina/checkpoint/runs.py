@@ -50,17 +50,17 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
     values = read_sealed(state, paths.CHECKPOINT, _MOST_BYTES, FORMAT_NEWEST)
     if values is None:
         claims = read_claims(state)
+        if not claims:
+            return None
         # the first run may have begun meanwhile
-        values = read_sealed(state, paths.CHECKPOINT, _MOST_BYTES, FORMAT_NEWEST) if claims else None
-        if values is None and claims:
+        values = read_sealed(state, paths.CHECKPOINT, _MOST_BYTES, FORMAT_NEWEST)
+        if values is None:
             raise FileError(
                 "file.missing",
                 f"{state.location(paths.CHECKPOINT)} is not there, and all files of the state are named after it; runs "
                 f"up to {claims[-1]} were on this checkpoint: put the file back from a copy, or delete the checkpoint "
                 "where no state of it is to be kept",
             )
-    if values is None:
-        return None
     where = state.location(paths.CHECKPOINT)
     return CheckpointIdentity(
         uuid=member(where, values, "uuid", str),
