@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,24 @@ def test_a_rename_that_fails_is_told_and_leaves_nothing(jvm: Jvm, tmp_path: Path
     assert list(storage.list("d")) == []
 
 
+def test_a_read_that_is_denied_although_the_file_could_be_opened_says_so(jvm: Jvm, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"12345")
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD, "fs.odd.reads": "0"}, jvm=jvm)
+    for read in (lambda: storage.read("f"), lambda: storage.read_range("f", 1, 2), lambda: storage.read_tail("f", 2)):
+        with fails_with("storage.denied", "from 0 on it is denied", "/f"):
+            read()
+    # nothing is read of it
+    assert bytes(storage.read_range("f", 5, 3)) == b""
+
+
+def test_a_read_that_breaks_off_is_told_and_the_next_one_goes_on(jvm: Jvm, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(3 << 20))
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD, "fs.odd.reads": str(2 << 20)}, jvm=jvm)
+    with fails_with("storage.failed", "the JVM, whose log says why", "/f"):
+        storage.read("f")
+    assert len(storage.read_range("f", 0, 2 << 20)) == 2 << 20
+
+
 @pytest.mark.parametrize("times", ["kept", "ignored", "refused"])
 def test_a_file_is_stamped_or_it_is_told_that_it_is_not(jvm: Jvm, tmp_path: Path, times: str) -> None:
     storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD, "fs.odd.times": times}, jvm=jvm)
@@ -72,6 +91,15 @@ def test_a_file_is_stamped_or_it_is_told_that_it_is_not(jvm: Jvm, tmp_path: Path
     if times != "refused":
         with fails_with("file.missing", "d/absent"):
             storage.stamp("d/absent")
+
+
+def test_a_file_whose_time_is_ahead_of_this_machines_is_young_and_keeps_it(jvm: Jvm, tmp_path: Path) -> None:
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD}, jvm=jvm)
+    storage.publish("d/f", b"x")
+    ahead = time.time() + 1000
+    os.utime(tmp_path / "d" / "f", (ahead, ahead))
+    assert storage.stamp("d/f")
+    assert (tmp_path / "d" / "f").stat().st_mtime == pytest.approx(ahead, abs=0.01)
 
 
 def test_files_go_through_hadoop_where_pythons_package_is_missing(

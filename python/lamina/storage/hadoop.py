@@ -187,9 +187,9 @@ def _s3(bucket: str, hadoop: Mapping[str, str]) -> dict[str, Any]:
     if region := get("endpoint.region"):
         client["region_name"] = region
     tries = get("attempts.maximum")
-    config: dict[str, Any] = {
-        "retries": {"mode": "standard", "total_max_attempts": int(tries) if tries and tries.isdigit() else _S3_TRIES}
-    }
+    # Hadoop counts from 0 on
+    attempts = max(1, int(tries)) if tries and tries.isdecimal() else _S3_TRIES
+    config: dict[str, Any] = {"retries": {"mode": "standard", "total_max_attempts": attempts}}
     most = get("connection.maximum")
     config["max_pool_connections"] = int(most) if most and most.isdecimal() and int(most) else _S3_CONNECTIONS
     for name, parameter in (

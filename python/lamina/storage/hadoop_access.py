@@ -218,7 +218,7 @@ def reason_for_jvm(scheme: str, store: str, authority: str, hadoop: Mapping[str,
                     continue
             elif rule.values and not re.fullmatch(rule.values, value.strip()):
                 continue
-            if rule.decision == "refused":
+            if rule.decision == "refused" and not _is_of_another_bucket(key, name, rule.keys):
                 raise refused(key, rule.reason)
             if rule.decision == "jvm":
                 reason = reason or f"{key}: {rule.reason}"
@@ -226,6 +226,15 @@ def reason_for_jvm(scheme: str, store: str, authority: str, hadoop: Mapping[str,
     if store == "s3":
         _check_kms_key(names)
     return reason
+
+
+def _is_of_another_bucket(key: str, name: str, refused_keys: str) -> bool:
+    """Whether a bucket's key that is unknown, and refused for its name, is a known one of a bucket whose name goes on:
+    `fs.s3a.bucket.a.b.assumed.role.arn` is of `a.b`, and nothing of `a`."""
+    words = name.split(".") if key.startswith("fs.s3a.bucket.") else []
+    known = [rule.keys for rule in RULES if rule.store == "s3" and rule.decision != "refused"]
+    rests = [".".join(words[start:]) for start in range(1, len(words))]
+    return any(re.fullmatch(refused_keys, rest) and re.fullmatch(keys, rest) for keys in known for rest in rests)
 
 
 def refused(key: str, reason: str) -> LaminaError:

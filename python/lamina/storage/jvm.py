@@ -207,7 +207,9 @@ class _Connection:
         while done < length:
             count = self._socket.recv_into(view[done:])
             if count == 0:
-                raise ConnectionError("the JVM ended the connection for Hadoop files in the middle of an answer")
+                raise ConnectionError(
+                    "the JVM, whose log says why, ended the connection for Hadoop files in the middle of an answer"
+                )
             done += count
         return data
 

@@ -153,7 +153,7 @@ def native_client(filesystem: Any, root: str) -> NativeClient | None:
 
 def _new_client(filesystem: Any, bucket: str) -> NativeClient | None:
     config = filesystem.s3.meta.config
-    endpoint = _endpoint(filesystem, bucket) if _is_plain(filesystem, bucket) else None
+    endpoint, in_host = _endpoint(filesystem, bucket) if _is_plain(filesystem, bucket) else (None, False)
     credentials = None if filesystem.anon else _credentials(filesystem)
     if endpoint is None or (credentials is None and not filesystem.anon):
         return None
@@ -174,8 +174,7 @@ def _new_client(filesystem: Any, bucket: str) -> NativeClient | None:
             "endpoint": endpoint,
             "region": filesystem.s3.meta.region_name,
             "skip_signature": credentials is None,
-            # whether the bucket is a part of the endpoint
-            "virtual_hosted_style_request": urlsplit(endpoint).netloc.startswith(f"{bucket}."),
+            "virtual_hosted_style_request": in_host,
             **{_ENCRYPTION[name]: value for name, value in filesystem.s3_additional_kwargs.items()},
         },
         client_options=options,
@@ -211,18 +210,21 @@ def _is_plain(filesystem: Any, bucket: str) -> bool:
     )
 
 
-def _endpoint(filesystem: Any, bucket: str) -> str | None:
-    """The server; with the bucket in its host's name where botocore writes it so. None without credentials."""
+def _endpoint(filesystem: Any, bucket: str) -> tuple[str | None, bool]:
+    """The server, and whether botocore writes the bucket into its host's name, which has it then. None without
+    credentials."""
     meta = filesystem.s3.meta
     try:
         signed = sync(filesystem.loop, filesystem.s3.generate_presigned_url, "head_bucket", Params={"Bucket": bucket})
     except BotoCoreError:
         # s3fs says so with the first request
-        return None
+        return None, False
     server = urlsplit(meta.endpoint_url)
-    if urlsplit(signed).netloc.startswith(f"{bucket}."):
+    # a host may have the bucket's name by itself
+    in_host = not urlsplit(signed).path.rstrip("/").endswith(f"/{bucket}")
+    if in_host:
         server = server._replace(netloc=f"{bucket}.{server.netloc}")
-    return str(server.geturl()).rstrip("/")
+    return str(server.geturl()).rstrip("/"), in_host
 
 
 def _credentials(filesystem: Any) -> Callable[[], Mapping[str, Any]] | None:

@@ -208,6 +208,12 @@ def test_a_buckets_key_goes_first_under_its_older_name_too(keys: dict[str, str],
     assert location.options["s3_additional_kwargs"] == encryption
 
 
+@pytest.mark.parametrize(("value", "attempts"), [("0", 1), ("1", 1), ("9", 9), ("", 5), ("many", 5)])
+def test_a_request_to_s3_is_made_once_at_least(value: str, attempts: int) -> None:
+    options = translate("s3a://bucket/q", {"fs.s3a.attempts.maximum": value}).options
+    assert options["config_kwargs"]["retries"]["total_max_attempts"] == attempts
+
+
 def test_an_endpoint_keeps_its_own_scheme_and_is_secure_by_default() -> None:
     for endpoint in ("https://e", "e"):
         assert translate("s3a://b/a", {"fs.s3a.endpoint": endpoint}).options["endpoint_url"] == "https://e"

@@ -46,6 +46,13 @@ HONOURED: list[tuple[str, dict[str, str]]] = [
             "fs.s3a.bucket.other.encryption.algorithm": "SSE-C",
         },
     ),
+    (
+        S3,
+        {
+            "fs.s3a.bucket.bucket.archive.aws.credentials.provider": "org.example.Archive",
+            "fs.s3a.bucket.bucket.archive.assumed.role.arn": "arn:aws:iam::1:role/r",
+        },
+    ),
     (S3, {"fs.s3a.http.signer.enabled": "false", "fs.s3a.threads.max": "9", "fs.s3a.committer.name": "magic"}),
     (S3, {"fs.azure.account.auth.type": "Custom", "fs.gs.encryption.key": "k"}),
     (AZURE, {"fs.azure.account.key.account.dfs.core.windows.net": "k"}),
@@ -131,6 +138,8 @@ REFUSED = [
     (S3, "fs.s3a.server-side-encryption-of-tomorrow"),
     (S3, "fs.s3a.bucket.bucket.assumed.role.of.tomorrow"),
     (S3, "fs.s3a.of.tomorrow.credentials.provider"),
+    (S3, "fs.s3a.bucket.bucket.encryption.provider.impl"),
+    (S3, "fs.s3a.bucket.bucket.assumed.role.session.token"),
     (AZURE, "fs.azure.account.oauth.of.tomorrow"),
     (AZURE, "fs.azure.encryption.of.tomorrow"),
     (GOOGLE, "fs.gs.auth.of.tomorrow"),

@@ -50,6 +50,30 @@ def client_of(storage: Storage) -> str:
 
 
 @pytest.mark.parametrize(
+    ("keys", "endpoint", "in_host"),
+    [
+        (
+            {"fs.s3a.endpoint": "https://minio.example.com", "fs.s3a.path.style.access": "true"},
+            "https://minio.example.com",
+            False,
+        ),
+        (
+            {"fs.s3a.endpoint": "https://minio.example.com/s3", "fs.s3a.path.style.access": "true"},
+            "https://minio.example.com/s3",
+            False,
+        ),
+        ({}, "https://minio.s3.eu-central-1.amazonaws.com", True),
+        ({"fs.s3a.path.style.access": "true"}, "https://s3.eu-central-1.amazonaws.com", False),
+    ],
+)
+def test_a_host_that_has_the_buckets_name_by_itself_is_asked_as_it_is(
+    keys: dict[str, str], endpoint: str, in_host: bool
+) -> None:
+    config = Storage("s3a://minio/q", {**AMAZON, **keys})._backend._client.store.config  # type: ignore[attr-defined]
+    assert (config["endpoint"], str(config["virtual_hosted_style_request"]).lower()) == (endpoint, str(in_host).lower())
+
+
+@pytest.mark.parametrize(
     "keys",
     [
         AMAZON,

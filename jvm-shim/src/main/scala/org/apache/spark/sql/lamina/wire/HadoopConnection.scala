@@ -6,6 +6,7 @@ import java.nio.channels.{Channels, SocketChannel}
 import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
 import java.security.{MessageDigest, PrivilegedExceptionAction}
 
+import scala.collection.mutable
 import scala.util.Using
 import scala.util.control.NonFatal
 
@@ -16,6 +17,7 @@ import org.json4s.JsonAST.{JBool, JInt, JString}
 import org.apache.hadoop.fs.{FileAlreadyExistsException, FileSystem, Path}
 import org.apache.hadoop.security.{AccessControlException, UserGroupInformation}
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.lamina.errors.LaminaError
 
 /**
@@ -29,22 +31,25 @@ private[wire] final class HadoopConnection(
     token: String,
     systems: HadoopSystems,
     user: UserGroupInformation
-) {
+) extends Logging {
   import HadoopConnection._
 
   private val in = new DataInputStream(Channels.newInputStream(channel))
   private val out = Channels.newOutputStream(channel)
+  private var used = Option.empty[HadoopSystems.Used]
   private var system: FileSystem = _
   private var root: Path = _
 
   /** Answers requests until the engine closes the connection. */
   def serve(): Unit = if (greeted()) {
-    while (true) {
-      val header =
-        try readHeader()
-        catch { case _: EOFException => return }
-      user.doAs(new PrivilegedExceptionAction[Unit] { override def run(): Unit = answer(header) })
-    }
+    try
+      while (true) {
+        val header =
+          try readHeader()
+          catch { case _: EOFException => return }
+        user.doAs(new PrivilegedExceptionAction[Unit] { override def run(): Unit = answer(header) })
+      }
+    finally used.foreach(_.release())
   }
 
   private def greeted(): Boolean = {
@@ -89,7 +94,10 @@ private[wire] final class HadoopConnection(
       case JObject(fields) => fields.collect { case (name, JString(value)) => name -> value }.toMap
       case _ => Map.empty[String, String]
     }
-    system = systems.get(root, keys)
+    used.foreach(_.release())
+    used = None
+    used = Some(systems.use(root, keys))
+    system = used.get.system
     root = system.makeQualified(root)
     send("ok" -> JBool(true))
   }
@@ -151,9 +159,7 @@ private[wire] final class HadoopConnection(
   /** Renames unless the target is there; whether it did. */
   private def rename(temporary: Path, target: Path): Boolean =
     if (system.getUri.getScheme == LooksAndRenames) renameUnlessTaken(temporary, target)
-    else Renaming(Math.floorMod(target.hashCode, Renaming.length)).synchronized {
-      !system.exists(target) && renameUnlessTaken(temporary, target)
-    }
+    else Renaming.alone(target)(!system.exists(target) && renameUnlessTaken(temporary, target))
 
   private def renameUnlessTaken(temporary: Path, target: Path): Boolean =
     try system.rename(temporary, target) || {
@@ -171,17 +177,29 @@ private[wire] final class HadoopConnection(
     val count = math.max(0L, math.min(number(header, "length"), size - start))
     val stream = system.open(file)
     try {
-      send("ok" -> JBool(true), "length" -> JInt(count), "size" -> JInt(size))
       val buffer = new Array[Byte](math.min(count, BufferBytes.toLong).toInt)
+      def next(at: Long): Int = {
+        val part = math.min(count - at, buffer.length.toLong).toInt
+        if (part > 0) stream.readFully(start + at, buffer, 0, part)
+        part
+      }
+      // many file systems ask for a file when it is read, not when it is opened: why that failed can be answered still
+      var part = next(0)
+      send("ok" -> JBool(true), "length" -> JInt(count), "size" -> JInt(size))
       var at = 0L
       while (at < count) {
-        val part = math.min(count - at, buffer.length.toLong).toInt
-        stream.readFully(start + at, buffer, 0, part)
-        out.write(buffer, 0, part)
+        try out.write(buffer, 0, part)
+        catch { case NonFatal(error) => throw new Broken(error) /* the engine has given it up */ }
         at += part
+        part =
+          try next(at)
+          catch {
+            case NonFatal(error) =>
+              logWarning(s"$file could not be read to its end", error)
+              throw new Broken(error)
+          }
       }
-    } catch { case NonFatal(error) => throw new Broken(error) /* a part of the answer may have been sent */ }
-    finally stream.close()
+    } finally stream.close()
   }
 
   private def list(header: JValue): Unit = {
@@ -222,7 +240,8 @@ private[wire] final class HadoopConnection(
     val file = path(header)
     val before = system.getFileStatus(file).getModificationTime
     val now = System.currentTimeMillis
-    val isStamped = before < now && {
+    // that of a machine whose clock is ahead: it is as young as one that is written now
+    val isStamped = before >= now || {
       try system.setTimes(file, now, -1)
       catch { case NonFatal(_) => () } // it keeps its time, or is not there, which the next look tells
       val after = system.getFileStatus(file).getModificationTime
@@ -262,7 +281,23 @@ private[wire] object HadoopConnection {
   private val LooksAndRenames = "hdfs"
 
   /** One rename of this JVM to the same path at a time, where the file system may replace the target. */
-  private val Renaming = Array.fill(64)(new Object)
+  private[wire] object Renaming {
+    private final class Turn { var takers = 0 }
+    private val turns = new mutable.HashMap[Path, Turn]
+
+    def alone[T](target: Path)(rename: => T): T = {
+      val turn = turns.synchronized {
+        val turn = turns.getOrElseUpdate(target, new Turn)
+        turn.takers += 1
+        turn
+      }
+      try turn.synchronized(rename)
+      finally turns.synchronized {
+          turn.takers -= 1
+          if (turn.takers == 0) turns.remove(target)
+        }
+    }
+  }
 
   /** The connection cannot go on: the engine would take what follows for something else. */
   private final class Broken(cause: Throwable) extends java.io.IOException(cause)

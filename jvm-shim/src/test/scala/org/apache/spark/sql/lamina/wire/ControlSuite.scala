@@ -1,6 +1,6 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.net.{InetAddress, ServerSocket}
+import java.net.ServerSocket
 import java.util.concurrent.{Callable, Executors, TimeUnit}
 
 import scala.util.{Failure, Try}
@@ -28,7 +28,7 @@ class ControlSuite extends AnyFunSuite {
   }
 
   private def withSilentEngine(body: ServerSocket => Unit): Unit = {
-    val silent = new ServerSocket(0, 50, InetAddress.getLoopbackAddress)
+    val silent = new ServerSocket(0, 50, Control.Loopback)
     try body(silent)
     finally silent.close()
   }

@@ -5,11 +5,13 @@ import java.nio.file.{FileAlreadyExistsException, Files}
 import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{Path, RawLocalFileSystem}
+import org.apache.hadoop.fs.{FSDataInputStream, FSInputStream, Path, RawLocalFileSystem}
+import org.apache.hadoop.security.AccessControlException
 
 /**
  * Local files under another scheme, such as one which nobody but Hadoop, told by `fs.odd.impl`, has a file system for.
- * Where `fs.odd.times` is `ignored` or `refused`, nobody sets the time of a file, as with object stores.
+ * Where `fs.odd.times` is `ignored` or `refused`, nobody sets the time of a file, as with object stores. Where
+ * `fs.odd.reads` is a number, files can be opened, and no byte from there on can be read.
  */
 class OddFileSystem extends RawLocalFileSystem {
   private var initialized: URI = _
@@ -23,11 +25,24 @@ class OddFileSystem extends RawLocalFileSystem {
   // the base class asks while it is made
   override def getUri: URI = Option(initialized).getOrElse(URI.create("odd:///"))
 
+  override def open(path: Path, bufferBytes: Int): FSDataInputStream = {
+    val file = super.open(path, bufferBytes)
+    Option(getConf.get("fs.odd.reads")).fold(file)(upTo => new FSDataInputStream(new DeniedFrom(file, upTo.toLong)))
+  }
+
   override def setTimes(path: Path, modified: Long, used: Long): Unit = getConf.get("fs.odd.times") match {
     case "ignored" => ()
     case "refused" => throw new UnsupportedOperationException("setTimes")
     case _ => super.setTimes(path, modified, used)
   }
+}
+
+private class DeniedFrom(file: FSDataInputStream, first: Long) extends FSInputStream {
+  override def seek(at: Long): Unit = file.seek(at)
+  override def getPos: Long = file.getPos
+  override def seekToNewSource(at: Long): Boolean = false
+  override def read(): Int =
+    if (getPos < first) file.read() else throw new AccessControlException(s"from $first on it is denied")
 }
 
 /**
