@@ -317,6 +317,22 @@ def test_a_group_is_sealed_with_the_last_store_that_committed_in_the_batch_befor
     assert batch(0, 1, 2) == [3]
 
 
+def test_the_last_store_of_a_batch_seals_what_is_open_also_where_its_own_place_is_in_an_older_group() -> None:
+    log = Log()
+    for store in range(3):
+        log.fill(log.groups.reserve(), store=store)
+    log.groups.seal()
+    late = log.groups.reserve()
+    log.fill(log.groups.reserve(), store=0, size=1000)
+    log.fill(log.groups.reserve(), store=1)
+    assert log.groups.stats() == {"open": 1, "sealed": 1}
+    log.work()
+    log.fill(late, store=2)
+    assert log.groups.stats()["open"] == 0
+    log.work()
+    assert sorted(len(numbers) for _, numbers in log.published) == [1, 2, 3]
+
+
 def test_a_sealed_group_waits_for_its_places_and_has_none_that_was_dropped() -> None:
     log = Log()
     places = [log.groups.reserve() for _ in range(3)]

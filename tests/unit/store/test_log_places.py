@@ -481,8 +481,11 @@ def test_an_object_that_is_damaged_in_its_place_is_named(world: World) -> None:
 def test_an_object_that_is_nowhere_is_missed_in_all_places(world: World) -> None:
     run = world.run(world.fast)
     (store,), (version,) = run.begun()
-    some(run, store, version, 1)
+    version = some(run, store, version, 1)[-1]
     (path,) = Path(world.fast).rglob("*.log")
     path.unlink()
-    with fails_with("file.missing", f"nor is it in {path.parent}", str(world.state / paths.LOG / path.name)):
+    own = str(world.state / paths.LOG / path.name)
+    with fails_with("file.missing", f"nor is it in {path.parent}", own):
         LogObjects(world.storage(), world.clock).find(path.stem)
+    with fails_with("file.missing", f"{own} or {path}, part 0", "is not there"):
+        world.restored(version)

@@ -320,6 +320,28 @@ def test_attempts_beside_one_that_hangs_leave_others_to_come(made: Callable[...,
     hangs.set()
 
 
+def test_attempts_without_a_thread_are_not_made_when_their_upload_is_over(made: Callable[..., Uploads]) -> None:
+    """They would have the threads first that uploads need which are under way."""
+    hangs = threading.Event()
+    uploads = made(attempts=2, timeout_s=1.0, hedges=False, in_flight=1)
+    # of the four threads two are taken by each of these
+    begun: list[str] = []
+
+    def hanging(name: str) -> None:
+        begun.append(name)
+        hangs.wait(60)
+
+    for name in ("first", "second"):
+        with fails_with("storage.failed"):
+            uploads.upload("an object", 7, lambda name=name: hanging(name))  # type: ignore[misc]
+    assert begun == ["first", "first", "second", "second"]
+    with fails_with("storage.failed"):
+        uploads.upload("an object", 7, lambda: begun.append("third"))
+    hangs.set()
+    uploads.upload("an object", 7, lambda: begun.append("fourth"))
+    assert begun[4:] == ["fourth"]
+
+
 class NoThreads:
     """A pool that the system refuses threads from its call with that number on."""
 

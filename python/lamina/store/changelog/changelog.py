@@ -125,6 +125,10 @@ class Changelog:
         writer = f"lamina {__version__}"
         chunks = [*log_object.chunks(group.log, self._checkpoint, now, writer, group.commits, process)]
         size = sum(map(len, chunks))
+        end = b"".join(chunks[-2:])
+        if self._storage.remote:
+            # each attempt would join them otherwise
+            chunks = [b"".join(chunks)]
         unsafe = threading.Event()
         try:
             self._uploads.upload(
@@ -148,7 +152,7 @@ class Changelog:
                 or not self._uploads.ask(lambda: self._is_there(path, size))
             ):
                 raise
-        self._written(group.log, self._place, b"".join(chunks[-2:]), size)
+        self._written(group.log, self._place, end, size)
 
     def _attempt(self, path: str, ends: float, chunks: Sequence[Any], unsafe: threading.Event) -> None:
         try:

@@ -248,6 +248,9 @@ class Groups:
             is_full = group.bytes >= self._policy.max_bytes
             if not group.sealed and (is_full or is_last or self._ends):
                 self._seal(group)
+            elif is_last and self._open is not None and self._open.filled:
+                # a place of an older group was filled last: nothing more comes into this one either
+                self._seal(self._open)
             is_sooner = is_sooner and not group.sealed
         if early:
             self._early(early)

@@ -6,7 +6,8 @@
 2. A second attempt begins beside the first one (hedging) when that takes longer than most uploads of late, and a third
    when the second one is slow, too. Together they are less than one upload in twenty.
 3. An attempt that takes too long counts as failed, and another one begins; if it ends well all the same, that counts.
-   Its time counts from when it was asked for: what hangs may have all threads.
+   Its time counts from when it was asked for: what hangs may have all threads. One that has none when its upload is
+   over is not made.
 4. An upload is durable with its first attempt that says so. It has failed when so many attempts have failed, with the
    error of the last one; at once where one has written what may not last; and when its time is over, also while it
    waits for its turn: what its commits refer to may be collected some time after that.
@@ -184,62 +185,67 @@ class Uploads:
             running[future] = self._clock.monotonic()
             return future
 
-        while True:
-            now = self._clock.monotonic()
-            if now >= ends:
-                self._count("failed")
-                raise _failure(what, begun, error or TimeoutError("its time was over"))
-            if not running:
-                begun += 1
-                if begun > 1:
-                    self._count("again")
-                try:
-                    begin()
-                except RuntimeError as refused:
-                    # the system has no further thread
-                    error, failed = refused, failed + 1
-            hedge_at = math.inf
-            if running and has_threads and (not hedges or not failed):
-                hedge_at = max(running.values()) + self._hedge_after_s(len(hedges))
-            deadlines = [ends, hedge_at, *(began + self._retries.timeout_s for began in running.values())]
-            done: set[Future[object]] = set()
-            if running:
-                done, _ = wait([*running, *late], max(0.0, min(deadlines) - now), FIRST_COMPLETED)
-            for future in done:
-                found = future.exception()
-                if found is None:
-                    self._over(size, commits, started, future in hedges)
-                    return
-                if isinstance(found.__cause__, NotDurable):
+        try:
+            while True:
+                now = self._clock.monotonic()
+                if now >= ends:
                     self._count("failed")
-                    raise found
-                if future in late:
-                    # it has been counted
-                    late.discard(future)
-                    continue
-                del running[future]
-                error = found
-                failed += 1
-            now = self._clock.monotonic()
-            for future, began in list(running.items()):
-                if now - began >= self._retries.timeout_s:
-                    del running[future]
-                    late.add(future)
-                    failed += 1
-                    error = TimeoutError(f"an attempt took longer than {self._retries.timeout_s:g} s")
-            if running:
-                if now >= hedge_at and not done:
+                    raise _failure(what, begun, error or TimeoutError("its time was over"))
+                if not running:
+                    begun += 1
+                    if begun > 1:
+                        self._count("again")
                     try:
-                        hedges.add(begin())
-                    except RuntimeError:
-                        has_threads = False
-                    else:
-                        self._count("hedges")
-                continue
-            if begun >= self._retries.attempts:
-                self._count("failed")
-                raise _failure(what, failed, error)
-            self._pause.wait(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (begun - 1)))
+                        begin()
+                    except RuntimeError as refused:
+                        # the system has no further thread
+                        error, failed = refused, failed + 1
+                hedge_at = math.inf
+                if running and has_threads and (not hedges or not failed):
+                    hedge_at = max(running.values()) + self._hedge_after_s(len(hedges))
+                deadlines = [ends, hedge_at, *(began + self._retries.timeout_s for began in running.values())]
+                done: set[Future[object]] = set()
+                if running:
+                    done, _ = wait([*running, *late], max(0.0, min(deadlines) - now), FIRST_COMPLETED)
+                for future in done:
+                    found = future.exception()
+                    if found is None:
+                        self._over(size, commits, started, future in hedges)
+                        return
+                    if isinstance(found.__cause__, NotDurable):
+                        self._count("failed")
+                        raise found
+                    if future in late:
+                        # it has been counted
+                        late.discard(future)
+                        continue
+                    del running[future]
+                    error = found
+                    failed += 1
+                now = self._clock.monotonic()
+                for future, began in list(running.items()):
+                    if now - began >= self._retries.timeout_s:
+                        del running[future]
+                        late.add(future)
+                        failed += 1
+                        error = TimeoutError(f"an attempt took longer than {self._retries.timeout_s:g} s")
+                if running:
+                    if now >= hedge_at and not done:
+                        try:
+                            hedges.add(begin())
+                        except RuntimeError:
+                            has_threads = False
+                        else:
+                            self._count("hedges")
+                    continue
+                if begun >= self._retries.attempts:
+                    self._count("failed")
+                    raise _failure(what, failed, error)
+                self._pause.wait(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (begun - 1)))
+        finally:
+            # those that have no thread yet would keep the next uploads from theirs
+            for one in (*running, *late):
+                one.cancel()
 
     def usual_s(self) -> float:
         """How long an upload took of late by the median, in seconds; for ever while few are known."""

@@ -110,20 +110,21 @@ class Commits:
         # Spark's state reader takes the partitions from the directories that are there: the first commit makes one
         groups = self._groups if most_held > 0 and begun.lineage and not begun.apart else None
 
+        def is_in_time() -> bool:
+            return self._clock.monotonic() - started < self._arrives_s
+
         def manifest_of(stored: tuple[Section, ...], header_crc: int) -> bytes:
             _check_rows(request, stored)
             attempt = request.attempt
-            if (
-                groups is not None
-                and writer.size <= groups.max_bytes
-                and self._clock.monotonic() - started < self._arrives_s
-            ):
+            if groups is not None and writer.size <= groups.max_bytes and is_in_time():
                 # the task may be over when the object is there, and nobody would write the state anew
                 self._verify_before(request, begun, older, SNAPSHOT in sections)
-                # who has a place keeps others waiting until it is filled
-                share.wait_no_more()
-                places.append(groups.reserve())
-                attempt = str(AttemptId.parse(attempt).within(str(places[0].id)))
+                # the storage may have taken its time for that
+                if is_in_time():
+                    # who has a place keeps others waiting until it is filled
+                    share.wait_no_more()
+                    places.append(groups.reserve())
+                    attempt = str(AttemptId.parse(attempt).within(str(places[0].id)))
             written.append(self._new_manifest(request, attempt, begun, stored, header_crc, older))
             return written[0].to_bytes()
 

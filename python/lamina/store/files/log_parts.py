@@ -227,10 +227,11 @@ class LogObjects:
         return True
 
     def location(self, log: str) -> str:
-        """How an object is named to people."""
+        """How an object is named to people: where it is, or may be."""
         with self._lock:
             place = self._place_of(log)
-        return (place or self.places.own).location(log)
+        places = [self.places.own, *self.places.elsewhere()] if place is None else [place]
+        return " or ".join(one.location(log) for one in places)
 
     def is_remote(self, log: str) -> bool:
         """Whether reading an object costs a request to another machine, as far as is known of where it is."""

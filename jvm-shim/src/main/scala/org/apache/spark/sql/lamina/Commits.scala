@@ -80,6 +80,7 @@ final class Commits(
       engine.isDue = live.isDue
       live.pending = sent.pending.orNull
       store.outcome = Some(outcome(store, sent.attempt))
+      store.pending = sent.pending
       live.endSend(store.open, OpenAction.Commit)
       store.attach()
       store.endWithoutTask()

@@ -5,6 +5,7 @@ import java.util.{HashMap => JHashMap}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.{FamilyTable, RowCursor, Rows}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
@@ -42,6 +43,9 @@ final class LaminaStateStore(
   private var isValidated = provider.usesColumnFamilies
   private[lamina] var draft: Draft = _
   private[lamina] var outcome: Option[Outcome] = None
+
+  /** The commit, where its becoming durable was not waited for. */
+  private[lamina] var pending: Option[DurableCommit] = None
 
   override def id: StateStoreId = provider.stateStoreId
 
@@ -86,8 +90,17 @@ final class LaminaStateStore(
     if (live.writer ne open) throw stale()
   }
 
-  private[lamina] def stale(): Throwable =
-    StateStoreErrors.invalidStamp(open.stamp, Option(live.writer).fold(live.generation)(_.stamp))
+  /** Why the rows of this open are not there any more: what it has committed itself may have been lost meanwhile. */
+  private[lamina] def stale(): Throwable = pending.flatMap(_.failed) match {
+    case Some(failure) =>
+      val kind = failure match {
+        case ours: LaminaError => ours.kind
+        case _ => LaminaError.StorageFailed
+      }
+      val why = String.valueOf(failure.getMessage).stripPrefix(s"[$kind] ")
+      new LaminaError(kind, s"$this, which its task reads on, did not become durable: $why", failure)
+    case None => StateStoreErrors.invalidStamp(open.stamp, Option(live.writer).fold(live.generation)(_.stamp))
+  }
 
   /** The column family of a call, or Spark's error for a wrong name. */
   private def family(operation: String, name: String): OpenFamily =
@@ -385,6 +398,7 @@ final class LaminaStateStore(
         if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
         throw QueryExecutionErrors.failedToCommitStateFileError(toString, error)
     }
+    leaveFirst()
     provider.reportCommit(version + 1)
     version + 1
   }
@@ -395,21 +409,31 @@ final class LaminaStateStore(
     if (live.writer ne open) throw stale()
   }
 
-  override def abort(): Unit = live.synchronized {
-    val writing = open.isWriting
-    open.transition(Abort)
-    if (writing && (live.writer eq open)) live.abort()
-    endWithoutTask()
+  override def abort(): Unit = {
+    live.synchronized {
+      val writing = open.isWriting
+      open.transition(Abort)
+      if (writing && (live.writer eq open)) live.abort()
+      endWithoutTask()
+    }
+    leaveFirst()
   }
 
-  override def release(): Unit = live.synchronized {
-    assert(!open.isWriting, "Release can only be called on a read-only store")
-    open.transition(Release)
-    endWithoutTask()
+  override def release(): Unit = {
+    live.synchronized {
+      assert(!open.isWriting, "Release can only be called on a read-only store")
+      open.transition(Release)
+      endWithoutTask()
+    }
+    leaveFirst()
   }
 
   /** Rows of an open within a task may be used until the task ends. */
   private[lamina] def endWithoutTask(): Unit = if (open.task == null) live.leave(open)
+
+  /** The same of the table that it was opened with, where it went on with another one. Not under the lock of that. */
+  private def leaveFirst(): Unit =
+    if (open.task == null && (opened ne live)) opened.synchronized(opened.leave(open))
 
   /** The task has ended: what it left open is aborted or released, its rows are given up. */
   private[lamina] def endWithTask(): Unit =

@@ -2,7 +2,6 @@ package org.apache.spark.sql.lamina
 
 import java.util.UUID
 
-import scala.concurrent.{ExecutionContext, Future}
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
@@ -12,7 +11,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.lamina.table.PagePool
-import org.apache.spark.sql.lamina.wire.ProcessSettings
+import org.apache.spark.sql.lamina.wire.{DaemonThreads, ProcessSettings}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
@@ -251,7 +250,9 @@ class LaminaStateStoreProvider
     if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, storeId, hadoopConf)
     if (nextReport <= version) {
       nextReport = version + LaminaStateStoreProvider.ReportEvery
-      Future(quietly(providerId.filter(StateStore.isLoaded).foreach(reportSnapshot)))(ExecutionContext.global)
+      LaminaStateStoreProvider.reports.execute { () =>
+        quietly(providerId.filter(StateStore.isLoaded).foreach(reportSnapshot))
+      }
     }
   }
 
@@ -289,4 +290,7 @@ object LaminaStateStoreProvider {
    * Versions between two reports to Spark; it takes a store for one that lags after five times `minDeltasForSnapshot`.
    */
   private val ReportEvery = 20L
+
+  /** Each report waits for the driver, which may be busy for long. */
+  private lazy val reports = DaemonThreads.pool("lamina-report", 1)
 }

@@ -7,6 +7,7 @@ import java.nio.file.attribute.UserDefinedFileAttributeView
 
 import org.rocksdb.{BloomFilter, Options, ReadOptions, RocksDB, RocksIterator}
 
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.BelowEntries
 import org.apache.spark.unsafe.Platform
 
@@ -23,14 +24,14 @@ private[lamina] abstract class LocalDatabase(directory: File, options: Options, 
   /** Runs work on RocksDB; its errors become those of this database. */
   protected def told[A](work: => A): A
 
-  protected def noted[A](work: => A): A = {
-    var ended = false
-    try {
-      val result = told(work)
-      ended = true
-      result
-    } finally if (!ended) failed = true
-  }
+  /** As `told`; an error of RocksDB's, and no other one, is remembered: nothing is wrong with files where memory is short. */
+  protected def noted[A](work: => A): A =
+    try told(work)
+    catch {
+      case error: LaminaError =>
+        failed = true
+        throw error
+    }
 
   def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Array[Byte] =
     noted(db.get(reading, keyOf(family, keyBase, keyOffset, keyLength)))

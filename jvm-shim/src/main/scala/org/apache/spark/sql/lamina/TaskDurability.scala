@@ -15,10 +15,13 @@ import org.apache.spark.sql.lamina.wire.CommitAnswer
  * Whoever needs to know settles it: the end of the task, the next open of the store, the closing of the provider. The
  * first to do so waits; the others get the same outcome. A commit that failed takes the table back to its base.
  */
-final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JValue, Long) => Unit) {
-  private val log = LaminaCheckpointFileManager.logOf(answer.attempt)
+final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JValue, Long) => Unit) extends Logging {
+  private val logObject = LaminaCheckpointFileManager.logOf(answer.attempt)
   private var settled = false
-  private var failure: Throwable = _
+  @volatile private var failure: Throwable = _
+
+  /** Why it did not become durable, once that is known. */
+  def failed: Option[Throwable] = Option(failure)
 
   /**
    * Waits for the outcome; null when the file is durable. Must not be called under the table's lock.
@@ -50,10 +53,10 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
 
   /** Settles it when its outcome comes, without a thread that waits: the entry of Spark's commit log does. */
   def settleWhenDone(): Unit = {
-    log.foreach(BarrierNews.begun)
+    logObject.foreach(BarrierNews.begun)
     answer.whenDone { () =>
       val failure = settle()
-      log.foreach { name =>
+      logObject.foreach { name =>
         if (failure == null) BarrierNews.written(name)
         else if (isFinal(failure)) BarrierNews.failed(name, failure)
       }
@@ -61,17 +64,24 @@ final class DurableCommit(live: LiveTable, answer: CommitAnswer, onDurable: (JVa
   }
 
   /** Whether the entry of Spark's commit log may wait for it: its id names a log object. */
-  def isInLog: Boolean = log.isDefined
+  def isInLog: Boolean = logObject.isDefined
 
-  /** That somebody has waited for too long says nothing of the object. */
+  /** That somebody has waited for too long, or does not understand the engine any more, says nothing of the object. */
   private def isFinal(error: Throwable): Boolean = error match {
-    case ours: LaminaError => ours.kind != LaminaError.EngineDeadline
+    case ours: LaminaError => ours.kind != LaminaError.EngineDeadline && ours.kind != LaminaError.EngineProtocol
     case _ => true
+  }
+
+  /** For the barrier; of the many commits in an object only the first one that hears of a failure writes it down. */
+  private def tell(name: String, failure: Option[Throwable]): Unit = {
+    if (DurableLogs.outcome(name).isEmpty)
+      failure.foreach(logWarning(s"Commits in log object $name did not become durable", _))
+    DurableLogs.tell(name, failure)
   }
 
   private def finish(outcome: Either[Throwable, JValue]): Throwable = synchronized {
     if (!settled) {
-      if (outcome.left.forall(isFinal)) log.foreach(DurableLogs.tell(_, outcome.left.toOption))
+      if (outcome.left.forall(isFinal)) logObject.foreach(tell(_, outcome.left.toOption))
       outcome match {
         case Right(durable) => onDurable(durable, answer.tookNanos / 1000000L)
         case Left(error) => failure = error

@@ -171,6 +171,24 @@ class OwnershipSuite extends ProviderFixture {
     while (TableRegistry.ofExecutor.evictOne()) ()
   }
 
+  for (end <- Seq("commit", "abort"))
+    test(s"without a task $end ends an open in the table that it read first, too") {
+      val provider = provideHeld(newId())
+      val first = commit(provider, 0, None)(put(_, 1L -> 1))
+      val second = commit(provider, 1, first)(put(_, 2L -> 2))
+      val writing = inThread(provider.getStore(2, second))._2().get
+      val reader = provider.getReadStore(1, first)
+      val read = table(reader.asInstanceOf[StateStore])
+      assert(read ne table(writing))
+      writing.abort()
+      val store = provider.upgradeReadStoreToWriteStore(reader, 1, first)
+      assert(table(store) ne read)
+      assert(!read.closed)
+      if (end == "commit") store.commit() else store.abort()
+      assert(read.closed)
+      provider.close()
+    }
+
   test("nobody is given a handle that is about to be closed") {
     val provider = provideHeld(newId())
     val base = commit(provider, 0, None)(put(_, 1L -> 1))

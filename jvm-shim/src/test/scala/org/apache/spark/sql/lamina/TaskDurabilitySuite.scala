@@ -7,6 +7,7 @@ import org.scalatest.time.SpanSugar._
 
 import org.apache.spark.{TaskContext, TaskContextImpl}
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
+import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** Durability level `task`: who waits for the uploads of a task's stores. */
 class TaskDurabilitySuite extends ProviderFixture {
@@ -89,6 +90,25 @@ class TaskDurabilitySuite extends ProviderFixture {
       assert(f.left.live.synchronized(f.left.live.at) == Position.Start)
       assert(f.right.live.synchronized(f.right.live.at.version) == 1)
       assert(!f.isThere(f.left) && f.isThere(f.right))
+    }
+  }
+
+  test("a task that reads on what it has committed is told why that was lost") {
+    withFixture { f =>
+      asTask(f.task) {
+        put(f.left, 1L -> 1, 2L -> 2)
+        f.left.commit()
+        val rows = f.left.iterator(family)
+        assert(rows.next() != null)
+        f.uploads.fail("left")
+        f.left.live.synchronized(f.left.live.pending).settle()
+        for (read <- Seq(() => rows.toSeq, () => f.left.get(key(1L), family))) {
+          val error = intercept[LaminaError](read())
+          assert(error.kind == LaminaError.StorageFailed)
+          assert(error.getMessage.contains("did not become durable") && error.getMessage.contains(f.left.toString))
+          assert(error.getMessage.contains("the upload of left shall fail"))
+        }
+      }
     }
   }
 }

@@ -136,7 +136,7 @@ private[lamina] final class ModelTask(model: StoreModel, name: String, family: S
       }
       rows.close()
       model.compare(one, found.toSeq)
-    } catch { case stale: StateStoreInvalidStamp => model.checkStale(one, stale) }
+    } catch { case StoreModel.Stale(why) => model.checkStale(one, why) }
 
   private def change(one: Opened, version: Long): Unit = {
     val store = one.store

@@ -10,6 +10,7 @@ import org.apache.spark.SparkConf
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.lamina._
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.sql.lamina.table.{PagePool, SystemMemory}
 import org.apache.spark.sql.lamina.wire.ProcessSettings
 import org.apache.spark.unsafe.Platform
@@ -227,7 +228,7 @@ private[lamina] final class StoreModel(
       try {
         val found = store.iterator(family).map(pair => pair.key.getLong(0) -> pair.value.getInt(0)).toSeq
         compare(one, found)
-      } catch { case stale: StateStoreInvalidStamp => checkStale(one, stale) }
+      } catch { case StoreModel.Stale(why) => checkStale(one, why) }
     }
   }
 
@@ -244,7 +245,8 @@ private[lamina] final class StoreModel(
     val store = one.store
     if (store.open.state == OpenState.Writing && !store.open.isOver)
       throw new Violation(Rules.KeepsTransaction, s"${store.open}", stale)
-    if (one.readsOn && !store.open.isOver && !store.outcome.flatMap(_.info.stateStoreCkptId).exists(isFailed))
+    val isLost = store.outcome.flatMap(_.info.stateStoreCkptId).exists(isFailed)
+    if (!isLost && (stale.isInstanceOf[LaminaError] || one.readsOn && !store.open.isOver))
       throw new Violation(Rules.ReadsOn, s"${store.open}", stale)
   }
 
@@ -268,4 +270,13 @@ private[lamina] final class StoreModel(
 
 private[lamina] object StoreModel {
   val CapBytes: Long = 4L << 20
+
+  /** Why an open has lost its rows: its table has moved, or what it has committed itself was lost. */
+  object Stale {
+    def unapply(error: Throwable): Option[Throwable] = Some(error).filter {
+      case _: StateStoreInvalidStamp => true
+      case ours: LaminaError => ours.getMessage.contains("did not become durable")
+      case _ => false
+    }
+  }
 }
