@@ -72,6 +72,7 @@ class InLog(InFormat2):
     """All of the suite, with few enough parts in a version that collections have log objects to delete."""
 
     kind = StoreInLog
+    first_stays = True
     settings: ClassVar[dict[str, Any]] = {"changelog_enabled": True, "changelog_materialize_parts": 3}
 
     def files(self) -> dict[str, list[str]]:

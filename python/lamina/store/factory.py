@@ -73,11 +73,12 @@ def make_store(
             )
         if not settings.changelog_enabled:
             # what is in a log object since before is merged with the rest
-            return Compaction(files, compression, clock, ids)
+            return Compaction(files, compression, settings.retention_min_age_ms, clock, ids)
         parts = min(settings.changelog_materialize_parts, max(1, settings.compaction_max_chain // 2))
         return Compaction(
             files,
             compression,
+            settings.retention_min_age_ms,
             clock,
             ids,
             most_parts=spread_over(parts, files.identity),

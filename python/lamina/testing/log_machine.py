@@ -15,7 +15,7 @@ from lamina.format import log_object, paths
 from lamina.format.attempt_id import GROUP, AttemptId
 from lamina.format.log_object import LogIndex
 from lamina.settings import Settings
-from lamina.storage import NotDurable, Storage
+from lamina.storage import NotDurable, Storage, is_temporary
 from lamina.store import CheckpointState, Collected, CommitRequest, Store, StoreConf, StoreId
 from lamina.store.changelog.changelog import Changelog, retries_of
 from lamina.store.changelog.uploads import Uploads
@@ -129,7 +129,10 @@ class LogMachine(StoreMachine):
         # a store needs versions: another attempt of one that it needs stays with it
         versions = {attempt.version for attempt in map(attempt_of, filter(is_part, needed)) if attempt is not None}
         own = attempt_of(name)
-        return name in needed or (own is not None and is_part(name) and own.version in versions)
+        if name in needed or (own is not None and is_part(name) and own.version in versions):
+            return True
+        # nor does the directory go, from which Spark's state reader knows of the store
+        return [other for other in super()._names() if not is_temporary(other)] == [name]
 
     def _gone(self, collected: Collected) -> set[str]:
         found = super()._gone(collected)

@@ -288,12 +288,17 @@ def test_a_segment_of_part_of_a_chain_keeps_deletes_and_appends() -> None:
     query.assert_restores(query.open(), query.commit(store, version, {b"z": (PUT, b"z")}))
 
 
-def waiting() -> tuple[Query, ManualClock, VersionedStore, Version, Segment]:
-    """A store of four versions, and the segment that its next commit is to refer to."""
+def unmerged() -> tuple[Query, ManualClock, VersionedStore, Version]:
+    """A store of four versions."""
     clock = ManualClock(1_790_000_000_000)
     query = Query(Storage("files:/state", backend=FaultyBackend(MemoryBackend(clock))), clock=clock)
     store = query.open()
-    base = query.run_batches(store, EMPTY, 4)[-1]
+    return query, clock, store, query.run_batches(store, EMPTY, 4)[-1]
+
+
+def waiting() -> tuple[Query, ManualClock, VersionedStore, Version, Segment]:
+    """The same, and the segment that its next commit is to refer to."""
+    query, clock, store, base = unmerged()
     segment = compact(store, base).made
     store.adopt(segment)
     return query, clock, store, base, segment
@@ -354,6 +359,69 @@ def test_a_stamp_is_a_new_time_of_publication_so_that_collectors_let_the_file_be
     os.utime(path, (1, 1))
     assert store._files.stamp(path.name)
     assert path.stat().st_mtime > 1
+
+
+def slow(query: Query, part: float, times: int = 1) -> None:
+    """The next segments take that part of the minimum age to be written."""
+    assert isinstance(query.clock, ManualClock)
+    query.faults._wait = query.clock.advance
+    delay_ms = int(part * query.settings.retention_min_age_ms)
+    query.faults.inject(Fault("publish", ".seg", effect=Effect.DELAY, delay_ms=delay_ms, times=times))
+
+
+@pytest.mark.parametrize("part", [0.1, 0.3, 0.6, 0.74])
+def test_a_segment_that_takes_long_to_write_is_stamped_when_it_is_there(part: float) -> None:
+    query, clock, store, base = unmerged()
+    slow(query, part)
+    segment = compact(store, base).made
+    store.adopt(segment)
+    clock.advance(query.settings.retention_min_age_ms * 2 // 5)
+    version = query.run_batches(store, base, 1)[-1]
+    assert references(store, version) == [(4, 5), (0, 4)]
+
+
+def test_a_segment_whose_stamp_fails_is_as_old_as_it_is() -> None:
+    query, _, store, base = unmerged()
+    slow(query, 0.4)
+    query.faults.inject(Fault("stamp"))
+    store.adopt(compact(store, base).made)
+    assert references(store, query.run_batches(store, base, 1)[-1]) == [(4, 5), (0, 4)]
+
+
+@pytest.mark.parametrize(("part", "stamps"), [(0.76, True), (5, True), (0.6, False)])
+def test_a_segment_that_took_too_long_for_a_stamp_is_copied_at_once(part: float, stamps: bool) -> None:
+    query, _, store, base = unmerged()
+    calls = len(query.faults.calls)
+    slow(query, part)
+    with pytest.MonkeyPatch.context() as patch:
+        if not stamps:
+            patch.setattr(FaultyBackend, "stamp", lambda self, path: False)
+        store.adopt(compact(store, base).made)
+    assert len(written(query, calls)) == 2
+    version = query.run_batches(store, base, 1)[-1]
+    assert references(store, version) == [(4, 5), (0, 4)]
+    query.assert_restores(query.open(), version)
+
+
+def test_a_merge_whose_copy_takes_too_long_too_fails_by_the_settings_name() -> None:
+    query, _, store, base = unmerged()
+    slow(query, 0.8, times=2)
+    with fails_with("storage.failed", ".seg", "retention.minAgeMs"):
+        compact(store, base)
+    store.adopt(compact(store, base).made)
+    assert references(store, query.run_batches(store, base, 1)[-1]) == [(4, 5), (0, 4)]
+
+
+def test_a_segment_whose_copy_takes_too_long_is_given_up_and_merged_anew() -> None:
+    query, clock, store, base, segment = waiting()
+    clock.advance(query.settings.retention_min_age_ms)
+    slow(query, 0.8)
+    assert store.stamp_segments() == [(str(segment.name), None)]
+    assert store.stamp_segments() == []
+    base = query.run_batches(store, base, 1)[-1]
+    assert len(references(store, base)) == 5
+    store.adopt(compact(store, base).made)
+    assert references(store, query.run_batches(store, base, 1)[-1]) == [(5, 6), (0, 5)]
 
 
 def test_a_young_segment_is_not_stamped() -> None:

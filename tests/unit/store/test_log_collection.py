@@ -265,6 +265,33 @@ def test_an_object_that_could_not_be_read_once_goes_like_any_other(grouped: Grou
     assert unread not in grouped.objects()
 
 
+@pytest.mark.parametrize("mode", ["full", "rolling"])
+def test_a_store_whose_commits_are_all_in_objects_keeps_a_file_in_its_directory(mode: str) -> None:
+    """Spark's state reader would not know of its partition on an object store."""
+    settings = {"compaction__mode": mode, "compaction__fullInterval": 3, "compaction__rollingParts": 2}
+    grouped = Grouped(Query(min_versions=2, **settings))
+    (store,), (version,) = grouped.begun()
+    name = grouped.query.storage.list("0/0")[0].name
+    for number in range(8):
+        (version,) = grouped.batch([store], [version], number)
+    assert {entry.name for entry in grouped.query.storage.list("0/0")} == {name}
+    for _ in range(3):
+        collected(grouped, store, version)
+        grouped.query.clock.advance(10 * MIN_AGE_MS)
+    assert {entry.name for entry in grouped.query.storage.list("0/0")} == {name}
+    assert len(grouped.objects()) < 8
+    (kept,) = (one for one in store.collect(version, dry_run=True).verdicts if one.path == name)
+    assert "Spark's state reader" in kept.reason
+    # where there is a newer file it goes like any other
+    commit = grouped.query.commit(store, version, {b"own": (PUT, b"1")}, before={})
+    for number in range(3):
+        (commit,) = grouped.batch([store], [commit], number)
+    for _ in range(3):
+        collected(grouped, store, commit)
+        grouped.query.clock.advance(10 * MIN_AGE_MS)
+    assert name not in {entry.name for entry in grouped.query.storage.list("0/0")}
+
+
 def test_what_a_collection_says_of_parts_and_objects() -> None:
     """A part goes with its object: no part is counted as deleted, each object once."""
     grouped = Grouped(Query(min_versions=2))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from lamina.checkpoint import Pin, remove_pin, write_pin
 from lamina.format.entries import PUT
+from lamina.storage import Listed
 from lamina.store import Version
 from lamina.store.collection.known_others import RECENT_S, KnownOthers
 from lamina.store.versioned_store import VersionedStore
@@ -43,6 +46,24 @@ def test_a_version_that_is_pinned_restores_with_all_that_it_stands_on_until_its_
     remove_pin(query.storage, "clone")
     wait(query, 2 * MIN_AGE_MS)
     assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:4]}
+
+
+def test_what_a_pinned_version_needs_stays_also_where_a_listing_leaves_the_version_out(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = query.open()
+    versions = twelve(query, store)
+    pin(query, versions[3])
+    wait(query, MIN_AGE_MS)
+    listing = query.storage.list
+
+    def incomplete(directory: str) -> Sequence[Listed]:
+        return [entry for entry in listing(directory) if entry.name != file(versions[3])]
+
+    monkeypatch.setattr(query.storage, "list", incomplete)
+    gone = deleted(store.collect(versions[-1], dry_run=False))
+    assert gone == {file(version) for version in versions[4:6]}
+    query.assert_restores(query.open(), versions[3])
 
 
 def test_an_attempt_that_does_not_count_is_held_by_a_pin_too(query: Query) -> None:

@@ -92,6 +92,30 @@ def test_a_lineage_that_breaks_off_among_versions_retained_by_age_stops_a_collec
     assert file(lost) in names(query.storage)
 
 
+@pytest.mark.parametrize("raised", [{"min_versions": 1000}, {"retention__minVersionAgeMs": 10**8}])
+def test_a_restart_that_retains_more_than_before_goes_on_collecting(query: Query, raised: dict[str, int]) -> None:
+    """What the run before it has collected is not lost."""
+    store = query.open()
+    store._attempts._lineage_length = 2
+    versions = snapshots(query, store, 12)
+    wait(query, MIN_AGE_MS)
+    assert deleted(store.collect(versions[-1], dry_run=False)) == {file(version) for version in versions[:8]}
+    again = Query(query.storage, run="again", clock=query.clock, **{"min_versions": 3, **raised})  # type: ignore[arg-type]
+    again.states = query.states
+    store = again.open()
+    store._attempts._lineage_length = 2
+    lost, won = (again.commit(store, versions[-1], {b"k": (PUT, b"y")}, force_snapshot=True) for _ in range(2))
+    version = snapshots(again, store, 1, won)[-1]
+    wait(query, MIN_AGE_MS)
+    collected = store.collect(version, dry_run=False)
+    assert collected.stopped is None
+    assert deleted(collected) == {file(lost)}
+    # as before where one is lost that has an older one below it
+    query.storage.delete_many([f"0/0/{file(versions[9])}"])
+    collected = again.open().collect(version, dry_run=False)
+    assert "lineage" in str(collected.stopped)
+
+
 def test_a_lineage_that_was_rewound_is_followed_anew(query: Query) -> None:
     """What the registry knows of the versions that were given up must not decide about those that count again."""
     store = query.open()

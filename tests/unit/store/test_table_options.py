@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import rocksdict
 
 from lamina.errors import SettingsError
 from lamina.format.entries import PUT
@@ -23,6 +25,10 @@ from tests.unit.store.writing import entries
 
 FUNCTIONS = """
 import rocksdict
+
+def small(options):
+    options.set_target_file_size_base(256 << 10)
+    return options
 
 def deeper(options):
     options.set_max_bytes_for_level_multiplier(5.0)
@@ -153,6 +159,27 @@ def test_a_single_option_counts_more_than_predefined_ones_and_a_function_more_th
     found = effective(tmp_path / "function", of(**single, optionsFactory=f"{tuning}:deeper"))
     assert (found["target_file_size_base"], found["compression"]) == (str(3 << 20), "kZSTD")
     assert float(found["max_bytes_for_level_multiplier"]) == 5.0
+
+
+def test_tables_that_a_function_wants_small_are_not_joined_again_and_again(tmp_path: Path, tuning: str) -> None:
+    """RocksDB would cut what is joined into as many again."""
+    options = of(targetFileSizeBase="64m", optionsFactory=f"{tuning}:small")
+
+    def names() -> set[str]:
+        with Database(str(tmp_path / "database"), options, read_only=True) as database:
+            return {table.name for table in database.live()}
+
+    with Database(str(tmp_path / "database"), options) as database:
+        database.ingest(iter([entries((0, PUT, b"%09d" % key, os.urandom(500)) for key in range(20_000))]))
+        database.settle(lambda: None)
+        whole = rocksdict.CompactOptions()
+        whole.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
+        database._db.compact_range(None, None, whole)
+    before = names()
+    assert len(before) > 16
+    with Database(str(tmp_path / "database"), options) as database:
+        database.join(lambda: None)
+    assert names() == before
 
 
 def test_what_bounds_memory_stays_as_it_was_and_the_function_is_told(

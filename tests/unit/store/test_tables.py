@@ -30,7 +30,7 @@ from lamina.store import Version
 from lamina.store.check import row_counts
 from lamina.store.check.checker import StoreChecker
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization import table_building
+from lamina.store.materialization import table_building, table_uploads
 from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.tables import database
 from lamina.store.tables.database import OPEN_BYTES, Database
@@ -665,6 +665,37 @@ def test_a_storage_without_stamps_leaves_a_young_list_as_it_is(tables: Query, mo
     wait(tables, MIN_AGE_MS * 3 // 5)
     assert [one for one, made in store.stamp_segments() if made is not None] == [other]
     assert base_of(store, tables.run_batches(store, more[-1], 1)[-1])[0] != other
+
+
+@pytest.mark.parametrize(("part", "copy"), [(0.6, 0.0), (0.8, 0.0), (0.8, 0.8)])
+def test_a_list_whose_tables_take_long_is_stamped_or_published_anew_or_fails(
+    tables: Query, monkeypatch: pytest.MonkeyPatch, part: float, copy: float
+) -> None:
+    publish = table_uploads.publish_table
+
+    def slow(part: float) -> Callable[..., tuple[int, str]]:
+        def published(*arguments: Any) -> tuple[int, str]:
+            wait(tables, int(part * MIN_AGE_MS))
+            return publish(*arguments)
+
+        return published
+
+    store = tables.open()
+    version = tables.run_batches(store, EMPTY, 2)[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr(table_uploads, "publish_table", slow(part))
+        patch.setattr(table_building, "publish_table", slow(copy))
+        if copy:
+            with fails_with("storage.failed", "retention.minAgeMs"):
+                compact(tables, store, version)
+        else:
+            compact(tables, store, version)
+    if copy:
+        compact(tables, store, version)
+    wait(tables, MIN_AGE_MS * 2 // 5)
+    version = tables.run_batches(store, version, 1)[-1]
+    assert base_of(store, version)
+    tables.assert_restores(tables.open(), version)
 
 
 def test_a_merge_of_rocksdbs_that_fails_ends_the_job(tables: Query, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.storage import Listed, Storage
-from lamina.store.collection.classes import FOREIGN, LOG, TEMPORARY, StoreFile, least_age_ms
+from lamina.store.collection.classes import COMMIT, FOREIGN, LOG, TEMPORARY, StoreFile, least_age_ms, number_of
 from lamina.store.collection.footprints import Entry, Footprint, Footprints, Progressed
 from lamina.store.collection.known_others import newer_run
 from lamina.store.collection.leftovers import collects_shared, shared_temporaries, temporaries_elsewhere
@@ -207,7 +207,7 @@ class Collector:
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts, needed = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
         pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity) if not is_empty(attempt)}
-        verdicts = self._without_pinned(verdicts, pinned, progressed)
+        verdicts = _with_a_directory(self._without_pinned(verdicts, pinned, progressed))
         needed |= {name for attempt in pinned for name in self._footprints.names(attempt)}
         self._registry.keep(listing, len(lineage.entries))
         # of the lineage's own versions the registry knows what they need
@@ -316,11 +316,19 @@ class Collector:
 
         entries, complete = self._registry.follow(newest, far_enough)
         lineage = seen(entries)
-        if not complete and not lineage.passes_retention:
+        if not complete and not lineage.passes_retention and self._has_older(entries[-1][1], listing):
             return None
         self._first_unneeded = lineage.first_unneeded
         self._registry.read(lineage.entries, lineage.retained, listing.keys(), progressed)
         return lineage
+
+    @staticmethod
+    def _has_older(version: int, listing: Mapping[str, Listed]) -> bool:
+        """Whether commits of older versions are there, but for the only one of the directory (`_with_a_directory`).
+        Where none is, those behind were collected: more is retained since a restart than before."""
+        commits = [name for name in listing if attempt_of(name)]
+        own = [name for name in commits if not is_part(name)]
+        return any(number_of(name) < version for name in commits if [name] != own)
 
     def _lost(self, newest: int, listing: Mapping[str, Listed]) -> str | None:
         """A file of the newest version that is not listed: those that nothing needs otherwise may lead to its state."""
@@ -396,10 +404,8 @@ class Collector:
         Args:
             pinned: the pin that names an attempt.
         """
-        there = {verdict.path for verdict in verdicts}
-        # a part may be there without being listed, where the index of its object cannot be read
-        learned = [one for one in pinned if self._is_among(there, one) or is_part(self._files.locator.of(one).name)]
-        self._footprints.learn(learned, progressed)
+        # a listing may once leave out what is there, and a part is not listed where its object's index cannot be read
+        self._footprints.learn(list(pinned), progressed)
         needed = {name: pin for attempt, pin in pinned.items() for name in self._footprints.names(attempt)}
         return [
             replace(verdict, action=KEEP, reason=f"pin {needed[verdict.path]} needs it")
@@ -407,6 +413,18 @@ class Collector:
             else verdict
             for verdict in verdicts
         ]
+
+
+def _with_a_directory(verdicts: list[Verdict]) -> list[Verdict]:
+    """Spark's state reader takes the partitions from the directories that are there, and object stores have none
+    without a file: so one stays, the oldest commit, where the store would have nothing but parts of log objects."""
+    own = [one for one in verdicts if not is_part(one.path) and one.kind != TEMPORARY]
+    if any(one.action != DELETE for one in own):
+        return verdicts
+    commits = [one for one in own if one.kind == COMMIT]
+    stays = min(commits, key=lambda one: (number_of(one.path), one.path), default=None)
+    reason = "the directory, from which Spark's state reader knows of the store, has no other file"
+    return [replace(one, action=KEEP, reason=reason) if one is stays else one for one in verdicts]
 
 
 def _with_its_object(verdict: Verdict) -> Verdict:

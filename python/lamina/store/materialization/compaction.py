@@ -27,7 +27,15 @@ from lamina.format.manifest import (
 )
 from lamina.format.paths import SegmentName
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young
+from lamina.store.materialization.materializer import (
+    Compacted,
+    Merge,
+    Progress,
+    Work,
+    kept_young,
+    stamped_at_birth,
+    young,
+)
 from lamina.store.materialization.sources import read_sources
 from lamina.store.materialization.tiers import are_mostly_dead, live_rows, pick
 from lamina.store.memory.budget import Share
@@ -45,6 +53,7 @@ class Compaction:
     """The materializer whose bases are segments.
 
     Args:
+        min_age_ms: after which a collector deletes what no version has referred to.
         most_parts: commits in log objects are left alone until a version consists of so many of them,
         most_bytes: or of so many bytes of them, or has the same rows in them again and again.
     """
@@ -53,6 +62,7 @@ class Compaction:
         self,
         files: StoreFiles,
         compression: Compression,
+        min_age_ms: int,
         clock: Clock,
         ids: Ids,
         *,
@@ -63,6 +73,7 @@ class Compaction:
         self._most_bytes = most_bytes
         self._files = files
         self._compression = compression
+        self._min_age_ms = min_age_ms
         self._clock = clock
         self._ids = ids
 
@@ -150,6 +161,9 @@ class Compaction:
         try:
             merged = work.merged(sources, whole=start == 0)
             segment = self._publish(start, replaced[0].version, tuple(replaced), merged)
+            segment = young(
+                segment, self._min_age_ms, self._clock, lambda: self.stamped(segment, self._min_age_ms, work.worked)
+            )
         finally:
             share.close()
         pa.default_memory_pool().release_unused()
@@ -204,7 +218,8 @@ class Compaction:
         # the age of the file counts from here: before its publication ends, never after
         published_ms = self._clock.now_ms()
         self._files.publish(str(name), writer.chunks([(RUN, batches)], manifest_of))
-        return Segment(written[0], writer.size, published_ms)
+        made = Segment(written[0], writer.size, published_ms)
+        return stamped_at_birth(made, self._min_age_ms, self._clock, lambda: self._files.stamp(str(name)))
 
 
 def _down_to_last_part(references: Sequence[Reference]) -> Sequence[Reference]:

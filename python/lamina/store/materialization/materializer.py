@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,10 +14,13 @@ import pyarrow as pa
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, Reference, StoreIdentity
+from lamina.settings import PREFIX
 from lamina.store.materialization.merging import Merger
 from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace, judged_ms
 from lamina.store.versions.chain import Replacement, Segment, TableList
+
+log = logging.getLogger(__name__)
 
 Made = TypeVar("Made", Segment, TableList)
 
@@ -120,6 +124,42 @@ def is_in_time(published_ms: int, min_age_ms: int, stamped_ms: int) -> bool:
     return stamped_ms - published_ms <= judged_ms(min_age_ms) * 3 // 4
 
 
+def stamped_at_birth(made: Made, min_age_ms: int, clock: Clock, stamp: Callable[[], bool]) -> Made:
+    """`made`, which was just published: where that took long, with a new time of publication, if there are stamps.
+
+    What was not there could be in no collector's hands, and what is there is not old before the minimum age.
+    """
+    now = clock.now_ms()
+    if is_fresh(made.published_ms, min_age_ms, now) or not is_in_time(made.published_ms, min_age_ms, now):
+        return made
+    try:
+        stamped = stamp() and is_in_time(made.published_ms, min_age_ms, clock.now_ms())
+    except LaminaError as error:
+        if not error.kind.startswith("storage."):
+            raise
+        stamped = False
+    return replace(made, published_ms=now) if stamped else made
+
+
+def young(made: Made, min_age_ms: int, clock: Clock, stamped: Callable[[], Replacement | None]) -> Made:
+    """`made`, or what `stamped` gives where publication took so long that no commit may refer to it: it would wait for
+    ever, and all that is merged later behind it.
+
+    Raises:
+        LaminaError: `storage.failed` where that took too long, too.
+    """
+    took_ms = clock.now_ms() - made.published_ms
+    found = made if is_young(made.published_ms, min_age_ms, clock.now_ms()) else stamped()
+    if not isinstance(found, type(made)) or not is_young(found.published_ms, min_age_ms, clock.now_ms()):
+        raise LaminaError.from_kind(
+            "storage.failed",
+            f"{made.name} took {took_ms / 1000:.0f} s to write, and its copy was too slow, too: with "
+            f"{PREFIX}retention.minAgeMs, {min_age_ms} ms, they might be collected before a commit refers to them. "
+            f"Raise that setting to more than {2 * took_ms} ms, or find out what makes the disk or the storage slow",
+        )
+    return found
+
+
 def kept_young(
     made: Made,
     min_age_ms: int,
@@ -130,7 +170,7 @@ def kept_young(
     copies_young: bool,
 ) -> Made | None:
     """`made` as it is where it is at most an eighth of the minimum age old, else with a new time of publication; None
-    where it is lost. It is to be asked for each quarter of that age.
+    where it is lost, or takes too long to be made anew. It is to be asked for each quarter of that age.
 
     A young one gets it by stamps where the storage knows how. An old one, which a collector may have in its hands, is
     made anew: new names are in nobody's hands.
@@ -151,7 +191,11 @@ def kept_young(
                     return replace(made, published_ms=now)
             elif not copies_young:
                 return made
-        return anew()
+        copy = anew()
+        if copy is None or is_young(copy.published_ms, min_age_ms, clock.now_ms()):
+            return copy
+        log.warning("%s is given up: its copy took longer than half of %sretention.minAgeMs", made.name, PREFIX)
+        return None
     except LaminaError as error:
         if error.kind.startswith("file."):
             return None

@@ -27,7 +27,16 @@ from lamina.format.manifest import FILE, CommitManifest, Reference, Section, to_
 from lamina.format.paths import TableListName, TableName
 from lamina.format.table_list import Table, TableListManifest
 from lamina.store.files.store_files import StoreFiles
-from lamina.store.materialization.materializer import Compacted, Merge, Progress, Work, kept_young, spread_over
+from lamina.store.materialization.materializer import (
+    Compacted,
+    Merge,
+    Progress,
+    Work,
+    kept_young,
+    spread_over,
+    stamped_at_birth,
+    young,
+)
 from lamina.store.materialization.sources import read_sources
 from lamina.store.materialization.table_uploads import TableUploads, publish_table, stamp
 from lamina.store.memory.budget import Share
@@ -166,7 +175,12 @@ class TableBuilding:
                         return None
                     table = replace(table, path=path)
                 tables.append(table)
-            return self._publish_list(manifest.inputs, manifest.version, tuple(tables), manifest.files, published_ms)
+            made = self._publish_list(manifest.inputs, manifest.version, tuple(tables), manifest.files, published_ms)
+            return self._stamped_at_birth(made, worked)
+
+    def _stamped_at_birth(self, made: TableList, worked: Callable[[], None]) -> TableList:
+        names = made.new_names()
+        return stamped_at_birth(made, self._min_age_ms, self._clock, lambda: stamp(self._files, names, worked))
 
     def _built(
         self,
@@ -203,6 +217,7 @@ class TableBuilding:
         finally:
             share.close()
         pa.default_memory_pool().release_unused()
+        list_ = young(list_, self._min_age_ms, self._clock, lambda: self.stamped(list_, self._min_age_ms, work.worked))
 
         def in_place(parent: str) -> InPlace:
             made = list_.manifest
@@ -274,7 +289,8 @@ class TableBuilding:
             return Table(table.name, path, *published[path], table.rows, version)
 
         tables = tuple(known[one.name] if one.name in known else listed(one) for one in live)
-        return self._publish_list(replaced, version, tables, _other_files(directory), uploads.published_ms)
+        made = self._publish_list(replaced, version, tables, _other_files(directory), uploads.published_ms)
+        return self._stamped_at_birth(made, worked)
 
     def _publish_list(
         self,

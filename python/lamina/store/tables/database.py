@@ -24,7 +24,7 @@ from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
 from lamina.storage import trusted
 from lamina.store.tables.local_disk import ADVICE_NO_SPACE
-from lamina.store.tables.options import FEWEST_MERGED, TableOptions
+from lamina.store.tables.options import FEWEST_MERGED, TableOptions, check
 
 FAMILY = struct.Struct(">H")
 """What comes before a key."""
@@ -71,7 +71,8 @@ class Database:
     def __init__(self, directory: str, options: TableOptions = DEFAULT, *, read_only: bool = False) -> None:
         self._rocksdict = _rocksdict()
         self._directory = directory
-        self._table_bytes = options.table_bytes
+        # tables that RocksDB makes no larger are not small
+        self._table_bytes = check(options)
         self._has_own_options = options.factory is None
         self._options = options.options(create=not os.path.exists(os.path.join(directory, "CURRENT")))
         access = self._rocksdict.AccessType

@@ -169,15 +169,16 @@ _COMPRESSIONS = {"lz4": "lz4", "zstd": "zstd", "uncompressed": "none"}
 
 
 @functools.lru_cache(maxsize=64)
-def check(options: TableOptions) -> None:
-    """Tries the user's function out on a database that is thrown away; once for each.
+def check(options: TableOptions) -> int:
+    """Tries the user's function out on a database that is thrown away; once for each. Gives about what a table holds at
+    most, in bytes, which the function may have changed.
 
     Raises:
         SettingsError: `settings.invalid` where it cannot be imported, fails, or makes no database that is of use.
         LaminaError: `storage.failed` where the local disk is the reason.
     """
     if options.factory is None:
-        return
+        return options.table_bytes
     try:
         plain, tables = _effective(replace(options, factory=None)._own(create=True))
     except Exception as error:
@@ -207,6 +208,7 @@ def check(options: TableOptions) -> None:
     table_format = wanted.get(_TABLE_FORMAT)
     if table_format != plain[_TABLE_FORMAT]:
         _without_effect(options.factory, "the format of tables", "what readers of the tables expect, and of memory")
+    return int(of_family["target_file_size_base"])
 
 
 def _without_effect(factory: str, what: str, why: str) -> None:
