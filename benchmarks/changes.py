@@ -293,6 +293,14 @@ CHANGES: tuple[Change, ...] = (
         "that a way down a lineage keeps to what each version stands on, whatever else its lineage names, and what is "
         "left of tables of a load that came to its deadline",
     ),
+    Change(
+        "4caa6504e10efd8b",
+        "d3bfdb760a5700d2",
+        _WITH_BOTH,
+        "what becomes of merges that take a large part of the minimum age, of attempts of uploads that hang, and of "
+        "the last commit of a round whose place is in an older group; what collections keep and where they stop; how "
+        "the JVM's file systems are kept, locked and read; how errors are told; and what commands ask for",
+    ),
 )
 
 

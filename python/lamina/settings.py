@@ -433,7 +433,9 @@ class Settings:
         "stores overlap, and the task ends when all are durable. With `executor` tasks do not wait for log objects, "
         "and the batch's entry in Spark's commit log does: it needs `changelog.enabled` and "
         "`spark.sql.streaming.checkpointFileManagerClass` `org.apache.spark.sql.lamina.LaminaCheckpointFileManager`.",
-        "`store` adds the uploads up where a task has several stores (joins). With `executor` all stores of an "
+        "`store` adds the uploads up where a task has several stores (joins). With `task` an upload that fails does so "
+        "after a sink in the same task has committed: a file sink leaves files then that Spark passes over, and other "
+        "readers of its directory do not. With `executor` all stores of an "
         "executor wait for one object, and a lost executor costs a restart of the query in place of a task. A batch is "
         "durable with each.",
     )
@@ -601,7 +603,7 @@ class Settings:
     )
     storage_cache_directory: str | None = _key(
         "storage.cache.directory",
-        _path_or_auto("a directory"),
+        _absolute_or_auto("a directory"),
         None,
         "Where local copies lie. `auto` is `lamina_cache_<user id>` in `TMPDIR` or `/tmp`. Processes may share it.",
         "It must outlive an executor to be of use after its restart; a disk that is memory (tmpfs) counts as memory.",
@@ -612,7 +614,8 @@ class Settings:
         _milliseconds(),
         600_000,
         "How long a file stays after no retained version needs it.",
-        "Longer gives slow readers more time; shorter frees storage sooner.",
+        "Longer gives slow readers more time; shorter frees storage sooner. A merge fails whose file, and then a copy "
+        "of it, take more than three quarters of it to be written, or half on a storage without stamps.",
     )
     retention_min_version_age_ms: int = _key(
         "retention.minVersionAgeMs",

@@ -157,7 +157,26 @@ def test_jars_of_a_properties_file_in_the_submit_arguments_stay(home: Path, monk
     assert options(configure(builder()))["spark.jars"] == f"/a.jar,{jar_path()}"
 
 
-@pytest.mark.parametrize("arguments", ["--jars '/a b.jar' pyspark-shell", "--conf 'spark.jars=/a b.jar' pyspark-shell"])
+def test_the_defaults_file_counts_beside_a_properties_file_where_spark_reads_both(home: Path) -> None:
+    (home / "conf" / "spark-defaults.conf").write_text("spark.jars /a.jar\nspark.master local[2]\n")
+    (home / "mine.conf").write_text("spark.jars /mine.jar\n")
+    arguments = f"--properties-file {home / 'mine.conf'} pyspark-shell"
+    assert launch.defaults(home, {"PYSPARK_SUBMIT_ARGS": arguments}) == {"spark.jars": "/mine.jar"}
+    assert launch.defaults(home, {"PYSPARK_SUBMIT_ARGS": f"--load-spark-defaults {arguments}"}) == {
+        "spark.jars": "/mine.jar",
+        "spark.master": "local[2]",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--jars '/a b.jar' pyspark-shell",
+        "--conf 'spark.jars=/a b.jar' pyspark-shell",
+        "'--jars=/a b.jar' pyspark-shell",
+        "'--conf=spark.jars=/a b.jar' pyspark-shell",
+    ],
+)
 def test_jars_of_the_submit_arguments_stay_and_reach_the_driver(
     home: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
 ) -> None:
@@ -167,6 +186,14 @@ def test_jars_of_the_submit_arguments_stay_and_reach_the_driver(
     assert words[1].endswith(f"/a b.jar,{jar_path()}")
     assert words[2] == "pyspark-shell"
     assert "spark.jars" not in set_
+
+
+def test_options_with_their_value_in_one_word_are_read(home: Path) -> None:
+    (home / "mine.conf").write_text("spark.jars /a.jar\n")
+    arguments = f"--properties-file={home / 'mine.conf'} --master=spark://host:7077 --conf=a=b=c pyspark-shell"
+    environment = {"PYSPARK_SUBMIT_ARGS": arguments}
+    assert launch.defaults(home, environment) == {"spark.jars": "/a.jar"}
+    assert launch.submit_conf(environment) == {"spark.master": "spark://host:7077", "a": "b=c"}
 
 
 def test_extensions_of_the_defaults_file_and_of_the_submit_arguments_stay(

@@ -88,6 +88,7 @@ def test_an_unknown_key_names_the_nearest_known_one(wrong: str, nearest: str) ->
         ("engine.python", ""),
         ("backend", "disk"),
         ("engine.localDirectory", "work"),
+        ("storage.cache.directory", "copies"),
         ("rocksdb.blockSize", "1g"),
         ("rocksdb.memory.writeBufferRatio", "1"),
         ("rocksdb.metrics", "getCount, misses"),

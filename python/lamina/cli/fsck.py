@@ -68,7 +68,7 @@ def fsck(
         with progress_bar("checking log objects") as progress:
             log = check_log(found, checks, contents=not quick, progress=progress)
     if as_json:
-        json.dump(_to_json(found.url, checks, log), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(_to_json(found.url, checks, log), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         show(plain_console(), _parts(checks, log, quick=quick))

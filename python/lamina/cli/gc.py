@@ -76,7 +76,7 @@ def gc(
         with progress_bar("collecting") as progress:
             outcomes = collect_stores(found, dry_run=dry_run, progress=progress)
     if as_json:
-        json.dump(_to_json(found.url, outcomes, dry_run), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(_to_json(found.url, outcomes, dry_run), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         show(plain_console(), _parts(outcomes, details=details, dry_run=dry_run))

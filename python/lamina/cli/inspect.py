@@ -56,7 +56,7 @@ def inspect(
         if not details and len(found.stores) == 1:
             found, details = _with_progress(opened, selection, details=True), True
     if as_json:
-        json.dump(to_json(found), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(to_json(found), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         console = plain_console()

@@ -6,7 +6,9 @@ Exit codes: 0 fine, 1 an error (one red sentence; with `--json` an object `error
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Sequence
 
 import typer
@@ -48,6 +50,10 @@ def _options(
 
 def run(arguments: Sequence[str]) -> int:
     """Runs the command line; gives the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # names may have what a terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(args=list(arguments), prog_name="lamina")
     except SystemExit as exit:

@@ -37,10 +37,13 @@ def interrupt_ends_at_once() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    _remove_left_behind()
-    temporary = tempfile.mkdtemp(prefix=_PREFIX)
-    held = hold(temporary)
-    before, tempfile.tempdir = tempfile.tempdir, temporary
+    before, temporary, held = tempfile.tempdir, "", -1
+    # where no disk has room most commands need none
+    with suppress(OSError):
+        _remove_left_behind()
+        temporary = tempfile.mkdtemp(prefix=_PREFIX)
+        held = hold(temporary)
+        tempfile.tempdir = temporary
 
     def end(number: int, _: object) -> None:
         if sys.stderr.isatty():
@@ -58,7 +61,8 @@ def interrupt_ends_at_once() -> Iterator[None]:
             signal.signal(number, handler)
         tempfile.tempdir = before
         _remove(temporary)
-        os.close(held)
+        if held >= 0:
+            os.close(held)
 
 
 def _remove_left_behind() -> None:
@@ -72,6 +76,8 @@ def _remove_left_behind() -> None:
 
 def _remove(directory: str) -> None:
     """Removes it, also while other threads make files in it: under another name they find it no more."""
+    if not directory:
+        return
     gone = f"{directory}.gone"
     with suppress(OSError):
         os.rename(directory, gone)

@@ -12,19 +12,20 @@ from pathlib import Path
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 _OPTION_OF_KEY = {"spark.jars": "--jars"}
+_READ_OPTIONS = {"--conf", "--jars", "--master", "--properties-file"}
 
 
 def defaults(home: Path, environment: MutableMapping[str, str]) -> dict[str, str]:
-    """The entries of the file that Spark would read: `--properties-file`, else `spark-defaults.conf`."""
+    """The entries of the files that Spark would read: `--properties-file`, else `spark-defaults.conf`, or both."""
     words = _submit_words(environment)
-    folder = environment.get("SPARK_CONF_DIR") or str(home / "conf")
-    path = Path(folder) / "spark-defaults.conf"
-    for index, word in enumerate(words[:-1]):
-        if word == "--properties-file":
-            path = Path(words[index + 1])
-    if not path.is_file():
-        return {}
-    return parse_properties(path.read_text(encoding="utf-8"))
+    own = Path(environment.get("SPARK_CONF_DIR") or str(home / "conf")) / "spark-defaults.conf"
+    given = [Path(path) for word, path in zip(words, words[1:], strict=False) if word == "--properties-file"][-1:]
+    files = given if given and "--load-spark-defaults" not in words else [own, *given]
+    entries: dict[str, str] = {}
+    for path in files:
+        if path.is_file():
+            entries |= parse_properties(path.read_text(encoding="utf-8"))
+    return entries
 
 
 def submit_conf(environment: MutableMapping[str, str]) -> dict[str, str]:
@@ -82,7 +83,12 @@ def merged(entries: str | None, entry: str) -> str:
 
 
 def _submit_words(environment: MutableMapping[str, str]) -> list[str]:
-    return shlex.split(environment.get(SUBMIT_ARGS, ""))
+    """The words of the arguments; `--option=value` as two, which is the same to Spark."""
+    words = []
+    for word in shlex.split(environment.get(SUBMIT_ARGS, "")):
+        option, equals, value = word.partition("=")
+        words += [option, value] if equals and option in _READ_OPTIONS else [word]
+    return words
 
 
 def jvm_environment() -> MutableMapping[str, str]:

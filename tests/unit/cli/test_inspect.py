@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import pytest
 
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import GOLDEN, QueryOnDisk
+
+PYTHON = Path(__file__).resolve().parents[3] / "python"
 
 
 def inspected(lamina: Lamina, query: QueryOnDisk, *options: str, code: int = 0) -> dict[str, Any]:
@@ -229,6 +234,20 @@ def test_a_checkpoint_of_another_provider_shows_what_spark_wrote(lamina: Lamina)
     assert outcome.code == 0
     assert "RocksDBStateStoreProvider, checkpoint format v2; lamina does not keep this state" in outcome.out
     assert "window, carrier" in outcome.out
+
+
+def test_names_that_output_cannot_hold_are_shown_by_their_numbers(query: QueryOnDisk) -> None:
+    query.run(1)
+    state = os.fsencode(query.directory / "state" / "0" / "0")
+    with open(state + b"/caf\xe9-\xc3\xa9", "wb"):
+        pass
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON), "PYTHONIOENCODING": "ascii"}
+    for options in (["--details"], ["--details", "--json"]):
+        command = [sys.executable, "-m", "lamina.cli", "inspect", str(query.directory), *options]
+        answer = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
+        assert "caf" in answer.stdout
+    names = [file["name"] for store in json.loads(answer.stdout)["stores"] for file in store["files"]]
+    assert "caf\udce9-\xe9" in names
 
 
 def test_inspect_changes_nothing(lamina: Lamina, query: QueryOnDisk) -> None:

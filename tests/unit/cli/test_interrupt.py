@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.unit.cli.conftest import Lamina
+from tests.unit.cli.query_on_disk import QueryOnDisk
 
 PYTHON = Path(__file__).resolve().parents[3] / "python"
 PROGRAM = """
@@ -86,6 +91,25 @@ def test_an_interrupt_leaves_no_temporary_files(tmp_path: Path, number: int) -> 
 def test_a_command_that_ends_leaves_none_either(tmp_path: Path) -> None:
     run_to_its_end(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["inspect", "gc"])
+def test_what_needs_no_temporary_files_goes_on_where_there_is_no_room_for_them(
+    lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    query = QueryOnDisk(tmp_path / "checkpoint", 2)
+    query.run(2)
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    outcome = lamina(command, query.directory)
+    assert (outcome.code, outcome.err) == (0, "")
+    # and who needs them is told so
+    outcome = lamina("fsck", query.directory)
+    assert outcome.code == 1
+    assert "set TMPDIR" in outcome.out + outcome.err
 
 
 def test_what_a_killed_command_left_goes_with_the_next_one(tmp_path: Path) -> None:

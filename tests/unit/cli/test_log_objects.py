@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lamina.checkpoint import StoreSelection, logged_stores
+from lamina.checkpoint import CheckpointLogs, CommitEntry, StoreSelection, logged_stores
 from lamina.format import log_object, paths
 from lamina.format.attempt_id import AttemptId
 from lamina.format.container import FOOTER, HEADER, Footer
@@ -21,7 +21,7 @@ from lamina.format.log_object import LogIndex, Whole
 from lamina.format.manifest import StoreIdentity
 from lamina.storage import Storage
 from lamina.storage.temporary import temporary_name
-from lamina.store.admin import side_by_side
+from lamina.store.admin import side_by_side, store_survey
 from lamina.store.admin.check import check_log, check_stores
 from lamina.store.admin.collect import collect_stores
 from lamina.store.check.report import UNREAD, LogCheck, StoreCheck
@@ -29,6 +29,7 @@ from lamina.store.collection.classes import LOG
 from lamina.store.direct.open import open_store
 from lamina.store.files import log_parts
 from lamina.store.files.log_parts import LogObjects
+from lamina.store.files.store_files import StoreFiles
 from lamina.testing import Fault, FaultyBackend
 from lamina.testing.expect import fails_with
 from tests.unit.cli.conftest import Lamina
@@ -433,6 +434,22 @@ def test_inspect_shows_parts_and_the_log(lamina: Lamina, query: QueryOnDisk) -> 
     assert f"{of_version(query, 3).stem[:8]}…-0." in out
 
 
+def test_a_part_that_came_after_the_listing_is_not_lost(query: QueryOnDisk) -> None:
+    """A query goes on while its stores are looked at."""
+    storage = Storage(f"{query.directory}/state")
+    identity = logged_stores(Storage(str(query.directory)), StoreSelection()).identities[0]
+    files = StoreFiles(storage, identity)
+    opened = files.open_commit(query.attempts[-1][0])
+    listing = files.list()
+    newest = files.locator.of(query.attempts[-1][0]).name
+    before = [entry for entry in listing if entry.name != newest]
+    assert len(before) == len(listing) - 1
+    assert store_survey._lost(files, opened, before) == []
+    of_version(query, 4).unlink()
+    (problem,) = store_survey._lost(StoreFiles(Storage(storage.url), identity), opened, before)
+    assert of_version(query, 4).name in problem
+
+
 def test_inspect_shows_what_the_newest_object_of_each_process_says_of_it(lamina: Lamina, query: QueryOnDisk) -> None:
     uploads = {"uploads": 40, "bytes": 8 << 20, "early_bytes": 2 << 20, "again": 3, "failed": 1, "queued": 0}
     uploads |= {"hedges": 2, "hedges_won": 1, "p50_ms": 80, "p99_ms": 700}
@@ -502,6 +519,23 @@ def test_inspect_says_what_is_wrong_with_an_object(lamina: Lamina, query: QueryO
     assert outcome.code == 1
     assert f"{path}" in outcome.out
     assert "is not there" not in outcome.out
+
+
+def test_the_newest_version_is_found_by_its_own_entry_of_sparks_log(
+    query: QueryOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry has the ids of all stores."""
+    asked: list[int] = []
+    commit = CheckpointLogs.commit
+
+    def counted(logs: CheckpointLogs, batch: int) -> CommitEntry:
+        asked.append(batch)
+        return commit(logs, batch)
+
+    monkeypatch.setattr(CheckpointLogs, "commit", counted)
+    store = open_store(str(query.directory), partition=1)
+    assert set(asked) == {3}
+    assert store.restore(4) is None and set(asked) == {0, 1, 2, 3}
 
 
 def test_a_store_of_parts_is_read_and_its_changes_are_those_of_its_versions(query: QueryOnDisk) -> None:

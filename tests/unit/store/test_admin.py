@@ -231,6 +231,8 @@ def test_a_storage_that_answers_nobody_any_more_ends_the_work_on_all() -> None:
         assert ends("") == "read"
     with fails_with("file.damaged"):
         ends("file.damaged")
+    # a refusal is an answer
+    assert [ends("storage.denied") for _ in range(100)] == ["storage.denied"] * 100
     with fails_with("storage.failed"):
         for _ in range(17):
             ends("storage.failed")

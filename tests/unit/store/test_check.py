@@ -19,6 +19,7 @@ from lamina.store.check.checker import StoreChecker
 from lamina.store.check.checker import row_counts as counts
 from lamina.store.check.report import COUNTS, StoreCheck
 from lamina.store.versioned_store import VersionedStore
+from lamina.testing.expect import fails_with
 from tests.unit.store.writing import FAMILY, Change, Query, damage, entries, file_name
 
 EMPTY = Version(0)
@@ -132,6 +133,22 @@ def test_whole_versions_are_counted_beside_broken_ones(
     assert counted == {*wrong, 8, 9} - broken
     newest = RETAINED[-1]
     assert found.rows == (None if newest in broken else len(query.states[versions[newest].attempt]))
+
+
+def test_a_small_file_is_verified_in_one_request() -> None:
+    query = Query()
+    store = query.open()
+    version = query.run_batches(store, Version(0), 1)[-1]
+    calls, read = len(query.faults.calls), list[int]()
+    name = file_name(version.attempt or "")
+    store._files.verify(name, read.append)
+    assert [operation for operation, _ in query.faults.calls[calls:]] == ["read_tail"]
+    manifest = store.manifest(version)
+    assert manifest is not None
+    assert read == [section.length for section in manifest.sections]
+    damage(query.storage, f"0/0/{name}", manifest.sections[0].offset + 9)
+    with fails_with("file.damaged", name):
+        store._files.verify(name, read.append)
 
 
 def test_a_version_whose_attempt_nobody_knows_is_broken_alone() -> None:

@@ -22,7 +22,7 @@ _IN_A_ROW = 2 * _CONCURRENT
 
 class Outages:
     """Errors of the storage that end the work on one store each. So many in a row say that it answers nobody any more,
-    and end the work on all. Thread-safe."""
+    and end the work on all; a refusal is an answer. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Outages:
             result = work()
         except LaminaError as error:
             with self._lock:
-                self._in_a_row += 1
+                self._in_a_row = 0 if error.kind == "storage.denied" else self._in_a_row + 1
                 if not error.kind.startswith("storage.") or self._in_a_row > _IN_A_ROW:
                     raise
             return unread(error)

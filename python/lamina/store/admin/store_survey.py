@@ -236,7 +236,9 @@ def _lost(files: StoreFiles, opened: Opened, listing: Sequence[Listed]) -> list[
             if is_part(reference.path):
                 # what cannot be read of a log object is in no listing
                 try:
-                    files.size(reference)
+                    if files.size(reference) == reference.size:
+                        # it came after the listing
+                        continue
                 except LaminaError as error:
                     why = error.message
             problems.append(f"{why}; version {opened.manifest.version} needs it")

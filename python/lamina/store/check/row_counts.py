@@ -87,12 +87,26 @@ def _counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], N
     inputs = (
         (reference.is_sorted, _events(files, group, place, reference, read)) for place, reference in _needed(group)
     )
-    for batch in Merger(tempfile.gettempdir()).merged(inputs, whole=True):
+    for batch in Merger(_temporary()).merged(inputs, whole=True):
         for family, place, change in _changes(batch):
             changes[place][family] += change
     for before, after in zip(changes, changes[1:], strict=False):
         after.update(before)
     return changes
+
+
+def _temporary() -> str:
+    """Where the merge keeps what it has no memory for.
+
+    Raises:
+        LaminaError: `storage.failed` where there is no such place.
+    """
+    try:
+        return tempfile.gettempdir()
+    except OSError as error:
+        raise LaminaError.from_kind(
+            "storage.failed", f"rows cannot be counted without a directory for temporary files: {error}; set TMPDIR"
+        ) from error
 
 
 def _needed(group: Sequence[Opened]) -> Iterator[tuple[int, Reference]]:

@@ -137,9 +137,8 @@ class DirectStore:
     def _tip(self, store: Store) -> Version:
         """The newest version that Spark has committed; without a query, that of the newest run that wrote one."""
         if self._is_query:
-            named = self._named()
-            newest = max(named, default=0)
-            return Version(newest, named[newest]) if named.get(newest) else _resolved(store, newest)
+            newest, attempt = (0, None) if self._log is None else self._log.newest()
+            return _resolved(store, newest) if attempt is None else Version(newest, attempt)
         newest = max(((info.epoch, info.version) for info in store.versions()), default=(0, 0))[1]
         return _resolved(store, newest)
 

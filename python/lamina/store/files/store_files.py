@@ -378,7 +378,7 @@ class StoreFiles:
         if reference.size - reference.length <= _WHOLE_BYTES:
             # and one more, so that a longer file shows
             whole = storage.read(path, reference.size + 1)
-            _, contents, _ = self._manifest(storage, path, whole)
+            _, contents, _ = self._manifest(storage, path, (whole, whole.size))
             section = _section(contents, reference, where)
             data = whole.slice(reference.offset, max(0, min(reference.length, whole.size - reference.offset)))
         else:
@@ -416,9 +416,16 @@ class StoreFiles:
         """
         storage, path = self._at(root, path)
         where = storage.location(path)
-        value, contents, _ = self._manifest(storage, path, None)
+        tail = storage.read_tail(path, _TAIL_BYTES)
+        value, contents, size = self._manifest(storage, path, tail)
         if not _is_named(paths.directory_and_name(path)[1], contents):
             raise _foreign(where, contents.id, contents.store, self.identity)
+        if tail[0].size == size:
+            # a small file is here already, and what is not in its sections was verified
+            for section in contents.sections:
+                container.check_section(tail[0].slice(section.offset, section.length), section, where)
+                read(section.length)
+            return container.parse_manifest(value, where), where
         header = storage.read_range(path, 0, _HEADER_BYTES)
         container.check_header(header, contents.kind, contents.header_crc, where)
         for section in contents.sections:
@@ -473,13 +480,16 @@ class StoreFiles:
             self._roots[root] = self.storage.named(root)
         return self._roots[root], path
 
-    def _manifest(self, storage: Files, path: str, whole: pa.Buffer | None) -> tuple[Mapping[str, Any], Contents, int]:
-        """The JSON of a file's manifest, verified, what it says of the file, and the size of the file."""
+    def _manifest(
+        self, storage: Files, path: str, found: tuple[pa.Buffer, int] | None
+    ) -> tuple[Mapping[str, Any], Contents, int]:
+        """The JSON of a file's manifest, verified, what it says of the file, and the size of the file.
+
+        Args:
+            found: the end of the file, and its size, where they were read already.
+        """
         where = storage.location(path)
-        if whole is None:
-            tail, size = storage.read_tail(path, _TAIL_BYTES)
-        else:
-            tail, size = whole, whole.size
+        tail, size = found or storage.read_tail(path, _TAIL_BYTES)
         end = Footer.parse(tail, size, where)
         start = end.manifest_offset - (size - tail.size)
         if start >= 0:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from lamina.checkpoint import CheckpointLogs
+from lamina.checkpoint import CheckpointLogs, CommitEntry
 from lamina.errors import LaminaError
 from lamina.store.model import StoreId
 
@@ -36,8 +36,18 @@ class QueryLog:
         Raises:
             LaminaError: `state.not-retained` where the query has no such store; `file.*`, `storage.*`.
         """
+        return self._named(self._logs.commits())
+
+    def newest(self) -> tuple[int, str | None]:
+        """The newest of these, from its own entry alone, which has the ids of all stores; 0 where there is none.
+
+        Raises:
+            LaminaError: as `committed`.
+        """
+        return max(self._named(self._logs.commits(self._logs.committed_batches()[-1:])).items(), default=(0, None))
+
+    def _named(self, entries: Sequence[CommitEntry]) -> Mapping[int, str | None]:
         operator = self._logs.operator(self._store_id.operator)
-        entries = self._logs.commits()
         if not entries:
             return {}
         partitions = 0 if operator is None else self._logs.partitions(operator, entries[-1])
