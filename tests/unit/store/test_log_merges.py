@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from lamina.format.attempt_id import FILE as OWN_FILE
+from lamina.format.attempt_id import GROUP, AttemptId
 from lamina.format.entries import PUT
 from lamina.format.manifest import FILE, StoreIdentity
 from lamina.store import Version
 from lamina.store.materialization.materializer import spread_over
 from lamina.store.versioned_store import VersionedStore
+from lamina.testing import ManualClock
+from tests.unit.store.aging import MIN_AGE_MS
 from tests.unit.store.grouped import Grouped, materialized, parts
 from tests.unit.store.writing import Query
 
@@ -221,3 +226,29 @@ def test_bounds_of_stores_differ_by_up_to_a_quarter() -> None:
     assert found == [spread_over(32, store) for store in stores]
     assert {spread_over(most, store) for most in (1, 2, 3) for store in stores} == {1, 2, 3}
     assert {spread_over(3, store) for store in stores} == {3}
+
+
+@pytest.mark.parametrize(("takes_ms", "kind"), [(1_000, GROUP), (MIN_AGE_MS // 16 + 1, OWN_FILE)])
+def test_a_commit_whose_looks_take_long_has_a_file_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, takes_ms: int, kind: str
+) -> None:
+    """What it is the first to refer to might be collected before its object is there."""
+    grouped = grouped_on("heap")
+    (store,), (version,) = grouped.begun()
+    for _ in range(3):
+        version = logged(grouped, store, version, 5)
+    materialized(store, version, at_once=True)
+    missing = store._files.missing
+
+    def slow(names: Sequence[str]) -> set[str]:
+        if names:
+            assert isinstance(grouped.query.clock, ManualClock)
+            grouped.query.clock.advance(takes_ms)
+        return missing(names)
+
+    monkeypatch.setattr(store._files, "missing", slow)
+    accepted = grouped.accept(store, version, changed(5))
+    assert AttemptId.parse(accepted.attempt).kind == kind
+    grouped.seal()
+    accepted.publish()
+    assert parts(store, Version(version.version + 1, accepted.attempt)) <= 1
