@@ -80,13 +80,12 @@ class VersionedStore:
         self._files = StoreFiles(checkpoint.storage, self.identity, settings.engine_local_max_bytes, logs)
         self._versions = Versions(self._files)
         self._materializer = materializer_of(self._files)
-        self._min_age_ms = settings.retention_min_age_ms
         self._segments = WaitingSegments() if segments is None else segments
         self._loader = Loader(self._versions, self._files, self._segments.all)
         self._untold = UntoldFootprints() if untold is None else untold
 
         def young(made: Replacement) -> bool:
-            return is_young(made.published_ms, self._min_age_ms, clock.now_ms())
+            return is_young(made.published_ms, settings.retention_min_age_ms, clock.now_ms())
 
         due = self._materializer.is_due
         self._attempts = Attempts(
@@ -259,7 +258,7 @@ class VersionedStore:
                 progress(next(batches), 0)
 
         for segment in self._segments.all():
-            stamped = self._materializer.stamped(segment, self._min_age_ms, worked)
+            stamped = self._materializer.stamped(segment, worked)
             if stamped is not segment:
                 self._collector.unsettle()
                 self.replace_segment(str(segment.name), stamped)

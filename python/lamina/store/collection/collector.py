@@ -405,7 +405,7 @@ class Collector:
             pinned: the pin that names an attempt.
         """
         # a listing may once leave out what is there, and a part is not listed where its object's index cannot be read
-        self._footprints.learn(list(pinned), progressed)
+        self._footprints.learn(pinned, progressed)
         needed = {name: pin for attempt, pin in pinned.items() for name in self._footprints.names(attempt)}
         return [
             replace(verdict, action=KEEP, reason=f"pin {needed[verdict.path]} needs it")

@@ -420,16 +420,16 @@ class StoreFiles:
         value, contents, size = self._manifest(storage, path, tail)
         if not _is_named(paths.directory_and_name(path)[1], contents):
             raise _foreign(where, contents.id, contents.store, self.identity)
-        if tail[0].size == size:
-            # a small file is here already, and what is not in its sections was verified
-            for section in contents.sections:
-                container.check_section(tail[0].slice(section.offset, section.length), section, where)
-                read(section.length)
-            return container.parse_manifest(value, where), where
-        header = storage.read_range(path, 0, _HEADER_BYTES)
-        container.check_header(header, contents.kind, contents.header_crc, where)
+        # a small file is here already, and what is not in its sections was verified
+        is_here = tail[0].size == size
+        if not is_here:
+            header = storage.read_range(path, 0, _HEADER_BYTES)
+            container.check_header(header, contents.kind, contents.header_crc, where)
         for section in contents.sections:
-            pieces = _in_place(storage, path, section)
+            if is_here:
+                pieces: Iterator[pa.Buffer] = iter([tail[0].slice(section.offset, section.length)])
+            else:
+                pieces = _in_place(storage, path, section)
             for run in verified(section, pieces, lambda *_: None, lambda reason: container.damaged(where, reason)):
                 read(len(run))
         return container.parse_manifest(value, where), where

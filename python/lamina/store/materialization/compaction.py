@@ -161,15 +161,13 @@ class Compaction:
         try:
             merged = work.merged(sources, whole=start == 0)
             segment = self._publish(start, replaced[0].version, tuple(replaced), merged)
-            segment = young(
-                segment, self._min_age_ms, self._clock, lambda: self.stamped(segment, self._min_age_ms, work.worked)
-            )
+            segment = young(segment, self._min_age_ms, self._clock, lambda: self.stamped(segment, work.worked))
         finally:
             share.close()
         pa.default_memory_pool().release_unused()
         return Compacted(segment, len(replaced), total, segment.manifest.sections[0].rows)
 
-    def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
+    def stamped(self, made: Replacement, worked: Callable[[], None]) -> Replacement | None:
         """See `kept_young`: a segment that cannot be stamped is copied."""
         if not isinstance(made, Segment):
             # of another backend, which the query was restarted from
@@ -182,7 +180,7 @@ class Compaction:
 
         return kept_young(
             segment,
-            min_age_ms,
+            self._min_age_ms,
             self._clock,
             stamp=lambda: self._files.stamp(str(segment.name)),
             anew=copied,

@@ -93,7 +93,7 @@ class Materializer(Protocol):
         What it has in memory is taken from the share.
         """
 
-    def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
+    def stamped(self, made: Replacement, worked: Callable[[], None]) -> Replacement | None:
         """`made`, young for a while; None where it is lost, or is to be made anew."""
 
     def give_up_files(self) -> None:

@@ -135,7 +135,7 @@ class TableBuilding:
         """A list in place of all `references`; `batches` are the entries of their version, newest first."""
         return self._built(references, (), [(False, batches)], progress, share)
 
-    def stamped(self, made: Replacement, min_age_ms: int, worked: Callable[[], None]) -> Replacement | None:
+    def stamped(self, made: Replacement, worked: Callable[[], None]) -> Replacement | None:
         """See `kept_young`: a list is published under new names from this disk, and is lost where it is not there any
         more; then the next job makes it anew."""
         if not isinstance(made, TableList):
@@ -143,7 +143,7 @@ class TableBuilding:
         list_ = made
         return kept_young(
             list_,
-            min_age_ms,
+            self._min_age_ms,
             self._clock,
             stamp=lambda: stamp(self._files, list_.new_names(), worked),
             anew=lambda: self._anew(list_, worked),
@@ -217,7 +217,7 @@ class TableBuilding:
         finally:
             share.close()
         pa.default_memory_pool().release_unused()
-        list_ = young(list_, self._min_age_ms, self._clock, lambda: self.stamped(list_, self._min_age_ms, work.worked))
+        list_ = young(list_, self._min_age_ms, self._clock, lambda: self.stamped(list_, work.worked))
 
         def in_place(parent: str) -> InPlace:
             made = list_.manifest

@@ -52,11 +52,8 @@ private[lamina] object BarrierNews extends Logging {
 
   /** An object that this executor was to write will not be there. */
   def failed(log: String, error: Throwable): Unit = {
-    val kind = error match {
-      case ours: LaminaError => ours.kind
-      case _ => LaminaError.StorageFailed
-    }
-    send(fails, log, kind, String.valueOf(error.getMessage).stripPrefix(s"[$kind] "))
+    val (kind, text) = LaminaError.kindAndText(error)
+    send(fails, log, kind, text)
   }
 
   /** Texts alone: classes of a library are not known wherever messages are read. */

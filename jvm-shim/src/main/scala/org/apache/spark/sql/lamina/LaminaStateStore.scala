@@ -93,11 +93,7 @@ final class LaminaStateStore(
   /** Why the rows of this open are not there any more: what it has committed itself may have been lost meanwhile. */
   private[lamina] def stale(): Throwable = pending.flatMap(_.failed) match {
     case Some(failure) =>
-      val kind = failure match {
-        case ours: LaminaError => ours.kind
-        case _ => LaminaError.StorageFailed
-      }
-      val why = String.valueOf(failure.getMessage).stripPrefix(s"[$kind] ")
+      val (kind, why) = LaminaError.kindAndText(failure)
       new LaminaError(kind, s"$this, which its task reads on, did not become durable: $why", failure)
     case None => StateStoreErrors.invalidStamp(open.stamp, Option(live.writer).fold(live.generation)(_.stamp))
   }
@@ -398,7 +394,7 @@ final class LaminaStateStore(
         if (error.isInstanceOf[InterruptedException]) Thread.currentThread.interrupt()
         throw QueryExecutionErrors.failedToCommitStateFileError(toString, error)
     }
-    leaveFirst()
+    leaveFirstWithoutTask()
     provider.reportCommit(version + 1)
     version + 1
   }
@@ -416,7 +412,7 @@ final class LaminaStateStore(
       if (writing && (live.writer eq open)) live.abort()
       endWithoutTask()
     }
-    leaveFirst()
+    leaveFirstWithoutTask()
   }
 
   override def release(): Unit = {
@@ -425,15 +421,16 @@ final class LaminaStateStore(
       open.transition(Release)
       endWithoutTask()
     }
-    leaveFirst()
+    leaveFirstWithoutTask()
   }
 
   /** Rows of an open within a task may be used until the task ends. */
   private[lamina] def endWithoutTask(): Unit = if (open.task == null) live.leave(open)
 
   /** The same of the table that it was opened with, where it went on with another one. Not under the lock of that. */
-  private def leaveFirst(): Unit =
-    if (open.task == null && (opened ne live)) opened.synchronized(opened.leave(open))
+  private def leaveFirstWithoutTask(): Unit = if (open.task == null) leaveFirst()
+
+  private def leaveFirst(): Unit = if (opened ne live) opened.synchronized(opened.leave(open))
 
   /** The task has ended: what it left open is aborted or released, its rows are given up. */
   private[lamina] def endWithTask(): Unit =
@@ -443,7 +440,7 @@ final class LaminaStateStore(
           else if (open.allows(Release)) release()
         } finally live.leave(open)
       }
-    finally if (opened ne live) opened.synchronized(opened.leave(open))
+    finally leaveFirst()
 
   override def hasCommitted: Boolean = open.state == OpenState.Committed
 

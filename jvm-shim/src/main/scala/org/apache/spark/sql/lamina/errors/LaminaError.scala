@@ -11,19 +11,19 @@ import org.apache.spark.{QueryContext, SparkRuntimeException}
  * ends by a `StackOverflowError`. Spark's own stack traces alone are longer, so being short would not help.
  *
  * @param kind stable name of what went wrong, one of [[LaminaError.kinds]]; the same as in Python's `lamina.errors`
- * @param message what happened, to which file, version and store, and what to do about it; not an interface
+ * @param text what happened, to which file, version and store, and what to do about it; not an interface
  */
-final class LaminaError(val kind: String, message: String, cause: Throwable = null)
+final class LaminaError(val kind: String, val text: String, cause: Throwable = null)
     extends SparkRuntimeException(
       LaminaError.Condition,
-      Map("errorMessage" -> s"[$kind] $message"),
+      Map("errorMessage" -> s"[$kind] $text"),
       cause,
       Array.empty[QueryContext],
       ""
     ) {
 
   /** Without the SQL state that Spark appends. */
-  override def getMessage: String = s"[$kind] $message"
+  override def getMessage: String = s"[$kind] $text"
 }
 
 object LaminaError {
@@ -95,6 +95,12 @@ object LaminaError {
   )
 
   private val known = kinds.toSet
+
+  /** Kind and text of why something was not written: an error that is not lamina's counts as the storage's. */
+  def kindAndText(error: Throwable): (String, String) = error match {
+    case ours: LaminaError => (ours.kind, ours.text)
+    case other => (StorageFailed, String.valueOf(other.getMessage))
+  }
 
   /** An error that came over the wire; a kind that this shim does not know (of a newer engine) becomes `internal`. */
   def fromKind(kind: String, message: String): LaminaError =

@@ -85,7 +85,7 @@ private[wire] final class Control(port: Int, token: String, timeoutMs: Long) {
 private[wire] object Control {
 
   /** Where the engine listens; the JDK's may be that of IPv6. */
-  private[wire] val Loopback = InetAddress.getByAddress("localhost", Array[Byte](127, 0, 0, 1))
+  val Loopback = InetAddress.getByAddress("localhost", Array[Byte](127, 0, 0, 1))
 
   /** Connections that are kept while no call uses them. */
   private val MaxIdle = 16

@@ -37,7 +37,6 @@ private[wire] final class HadoopConnection(
   private val in = new DataInputStream(Channels.newInputStream(channel))
   private val out = Channels.newOutputStream(channel)
   private var used = Option.empty[HadoopSystems.Used]
-  private var system: FileSystem = _
   private var root: Path = _
 
   /** Answers requests until the engine closes the connection. */
@@ -49,7 +48,15 @@ private[wire] final class HadoopConnection(
           catch { case _: EOFException => return }
         user.doAs(new PrivilegedExceptionAction[Unit] { override def run(): Unit = answer(header) })
       }
-    finally used.foreach(_.release())
+    finally giveUp()
+  }
+
+  /** Null before `open`. */
+  private def system: FileSystem = used.map(_.system).orNull
+
+  private def giveUp(): Unit = {
+    used.foreach(_.release())
+    used = None
   }
 
   private def greeted(): Boolean = {
@@ -94,10 +101,8 @@ private[wire] final class HadoopConnection(
       case JObject(fields) => fields.collect { case (name, JString(value)) => name -> value }.toMap
       case _ => Map.empty[String, String]
     }
-    used.foreach(_.release())
-    used = None
+    giveUp()
     used = Some(systems.use(root, keys))
-    system = used.get.system
     root = system.makeQualified(root)
     send("ok" -> JBool(true))
   }
@@ -326,7 +331,7 @@ private[wire] object HadoopConnection {
   }
 
   private def said(error: Throwable): String = error match {
-    case ours: LaminaError => ours.getMessage.stripPrefix(s"[${ours.kind}] ")
+    case ours: LaminaError => ours.text
     case other => s"${other.getClass.getName}: ${other.getMessage}"
   }
 

@@ -96,7 +96,7 @@ private[wire] final class HadoopSystems {
 private[wire] object HadoopSystems {
 
   /** As many as Python keeps of its own (`file_systems.py`). */
-  private[wire] val MostKept = 8
+  val MostKept = 8
 
   private type Key = (String, Map[String, String])
 
@@ -113,7 +113,7 @@ private[wire] object HadoopSystems {
   }
 
   /** A file system that somebody uses. */
-  private[wire] final class Used private[HadoopSystems] (
+  final class Used private[HadoopSystems] (
       systems: HadoopSystems,
       key: Key,
       place: Place,
