@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from lamina.checkpoint import CheckpointLogs
 from lamina.components import Clock, Ids
 from lamina.errors import LaminaError
 from lamina.format.manifest import CommitManifest, StoreIdentity
@@ -43,9 +44,11 @@ from lamina.store.model import (
     Version,
     VersionInfo,
 )
+from lamina.store.restore.detours import TakenNextTime
 from lamina.store.restore.loader import Loader
 from lamina.store.versions.chain import Replacement
 from lamina.store.versions.checkpoint_state import CheckpointState
+from lamina.store.versions.query_log import QueryLog
 from lamina.store.versions.resolution import Versions, is_empty
 
 
@@ -89,7 +92,18 @@ class VersionedStore:
 
         due = self._materializer.is_due
         self._attempts = Attempts(
-            checkpoint, self._files, self._versions, self._segments, young, due, conf, clock, ids, log_age or LogAge()
+            checkpoint,
+            self._files,
+            self._versions,
+            self._segments,
+            young,
+            due,
+            conf,
+            clock,
+            ids,
+            log_age or LogAge(),
+            self._committed,
+            lambda: self._loader.broken,
         )
         self._commits = Commits(
             checkpoint,
@@ -115,6 +129,13 @@ class VersionedStore:
         if attempt is not None and not is_empty(attempt) and not self._files.has_commit(attempt):
             raise self._versions.absent(version, attempt)
         return attempt
+
+    def _committed(self, version: int) -> str | None:
+        """The attempt that Spark's log names for a version, where there is a log beside the state."""
+        checkpoint, _, state = self.store_id.checkpoint_url.rstrip("/").rpartition("/")
+        if state != "state":
+            return None
+        return QueryLog(CheckpointLogs(self._files.storage.at(checkpoint)), self.store_id).attempt_of(version)
 
     def confirm(self, version: Version) -> Version:
         return self._confirm(Version(version.version, self._versions.locate(version)))
@@ -236,7 +257,10 @@ class VersionedStore:
             except LaminaError as error:
                 if error.kind not in ("file.damaged", "file.missing", "file.identity"):
                     raise
-                compacted = rebuilt(progress, share)
+                try:
+                    compacted = rebuilt(progress, share)
+                except TakenNextTime:
+                    compacted = rebuilt(progress, share)
             self._looked_at(confirmed)
             return compacted
 

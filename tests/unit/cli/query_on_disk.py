@@ -21,6 +21,7 @@ from lamina.store import CheckpointState, CommitRequest, StoreConf, StoreId, Ver
 from lamina.store.changelog.groups import Groups, Policy
 from lamina.store.factory import make_store
 from lamina.store.files.log_places import LogPlaces
+from lamina.store.files.store_files import Opened
 from lamina.store.model import Accepted
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing.log_objects import publisher
@@ -151,10 +152,19 @@ class QueryOnDisk:
         """The log object that an attempt's commit is in."""
         return self.directory / "state" / paths.log_path(PartId.of(AttemptId.parse(attempt)).log)
 
-    def _accept(self, store: VersionedStore, partition: int, rows: int, task_attempt: int) -> Accepted:
-        known = self.format_version == 2 and self.version > 0
+    def replace(self, partition: int, rows: int = 10) -> Opened:
+        """A version that is built from nothing after the newest one, by who knows the number of that one alone."""
+        store = self._stores[partition]
+        accepted = self._accept(store, partition, rows, task_attempt=0, load_empty=True)
+        accepted.publish()
+        return store._versions.open(accepted.attempt)
+
+    def _accept(
+        self, store: VersionedStore, partition: int, rows: int, task_attempt: int, load_empty: bool = False
+    ) -> Accepted:
+        known = self.format_version == 2 and self.version > 0 and not load_empty
         base = Version(self.version, self.attempts[-1][partition] if known else None)
-        begin = store.begin(base, task_attempt=task_attempt, load_empty=False, force_snapshot=False, have=True)
+        begin = store.begin(base, task_attempt=task_attempt, load_empty=load_empty, force_snapshot=False, have=True)
         sections = {"increment": [_puts([self.version], rows)]}
         if begin.snapshot:
             sections["snapshot"] = [_puts(range(self.version + 1), rows)]

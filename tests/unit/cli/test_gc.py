@@ -40,6 +40,20 @@ def lost(query: QueryOnDisk) -> tuple[QueryOnDisk, str]:
     return query, query.file(first[0]).name
 
 
+def test_an_attempt_that_sparks_log_names_stays_whatever_the_lineage_says(lamina: Lamina, tmp_path: Path) -> None:
+    query = QueryOnDisk(tmp_path / "checkpoint")
+    query.plan()
+    first, other = query.execute()[0], query.execute(task_attempt=1)
+    query.finish(other)
+    query.run(1)
+    entry = query.directory / "commits" / "0"
+    entry.write_text(entry.read_text().replace(other[0], first))
+    name = query.file(first).name
+    query.age(24 * HOUR_S)
+    found = collected(lamina, query)[name]
+    assert (found["action"], found["reason"]) == ("keep", "a version in Spark's log needs it")
+
+
 def test_an_attempt_that_lost_goes_after_the_minimum_age_and_the_rest_stays(
     lamina: Lamina, lost: tuple[QueryOnDisk, str]
 ) -> None:

@@ -389,8 +389,8 @@ class AddedMeanwhile(frozenset[stream.Place]):
 
 def test_what_concurrent_loads_find_broken_is_remembered_of_all_of_them() -> None:
     loader = Query().open()._loader
-    ours = AddedMeanwhile({("file", 1)})
-    ours.other = threading.Thread(target=loader._remember_broken, args=(frozenset({("file", 2)}),))
+    ours = AddedMeanwhile({(None, "file", 1)})
+    ours.other = threading.Thread(target=loader._remember_broken, args=(frozenset({(None, "file", 2)}),))
     loader._remember_broken(ours)
     ours.other.join()
-    assert loader._broken == {("file", 1), ("file", 2)}
+    assert loader._broken == {(None, "file", 1), (None, "file", 2)}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import lamina
 from lamina.format.entries import PUT
 from lamina.format.manifest import SNAPSHOT
 from lamina.format.paths import is_immutable
@@ -16,6 +17,7 @@ from lamina.storage.cache import CachingBackend
 from lamina.store import Version
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.restore import detours
+from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import Segment
 from lamina.store.versions.resolution import Versions
 from lamina.testing import Fault
@@ -202,6 +204,79 @@ def test_a_compaction_that_meets_a_broken_file_makes_the_next_version_do_without
     versions += query.run_batches(store, versions[-1], 1)
     query.storage.delete_many([segment_path(used), *(path(version) for version in versions[:-1])])
     query.assert_restores(query.open(), versions[-1])
+
+
+def test_what_a_load_went_around_is_written_anew_while_the_rows_are_here(caplog: pytest.LogCaptureFixture) -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    used = compacted(query, versions[-1])
+    store.adopt(used)
+    versions += query.run_batches(store, versions[-1], 2)
+    damage(query.storage, segment_path(used), 40)
+    again = query.open()
+    query.assert_restores(again, versions[-1])
+    assert [str(used.name) in record.getMessage() for record in caplog.records] == [True]
+    begun = query.begin(again, versions[-1])
+    # also of a store that has nothing to say
+    assert begun.snapshot and begun.lost
+    versions.append(query.commit(again, versions[-1], {b"k": (PUT, b"v")}, begun=begun))
+    assert not query.begin(again, versions[-1]).lost
+    query.storage.delete_many([segment_path(used), *(path(version) for version in versions[:-1])])
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_a_list_that_takes_the_place_of_what_is_broken_is_enough() -> None:
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    used = compacted(query, versions[-1])
+    store.adopt(used)
+    versions += query.run_batches(store, versions[-1], 12)
+    damage(query.storage, segment_path(used), 40)
+    again = query.open()
+    query.assert_restores(again, versions[-1])
+    again.adopt(compacted(query, versions[-1]))
+    begun = query.begin(again, versions[-1])
+    assert not begun.snapshot and not begun.lost
+
+
+def test_a_merge_goes_around_a_file_also_where_only_a_load_from_the_beginning_can() -> None:
+    """A segment over the broken increment and newer ones leads to the state, but not from where a merge has read."""
+    query, store, versions, _ = only_from_the_beginning()
+    store.confirm(versions[-1])
+    made = store.compact()
+    assert made is not None
+    store.adopt(made.made)
+    versions += query.run_batches(store, versions[-1], 1)
+    query.assert_restores(query.open(), versions[-1])
+
+
+def test_a_load_that_cannot_go_around_says_that_the_next_one_can() -> None:
+    query, store, versions, broken = only_from_the_beginning()
+    with fails_with("file.damaged") as caught:
+        rows_of(store.load(versions[-1], have=None, read_only=True))
+    assert broken in caught.error.message and "try once more" in caught.error.message
+    assert "older batch" not in caught.error.message
+    query.assert_restores(store, versions[-1])
+
+
+def test_a_store_that_is_opened_directly_goes_around_by_itself() -> None:
+    query, _, versions, _ = only_from_the_beginning()
+    opened = lamina.open_store(query.storage.url.removesuffix("/state"), storage=query.storage)
+    assert opened.version.version == versions[-1].version
+
+
+def only_from_the_beginning() -> tuple[Query, VersionedStore, list[Version], str]:
+    """A store, fresh, of eight versions of which the fifth's increment is damaged, and beside it a segment of the first
+    six that none refers to; the name of what is damaged."""
+    query = Query()
+    writer = query.open()
+    versions = query.run_batches(writer, EMPTY, 6)
+    compacted(query, versions[-1])
+    versions += query.run_batches(writer, versions[-1], 2)
+    damage(query.storage, path(versions[4]), 40)
+    return query, query.open(), versions, path(versions[4])
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])

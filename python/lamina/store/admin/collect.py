@@ -80,7 +80,10 @@ def collect_store(found: LoggedStores, identity: StoreIdentity, *, dry_run: bool
             return Standing.of(found.runs[-1].id, {*read_claims(found.state), *found.runs}) if found.runs else None
 
         collector = Collector(files, versions, retention, SystemClock())
-        collected = collector.collect(Version(version, attempt), standing, dry_run=dry_run or not found.runs)
+        named = {name for name in store.named.values() if name is not None and not is_empty(name)}
+        collected = collector.collect(
+            Version(version, attempt), standing, dry_run=dry_run or not found.runs, named=named
+        )
         return CollectedStore(identity, version, collected)
     except LaminaError as error:
         return CollectedStore(identity, version, None, error.message)

@@ -118,6 +118,7 @@ class Collector:
         standing: Callable[[], Standing | None],
         *,
         dry_run: bool,
+        named: Collection[str] = (),
         waiting: Collection[str] = (),
         progressed: Progressed = lambda: None,
     ) -> Collected:
@@ -126,14 +127,16 @@ class Collector:
         Args:
             standing: tells how this run stands among the others, as it is now; None for readers. It is asked once more
                 before anything is deleted.
-            waiting, progressed: as of `judge`.
+            named, waiting, progressed: as of `judge`.
         Raises:
             LaminaError: as `judge`, and `store.state` for readers that want to delete.
         """
         known = standing()
         if known is None and not dry_run:
             raise LaminaError.from_kind("store.state", f"{self._files.identity} was opened for reading only")
-        judged = self.judge(confirmed, lambda: known, again=standing, waiting=waiting, progressed=progressed)
+        judged = self.judge(
+            confirmed, lambda: known, again=standing, named=named, waiting=waiting, progressed=progressed
+        )
         if dry_run:
             # also in one of others that would go with what this store says
             now = self._clock.now_ms()
@@ -156,6 +159,7 @@ class Collector:
         *,
         again: Callable[[], Standing | None] | None = None,
         pins: Callable[[int], Sequence[Pin]] | None = None,
+        named: Collection[str] = (),
         waiting: Collection[str] = (),
         progressed: Progressed = lambda: None,
     ) -> Judged:
@@ -166,6 +170,7 @@ class Collector:
             standing: tells how this run stands among the others, perhaps as it was a while ago; None for readers.
             again: tells it as it is now.
             pins: gives the checkpoint's pins, for this minimum age; by default they are read.
+            named: attempts that Spark's log names, which stay whether or not they are in the lineage.
             waiting: names of finished segments that the next commit is to refer to.
             progressed: called after each version of the lineage that was followed, and each manifest that was read.
         Raises:
@@ -206,7 +211,13 @@ class Collector:
             return Judged.stopped(storage, reason, needs_repair=True)
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts, needed = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
-        pinned = {attempt: pin.id for pin in found for attempt in pin.of(self._files.identity) if not is_empty(attempt)}
+        pinned = {attempt: "a version in Spark's log needs it" for attempt in named if self._is_among(listing, attempt)}
+        pinned |= {
+            attempt: f"pin {pin.id} needs it"
+            for pin in found
+            for attempt in pin.of(self._files.identity)
+            if not is_empty(attempt)
+        }
         verdicts = _with_a_directory(self._without_pinned(verdicts, pinned, progressed))
         needed |= {name for attempt in pinned for name in self._footprints.names(attempt)}
         self._registry.keep(listing, len(lineage.entries))
@@ -402,13 +413,13 @@ class Collector:
         """`verdicts`, and what pinned attempts refer to is kept.
 
         Args:
-            pinned: the pin that names an attempt.
+            pinned: why an attempt is.
         """
         # a listing may once leave out what is there, and a part is not listed where its object's index cannot be read
         self._footprints.learn(pinned, progressed)
-        needed = {name: pin for attempt, pin in pinned.items() for name in self._footprints.names(attempt)}
+        needed = {name: why for attempt, why in pinned.items() for name in self._footprints.names(attempt)}
         return [
-            replace(verdict, action=KEEP, reason=f"pin {needed[verdict.path]} needs it")
+            replace(verdict, action=KEEP, reason=needed[verdict.path])
             if verdict.path in needed and verdict.action != KEEP
             else verdict
             for verdict in verdicts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,7 @@ from lamina.store.materialization.materializer import spread_over
 from lamina.store.materialization.tiers import live_rows
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.model import Begin, CommitRequest, StoreConf, Version
-from lamina.store.restore.detours import advised
+from lamina.store.restore.detours import Place, advised, place
 from lamina.store.versions import chain
 from lamina.store.versions.checkpoint_state import CheckpointState
 from lamina.store.versions.resolution import Versions, is_empty
@@ -69,6 +69,8 @@ class Attempts:
         clock: Clock,
         ids: Ids,
         log_age: LogAge,
+        committed: Callable[[int], str | None],
+        broken: Callable[[], Collection[Place]],
     ) -> None:
         self._checkpoint = checkpoint
         self._files = files
@@ -85,6 +87,8 @@ class Attempts:
         self._settings = conf.settings
         self._lineage_length = min(_MAX_LINEAGE, conf.min_versions + _SPARE_LINEAGE)
         self._ids = ids
+        self._committed = committed
+        self._broken = broken
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, Begun] = OrderedDict()
         self._looks = BaseLooks(files.has_commit, versions.forget)
@@ -98,6 +102,7 @@ class Attempts:
         opened, usable, look = self._open_base(
             Version(base.version, located), lenient=have or load_empty, may_wait=have and not load_empty
         )
+        usable = usable and not self._is_broken(opened)
         stands = usable and not load_empty and not force_snapshot
         references = self._chain_on(opened)
         wanted = chain.wants_snapshot(self._settings, version, references)
@@ -199,9 +204,23 @@ class Attempts:
         siblings = tuple(str(attempt) for attempt in by_version.get(base.version + 1, ()))
         if base.attempt is not None or base.version == 0:
             return self._versions.locate(base), siblings
-        if load_empty and base.version not in by_version:
-            return None, siblings
+        if load_empty:
+            return self._replaced(base.version, by_version), siblings
         return self._versions.arbitrate(by_version, base), siblings
+
+    def _replaced(self, version: int, by_version: Mapping[int, Sequence[AttemptId]]) -> str | None:
+        """The attempt whose place a version takes that is built from nothing, by who knows the number of the one before
+        it only, as Spark's offline repartition does: its lineage retains that one and those before it.
+
+        It is the one that Spark's log names, where it has ids; else that of the newest version that has a file: in
+        those after it the store rested, or was no partition's.
+        """
+        newest = max((number for number in by_version if number <= version), default=0)
+        for number in (version, newest) if self._conf.format_version > 1 else ():
+            named = self._committed(number)
+            if named is not None:
+                return named
+        return self._versions.arbitrate(by_version, Version(newest)) if newest else None
 
     def _open_base(
         self, base: Version, *, lenient: bool, may_wait: bool
@@ -228,6 +247,12 @@ class Attempts:
                 return None, False, None
             raise advised(error) from error.__cause__
         return opened, True, None
+
+    def _is_broken(self, base: Opened | None) -> bool:
+        """Whether a load went around a file that a commit on `base` would still refer to: the ways around it leave
+        retention, and nothing else may read it before the next restore."""
+        broken = self._broken()
+        return bool(broken) and base is not None and any(place(one) in broken for one in self._applied(base))
 
     def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
         """What a commit on `base` would refer to; finished segments matter only where the chain is long."""

@@ -34,6 +34,7 @@ from lamina.store.factory import make_store
 from lamina.store.materialization.materializer import Compacted
 from lamina.store.model import Collected, CommitRequest, StoreConf, StoreId, Version
 from lamina.store.protocol import Store
+from lamina.store.restore.detours import TakenNextTime
 from lamina.store.versions.checkpoint_state import CheckpointState
 from lamina.store.versions.query_log import QueryLog
 
@@ -145,7 +146,11 @@ class DirectStore:
     def _load(self, store: Store, newest: Version, version: Version) -> None:
         """Goes on without a run of its own, from `version`; where it fails or is interrupted nothing has changed."""
         load = store.load(version, have=None, read_only=True)
-        rows = newest_first(load.batches)
+        try:
+            rows = newest_first(load.batches)
+        except TakenNextTime:
+            load = store.load(version, have=None, read_only=True)
+            rows = newest_first(load.batches)
         counts = dict(load.counts)
         check_counts(rows, counts, version)
         families = {family.name: family for family in load.column_families}

@@ -19,6 +19,18 @@ Place = tuple[str | None, str | None, int]
 _READ_AT_ONCE = 16
 
 
+class TakenNextTime(LaminaError):
+    """A file is broken, and what has been handed out rules out all ways around it; a load from the beginning takes one.
+
+    Its kind is that of the broken file's error.
+    """
+
+    @classmethod
+    def of(cls, error: LaminaError) -> TakenNextTime:
+        """For the error about the broken file."""
+        return cls(error.kind, f"{error.message}. Other retained files lead to this state: try once more")
+
+
 def unrecoverable(error: LaminaError) -> LaminaError:
     """The error about a broken file that nothing else can stand in for, with what to do about it."""
     return LaminaError.from_kind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -21,6 +22,8 @@ from lamina.store.tables.local import FETCH_BYTES
 from lamina.store.tables.reading import TableReader, is_table_list
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
+
+log = logging.getLogger(__name__)
 
 EMPTY = "empty"
 HAVE = "have"
@@ -104,7 +107,12 @@ class Loader:
         finally:
             taken.close()
         above = chain.mergeable(references)
-        return replace(self._load(opened, EMPTY, above, self._next_time, share), in_place=found)
+        return replace(self._load(opened, EMPTY, above, self._next_time(opened), share), in_place=found)
+
+    @property
+    def broken(self) -> frozenset[detours.Place]:
+        """The sections that loads have found damaged or missing."""
+        return self._broken
 
     def _around_broken(self, opened: Opened, references: Sequence[Reference]) -> Sequence[Reference]:
         """`references`, or what makes the same version without the sections that earlier loads found broken."""
@@ -123,17 +131,35 @@ class Loader:
 
     def _remember_broken(self, places: frozenset[detours.Place]) -> None:
         with self._lock:
+            new = places - self._broken
             self._broken |= places
+        for root, path in {(root, path or "") for root, path, _ in new}:
+            where = self._files.location(path, root)
+            log.warning("%s is damaged or missing: loads go around it where other files lead to the state", where)
 
-    def _next_time(self, _: Reference, broken: frozenset[detours.Place], appended: bool) -> Sequence[Reference]:
-        """No way around: it would need the rows below what is read. The next load takes one from its beginning."""
-        self._remember_broken(broken)
-        raise LaminaError.from_kind("file.damaged", "what comes after tables that are read in place is broken")
+    def _next_time(self, opened: Opened) -> stream.Recover:
+        """No way around what comes after tables that are read in place: it would need the rows below."""
+
+        def recover(_: Reference, broken: frozenset[detours.Place], appended: bool) -> Sequence[Reference]:
+            self._remember_broken(broken)
+            raise self._ruled_out(opened)
+
+        return recover
+
+    def _ruled_out(self, opened: Opened) -> LaminaError:
+        """That no way leads on from what was handed out: `TakenNextTime` where one does from the beginning."""
+        error = LaminaError.from_kind("file.damaged", f"nothing else leads on to {opened.name}")
+        try:
+            self._alternatives(opened, self._broken)
+        except LaminaError:
+            return error
+        return detours.TakenNextTime.of(error)
 
     def entries(self, opened: Opened, worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:
         """The entries of a version newest first, around files that are broken; `worked` as of `stream`."""
         families = opened.manifest.column_families
-        return stream.stream(self._files, opened.references, self._recover(opened), families=families, worked=worked)
+        references = self._around_broken(opened, opened.references)
+        return stream.stream(self._files, references, self._recover(opened), families=families, worked=worked)
 
     def replay(self, snapshot: Version, end: Version, share: Share | None = None) -> Load:
         """See `Store.replay`."""
@@ -177,29 +203,31 @@ class Loader:
         manifest = opened.manifest
         if manifest.attempt == attempt:
             return ()
-        number = next((version for name, version in manifest.lineage if name == attempt), None)
-        if number is None:
+        names = [name for name, _ in manifest.lineage]
+        if attempt not in names:
             return None
-        newer = chain.since(opened.references, number)
+        above = names.index(attempt)
+        newer = chain.since(opened.references, manifest.lineage[above][1])
         if newer is not None and newer:
             return tuple(reversed(newer))
-        return self._increments_since(opened, attempt)
+        # each is a request: those of a caller that is far behind are not asked for
+        return self._increments([opened], names[:above], attempt) if above < _MAX_STEPS else None
 
-    def _increments_since(self, opened: Opened, attempt: str) -> Sequence[Reference] | None:
+    def _increments(self, newest: list[Opened], names: Sequence[str], attempt: str) -> Sequence[Reference] | None:
+        """The increments of `newest` and of `names`, oldest first, if each stands on the next and the last on
+        `attempt`."""
+        try:
+            walk = newest + all_of(self._files.storage, self._versions.open, names, _MAX_STEPS)
+        except LaminaError:
+            return None
         steps: list[Reference] = []
-        while len(steps) < _MAX_STEPS:
+        for opened, below in zip(walk, [*names, attempt], strict=True):
             increment = detours.increment_reference(opened, self._files)
             base = opened.manifest.base
-            if increment is None or base is None:
+            if increment is None or base is None or base.attempt != below:
                 return None
             steps.append(increment)
-            if base.attempt == attempt:
-                return tuple(reversed(steps))
-            try:
-                opened = self._versions.open(base.attempt)
-            except LaminaError:
-                return None
-        return None
+        return tuple(reversed(steps))
 
     def _all_whole(self, references: Sequence[Reference], share: Share) -> bool:
         try:
@@ -235,21 +263,18 @@ class Loader:
         manifest = opened.manifest
 
         def recover(failed: Reference, broken: frozenset[detours.Place], appended: bool) -> Sequence[Reference]:
+            self._remember_broken(broken)
             if appended or failed.union is not None:
                 # of a union, appends of what is newer in the chain may be out, which another way would bring again
-                self._remember_broken(broken)
-                raise LaminaError.from_kind("file.damaged", f"entries beside {failed.path} were handed out already")
+                raise self._ruled_out(opened)
             attempt = self._attempt_at(manifest, failed.end)
             if attempt is None:
-                self._remember_broken(broken)
-                raise LaminaError.from_kind("file.missing", f"the lineage of {opened.name} ends before {failed.end}")
+                raise self._ruled_out(opened)
             try:
                 return self._alternatives(self._versions.open(attempt), broken)
             except LaminaError:
-                # the rows handed out already rule out a segment that holds newer changes too; the next load, from
-                # its beginning, may take one
-                self._remember_broken(broken)
-                raise
+                # the rows handed out already rule out a segment that holds newer changes too
+                raise self._ruled_out(opened) from None
 
         return recover
 

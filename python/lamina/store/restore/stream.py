@@ -28,7 +28,7 @@ from lamina.format.manifest import FILE, ColumnFamily, Reference, UnionMember
 from lamina.store.files.selection import selected
 from lamina.store.files.store_files import StoreFiles
 from lamina.store.memory.budget import Share, unbounded
-from lamina.store.restore.detours import Place, place, unrecoverable
+from lamina.store.restore.detours import Place, TakenNextTime, place, unrecoverable
 from lamina.store.tables.database import OPEN_BYTES
 from lamina.store.tables.reading import TableReader
 
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 
 Recover = Callable[[Reference, frozenset[Place], bool], Sequence[Reference]]
 """Given a broken reference, the places of all broken sections, and whether appends of it are out: another chain for the
-state at its end."""
+state at its end. Raises `TakenNextTime` where there is one from the beginning only."""
 
 
 def stream(
@@ -87,6 +87,8 @@ def stream(
             broken.add(place(failed))
             try:
                 remaining = list(recover(failed, frozenset(broken), reader.appended))
+            except TakenNextTime:
+                raise TakenNextTime.of(first) from first
             except LaminaError:
                 # what is missing for another way is beside the point: the broken file is named
                 raise unrecoverable(first) from first

@@ -46,6 +46,25 @@ class QueryLog:
         """
         return max(self._named(self._logs.commits(self._logs.committed_batches()[-1:])).items(), default=(0, None))
 
+    def attempt_of(self, version: int) -> str | None:
+        """The attempt that the entry of one version names; None where there is no entry, or it names none.
+
+        Raises:
+            LaminaError: `file.damaged`, `file.version`, `storage.*`.
+        """
+        try:
+            entry = self._logs.commit(version - 1)
+        except LaminaError as error:
+            if error.kind != "file.missing":
+                raise
+            return None
+        operator = self._logs.operator(self._store_id.operator, version - 1)
+        if operator is None:
+            return None
+        # a store that was no partition's then is no problem
+        named, _ = self._logs.named_versions(operator, self._store_id.partition, self._store_id.name, [entry])
+        return named.get(version)
+
     def _named(self, entries: Sequence[CommitEntry]) -> Mapping[int, str | None]:
         operator = self._logs.operator(self._store_id.operator)
         if not entries:
