@@ -39,7 +39,8 @@ final case class ColumnFamily(
 
   def rawValues: Boolean = !avro
 
-  def toJson: JObject =
+  /** What manifests of a store of this name say of it. */
+  def toJson(store: String): JObject =
     ("id" -> id) ~
       ("name" -> name) ~
       ("internal" -> internal) ~
@@ -51,16 +52,19 @@ final case class ColumnFamily(
       ("row_checksum" -> rowChecksum) ~
       ("key_bytes" -> (if (rawKeys) "row" else "spark")) ~
       ("value_bytes" -> (if (rawValues) "row" else "spark")) ~
-      ("partition_key" -> partitionKey)
+      ("partition_key" -> partitionKey(store))
 
-  /** How Spark's partitioning key follows from the key: what the stock operators do, by encoder and name. */
-  private def partitionKey: JObject = spec match {
+  /**
+   * How Spark's partitioning key follows from the key: what the stock operators do, by encoder and name. Joins give the
+   * name to a column family or, in state formats 1 and 2, to a store.
+   */
+  private def partitionKey(store: String): JObject = spec match {
     case PrefixKeyScanStateEncoderSpec(_, columns) => ("kind" -> "prefix") ~ ("columns" -> columns)
     case _: TimestampAsPostfixKeyStateEncoderSpec | _: TimestampAsPrefixKeyStateEncoderSpec =>
       ("kind" -> "drop-last") ~ ("columns" -> 1)
     case _: NoPrefixKeyStateEncoderSpec =>
       if (keySchema.fields.exists(_.dataType == NullType) || internal) "kind" -> "unknown"
-      else if (name.endsWith("keyWithIndexToValue")) ("kind" -> "drop-last") ~ ("columns" -> 1)
+      else if (Seq(name, store).exists(_.endsWith("keyWithIndexToValue"))) ("kind" -> "drop-last") ~ ("columns" -> 1)
       else "kind" -> "key"
     case _ => "kind" -> "unknown"
   }
@@ -140,7 +144,7 @@ final case class ColumnFamilies(byName: Map[String, ColumnFamily], next: Int) {
 
   def all: Seq[ColumnFamily] = byName.values.toSeq.sortBy(_.id)
 
-  def toJson: JArray = JArray(all.map(_.toJson).toList)
+  def toJson(store: String): JArray = JArray(all.map(_.toJson(store)).toList)
 }
 
 object ColumnFamilies {

@@ -208,7 +208,7 @@ final class Commits(
       ("rows" -> rows) ~
       ("rewrite" -> rewrite) ~
       ("counts" -> JObject(counts.toList)) ~
-      ("column_families" -> live.working.toJson) ~
+      ("column_families" -> live.working.toJson(id.storeName)) ~
       ("next_column_family" -> live.working.next) ~
       ("task_attempt" -> Option(TaskContext.get()).fold(0L)(_.taskAttemptId()))
   }

@@ -1,9 +1,11 @@
 package org.apache.spark.sql.lamina
 
+import java.nio.charset.StandardCharsets
+import java.util.UUID
 import java.util.concurrent.{
+  CompletableFuture,
   ConcurrentHashMap,
   ExecutionException,
-  FutureTask,
   SynchronousQueue,
   ThreadPoolExecutor,
   TimeUnit
@@ -19,7 +21,7 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.{SPARK_VERSION, TaskContext}
+import org.apache.spark.{SPARK_VERSION, SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -87,11 +89,27 @@ class EngineStore(
   private lazy val storageKeys =
     StoreSettings.storageKeys(hadoopConf, id.checkpointRootLocation, StoreSettings.elsewhere(settings))
 
+  /**
+   * The run of the query that the store is opened for. Spark's offline repartition gives each of its tasks a run of its own,
+   * and the newest of these would refuse what the others write: those of a stage are one.
+   */
+  @volatile private var run = Option(hadoopConf.get(Compat.runIdKey))
+
+  private[lamina] def runOf: String = run.getOrElse("")
+
+  /** The task that runs writes the store anew, and is of no query's run. */
+  def writesAnew(): Unit =
+    for (task <- Option(TaskContext.get())) {
+      val application = Option(SparkEnv.get).flatMap(_.conf.getOption("spark.app.id"))
+      val stage = s"$application ${task.stageId()} ${id.checkpointRootLocation}"
+      run = Some(UUID.nameUUIDFromBytes(stage.getBytes(StandardCharsets.UTF_8)).toString)
+    }
+
   /** The store's handle in the running engine. A writer's handle serves readers too. */
   def handle(readOnly: Boolean): EngineHandle = {
     val known = current
     if (fits(known, Engine.get(process), readOnly)) known
-    else EngineStore.interruptibly(openedHandle(readOnly))
+    else EngineStore.interruptibly(openedHandle(readOnly), (_: EngineHandle) => closeIfLeft())
   }
 
   /** Whether the store is open for writing. */
@@ -117,7 +135,7 @@ class EngineStore(
     } finally opening.unlock()
   }
 
-  private def openStore(engine: Engine, readOnly: Boolean): EngineHandle = {
+  private[lamina] def openStore(engine: Engine, readOnly: Boolean): EngineHandle = {
     val argument =
       ("store" -> ("operator" -> id.operatorId) ~ ("partition" -> id.partitionId) ~ ("name" -> id.storeName)) ~
         ("url" -> id.checkpointRootLocation) ~
@@ -126,7 +144,7 @@ class EngineStore(
         )(_ ~ _)) ~
         ("hadoop" -> storageKeys.toSeq.sorted
           .map { case (key, value) => key -> (JString(value): JValue) }.foldLeft(JObject())(_ ~ _)) ~
-        ("run_id" -> Option(hadoopConf.get(Compat.runIdKey)).getOrElse("")) ~
+        ("run_id" -> runOf) ~
         ("read_only" -> readOnly) ~
         ("format_version" -> (if (storeConf.enableStateStoreCheckpointIds) 2 else 1)) ~
         ("minVersionsToRetain" -> storeConf.minVersionsToRetain) ~
@@ -350,14 +368,21 @@ class EngineStore(
    * becomes a writer, opens it again: nobody is given a handle that is about to be closed.
    */
   def closeLater(): Unit = {
+    // before the handle is looked at: one that comes after that looks whether it comes too late
+    isClosed = true
     val left = Option(current)
     current = null
-    isClosed = true
     EngineStore.closing.execute { () =>
       left.foreach(closeQuietly)
       takeOffered().foreach(_.remove())
     }
   }
+
+  /** Whether anything uses the store, also where it was closed. */
+  @volatile private[lamina] var isNeeded: () => Boolean = () => true
+
+  /** After the store was opened for a task that did not wait for it: nobody else might close it. */
+  private def closeIfLeft(): Unit = if (isClosed && !isNeeded()) closeLater()
 
   /** A handle of an engine that is gone is gone too. */
   private def closeQuietly(opened: EngineHandle): Unit =
@@ -377,14 +402,26 @@ object EngineStore {
   /**
    * Runs a control call so that a task that is killed stops at once, also while the storage hangs: its thread does not
    * wait on the connection. A call that nobody waits for goes on and ends with its deadline.
+   *
+   * @param late gets an answer that nobody has waited for
    */
-  private def interruptibly[A](call: => A): A =
+  private def interruptibly[A](call: => A, late: A => Unit = (_: A) => ()): A =
     if (TaskContext.get() == null) call
     else {
-      val running = new FutureTask[A](() => call)
-      calls.execute(running)
-      try running.get()
-      catch { case failed: ExecutionException => throw failed.getCause }
+      val answer = new CompletableFuture[A]
+      calls.execute { () =>
+        try {
+          val result = call
+          if (!answer.complete(result)) late(result)
+        } catch { case error: Throwable => answer.completeExceptionally(error) }
+      }
+      try answer.get()
+      catch {
+        case failed: ExecutionException => throw failed.getCause
+        case error: InterruptedException =>
+          if (!answer.completeExceptionally(error) && !answer.isCompletedExceptionally) late(answer.join())
+          throw error
+      }
     }
 
   /** What the local copies of all stores took when the last commit of this JVM was durable. */

@@ -46,6 +46,8 @@ final class StoreOpener(
   /** How many opens are to come before one waits for tables again, since that gave no memory the last time. */
   private var vainWaits = 0
 
+  engine.isNeeded = () => registry.hasTables(this)
+
   private def id: StateStoreId = provider.stateStoreId
 
   // ---- opens
@@ -79,7 +81,8 @@ final class StoreOpener(
       opener: Thread,
       hold: LaminaStateStore => Unit
   ): LaminaStateStore = {
-    val streaming = provider.isStreaming
+    val streaming = isOfQuery()
+    if (loadEmpty && !streaming) engine.writesAnew()
     inTurn {
       requireOpen()
       val sent = attemptOf(ckptId)
@@ -117,7 +120,7 @@ final class StoreOpener(
   }
 
   def read(version: Long, ckptId: Option[String]): LaminaStateStore = opened(version) {
-    val streaming = provider.isStreaming
+    val streaming = isOfQuery()
     inTurn {
       requireOpen()
       val sent = attemptOf(ckptId)
@@ -168,7 +171,7 @@ final class StoreOpener(
    */
   def upgrade(store: LaminaStateStore, forceSnapshot: Boolean): LaminaStateStore = opened(store.version) {
     order.directly {
-      val streaming = provider.isStreaming
+      val streaming = isOfQuery()
       inTurn {
         settleTable()
         val base = resolve(store.version, store.sent, streaming)
@@ -227,6 +230,13 @@ final class StoreOpener(
 
   // ---- steps of an open
 
+  /** Whether Spark has loaded the store for a query, before each open; a task of none has it for itself. */
+  private def isOfQuery(): Boolean = {
+    val streaming = provider.isStreaming
+    endsWithTask = !streaming && TaskContext.get() != null
+    streaming
+  }
+
   /** Spark's wrapping of whatever goes wrong while a store is opened. */
   private def opened[A](version: Long)(open: => A): A =
     try {
@@ -263,6 +273,7 @@ final class StoreOpener(
     val table = live
     if (closed) registry.restAll(this)
     else if (!opened && table != null) table.synchronized(if (owns(table)) table.rest())
+    if (!opened && (closed || endsWithTask) && !registry.hasTables(this)) leftAll()
   }
 
   private def requireOpen(): Unit = if (closed) throw wasClosed
@@ -339,7 +350,7 @@ final class StoreOpener(
     }
     if (live == null || !owns(live)) {
       val created = new LiveTable(pool, registry, scheduling, engine.layers, engine.openBelow)
-      registry.add(created, this)
+      if (endsWithTask) registry.addPrivate(created, this) else registry.add(created, this)
       adopt(created)
     }
     if (streaming) registry.name(live, storeKey(streaming))
@@ -488,7 +499,8 @@ final class StoreOpener(
         }
       }
       forget()
-      while (pool.isNearlyFull && registry.evictOne(_.isOf(pool))) ()
+      // `opened` has asked the driver which queries have stopped; with hundreds of idle stores each open would ask of all
+      while (pool.isNearlyFull && registry.evictOne(_.isOf(pool), asks = false)) ()
       val (written, worth, deep) =
         table.synchronized((table.isAhead, table.isWorthAWait && vainWaits == 0, table.isDeep))
       if (vainWaits > 0) vainWaits -= 1

@@ -69,6 +69,12 @@ trait TableOwner {
   /** How long its tables stay for the next provider when it is closed. */
   def stayMs: Long
 
+  /**
+   * Whether it serves one task, which may not close it: of a state reader whose store could not be opened Spark closes no
+   * provider. Then nothing is left when its tables are.
+   */
+  @volatile private[lamina] var endsWithTask = false
+
   /** Guarded by the registry. */
   private[lamina] var isClosed = false
 
@@ -122,6 +128,8 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   /** Whether the table is `owner`'s, which may have been closed. */
   def isOwned(table: LiveTable, owner: TableOwner): Boolean =
     synchronized(tables.get(table).exists(entry => entry.owner eq owner))
+
+  def hasTables(owner: TableOwner): Boolean = synchronized(tables.values.exists(_.owner eq owner))
 
   def state(table: LiveTable): Ownership = synchronized(tables.get(table).fold[Ownership](Closed)(_.state))
 
@@ -241,10 +249,11 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
    * as row calls do, does not wait for the driver either, and goes by what that said last.
    *
    * @param fits whether closing a table is of use
+   * @param asks whether the driver may be asked, of each idle store
    */
-  def evictOne(fits: LiveTable => Boolean = _ => true): Boolean = {
+  def evictOne(fits: LiveTable => Boolean = _ => true, asks: Boolean = true): Boolean = {
     val evicted = evict(_.state eq Parked, fits).orElse {
-      val isRowCall = synchronized(tables.keysIterator.exists(Thread.holdsLock(_)))
+      val isRowCall = !asks || synchronized(tables.keysIterator.exists(Thread.holdsLock(_)))
       if (isRowCall) askLater()
       val stopped: TableOwner => Boolean = if (isRowCall) isKnownStopped else ask
       idleOwners.iterator.filter(stopped)
@@ -304,9 +313,9 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
 
   // ---- parts, under the lock
 
-  /** The owner, if it was closed and has no table any more. */
+  /** The owner, if it was closed or serves no other task, and has no table any more. */
   private def lastOf(owner: TableOwner): Option[TableOwner] =
-    Option(owner).filter(owner => owner.isClosed && !tables.values.exists(_.owner eq owner))
+    Option(owner).filter(owner => (owner.isClosed || owner.endsWithTask) && !tables.values.exists(_.owner eq owner))
 
   /** Performs a transition; false where the state does not allow it. */
   private def apply(table: LiveTable, entry: Entry, action: OwnershipAction): Boolean =

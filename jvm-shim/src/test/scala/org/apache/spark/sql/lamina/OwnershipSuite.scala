@@ -1,11 +1,16 @@
 package org.apache.spark.sql.lamina
 
+import java.util.Properties
+
 import scala.util.Try
+
+import org.json4s.JObject
 
 import org.scalatest.concurrent.Eventually.{eventually, timeout}
 import org.scalatest.time.SpanSugar._
 
-import org.apache.spark.TaskContext
+import org.apache.spark.{TaskContext, TaskContextImpl}
+import org.apache.spark.executor.TaskMetrics
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreOperationOutOfOrder}
 
 /** Who has a table where its provider is closed at any moment. */
@@ -188,6 +193,86 @@ class OwnershipSuite extends ProviderFixture {
       assert(read.closed)
       provider.close()
     }
+
+  for (fails <- Seq(false, true))
+    test(s"a provider of a task alone, which nobody closes, leaves nothing there ${if (fails) "when its open has failed"
+      else "when the task ends"}") {
+      val id = newId()
+      val writer = provide(id)
+      val base = commit(writer, 0, None)(put(_, 1L -> 1))
+      writer.close()
+      val reader = provideHeld(id)
+      reader.ofQuery = false
+      if (fails) reader.held.onLoad = () => throw new IllegalStateException("the storage is away")
+      val task = TaskContext.empty()
+      asTask(task) {
+        val opened = Try(contents(reader.getReadStore(1, base)))
+        assert(if (fails) opened.isFailure else opened.get == Map(1L -> 1))
+      }
+      task.markTaskCompleted(None)
+      assert(!TableRegistry.ofExecutor.hasTables(reader.opens))
+      assert(reader.held.closings > 0, "the engine keeps what it knows of a checkpoint that somebody has open")
+      // it goes on all the same where Spark opens it once more
+      reader.held.onLoad = () => ()
+      val again = reader.getReadStore(1, base)
+      assert(contents(again) == Map(1L -> 1))
+      again.release()
+      reader.close()
+    }
+
+  test("a provider of a task alone that finds no such version leaves nothing in the engine") {
+    val reader = provideHeld(newId())
+    reader.ofQuery = false
+    asTask(TaskContext.empty())(intercept[Exception](reader.getReadStore(3, None)))
+    assert(reader.held.closings > 0)
+  }
+
+  test("a store that was opened for a task that did not wait for it is closed where its provider was") {
+    val provider = provideHeld(newId())
+    val gate = new Gate
+    @volatile var handle: EngineHandle = null
+    provider.held.onOpened = opened => { handle = opened; gate() }
+    val (thread, opened) = inThread(asTask(TaskContext.empty())(provider.getStore(0, None)))
+    assert(gate.isReached())
+    thread.interrupt()
+    assert(opened().isFailure)
+    provider.close()
+    gate.letGo()
+    eventually(timeout(30.seconds))(assert(Try(handle.call("maintain", JObject())).isFailure))
+  }
+
+  test("tasks that write a store anew are one run in a stage, and another one in the next") {
+    val id = newId()
+    def run(stage: Int, partition: Int): String = {
+      val provider = provideHeld(id.copy(partitionId = partition))
+      provider.ofQuery = false
+      val task = new TaskContextImpl(
+        stage,
+        0,
+        partition,
+        partition,
+        0,
+        1,
+        null,
+        new Properties,
+        null,
+        new TaskMetrics,
+        1,
+        Map.empty
+      )
+      try {
+        asTask(task) {
+          val store = provider.getStore(0, None, forceSnapshotOnCommit = false, loadEmpty = true)
+          put(store, 1L -> partition)
+          store.commit()
+        }
+        task.markTaskCompleted(None)
+      } finally provider.close()
+      provider.held.runOf
+    }
+    val runs = for (stage <- 1 to 2; partition <- 0 to 1) yield run(stage, partition)
+    assert(runs(0) == runs(1) && runs(2) == runs(3) && runs(0) != runs(2))
+  }
 
   test("nobody is given a handle that is about to be closed") {
     val provider = provideHeld(newId())

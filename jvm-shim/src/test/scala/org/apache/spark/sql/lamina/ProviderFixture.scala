@@ -69,6 +69,7 @@ private[lamina] final class HeldEngine(
 ) extends EngineStore(id, conf, hadoop, process, settings) {
   @volatile var onBegin: () => Unit = () => ()
   @volatile var onLoad: () => Unit = () => ()
+  @volatile var onOpened: EngineHandle => Unit = _ => ()
   @volatile var closings = 0
   @volatile var begins = 0
 
@@ -76,6 +77,12 @@ private[lamina] final class HeldEngine(
   @volatile var isFar = false
 
   override protected def looksFar(opened: EngineHandle): Boolean = isFar || super.looksFar(opened)
+
+  override private[lamina] def openStore(engine: Engine, readOnly: Boolean): EngineHandle = {
+    val opened = super.openStore(engine, readOnly)
+    onOpened(opened)
+    opened
+  }
 
   override def begin(
       version: Long,
@@ -110,6 +117,10 @@ private[lamina] final class HeldProvider extends StreamingProvider {
   /** What Spark's driver would say. */
   @volatile var stopped = false
   override private[lamina] def isStopped: Boolean = stopped
+
+  /** Whether it takes itself for one that Spark has loaded. */
+  @volatile var ofQuery = true
+  override private[lamina] def isStreaming: Boolean = ofQuery
 
   override private[lamina] def newEngine(
       id: StateStoreId,

@@ -2,6 +2,9 @@ package org.apache.spark.sql.lamina
 
 import java.nio.file.Files
 
+import org.json4s.{JObject, JValue}
+import org.json4s.JsonDSL._
+
 import org.apache.spark.sql.execution.streaming.state.{
   ReadStateStore,
   RecordType,
@@ -36,6 +39,15 @@ class StoreCallsSuite extends ProviderFixture {
       .map { case (at, value) => (RecordType.PUT_RECORD, at, Option(value)) }
     val deletes = before.keySet.diff(after.keySet).map(at => (RecordType.DELETE_RECORD, at, Option.empty[Int]))
     (puts.toSeq ++ deletes).sortBy(_._2)
+  }
+
+  test("the rows of a join are partitioned by what is before their index, whether a store has the name or a family") {
+    def rule(store: String, family: String): JValue =
+      TestFamilies.one.byName("default").copy(name = family).toJson(store) \ "partition_key"
+    val (whole, before): (JValue, JValue) = (("kind" -> "key"): JObject, ("kind" -> "drop-last") ~ ("columns" -> 1))
+    assert(rule("left-keyWithIndexToValue", "default") == before)
+    assert(rule("default", "right-keyWithIndexToValue") == before)
+    assert(Seq("left-keyToNumValues", "default").forall(rule(_, "default") == whole))
   }
 
   test("multiGet gives for each key, in their order, its value or null: of the version, of the transaction, reloaded") {

@@ -155,6 +155,7 @@ class TableRegistrySuite extends AnyFunSuite {
     eventually(timeout(60.seconds))(assert(f.first.stoppedUntil > f.now))
     f.commit(live, f.first, content)
     assert(!used.synchronized(f.registry.evictOne()) && !live.closed)
+    assert(!f.registry.evictOne(asks = false) && !live.closed, "who opens one of hundreds does not")
     assert(f.registry.evictOne() && live.closed, "who holds no lock asks")
   }
 
