@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -259,11 +259,15 @@ class MaintenanceQueue:
                     rest = self._started + _SHORTEST_LIFE_S - self._clock.monotonic()
                     if rest > 0:
                         self._changed.wait(rest)
-                    else:
-                        self._started = self._clock.monotonic()
-                        self._spawn()
-                    continue
-                if self._call_due():
+                        continue
+                    self._started = self._clock.monotonic()
+                    self._spawn()
+                refused = [] if self._alive else self._turns.pop_awaited()
+            if refused:
+                self._refuse(refused)
+                continue
+            with self._changed:
+                if not self._alive or self._call_due():
                     continue
                 hanging = self._newly_hanging()
                 begun = None if hanging else self._begun()
@@ -280,6 +284,13 @@ class MaintenanceQueue:
                 number, work = begun
                 job = work.job
                 lines.put(_line({**job.argument, "number": number, **job.known(job.collects)}))
+
+    def _refuse(self, jobs: Sequence[tuple[Hashable, Job]]) -> None:
+        """There is no process: whoever waits for a job goes on without it. Of the merge that says nothing."""
+        report = {"ok": False, "error": self._figures.stats()["last_error"], "merge_failed": False}
+        for store, job in jobs:
+            now = self._clock.monotonic()
+            self._tell_store(_Work(store, job, began=now, heard=None), report)
 
     def _busy(self) -> int:
         """How many workers have a job."""

@@ -166,6 +166,12 @@ class Turns:
             return is_new
         return self._checkpoint(job).add(store, job, now)
 
+    def pop_awaited(self) -> list[tuple[Hashable, Job]]:
+        """The jobs that somebody waits for, and their stores; they wait no longer."""
+        found = [(store, job) for (store, _), job in self._awaited.items()]
+        self._awaited.clear()
+        return found
+
     def put_back(self, store: Hashable, job: Job, now: float) -> None:
         """Lets a job that was begun in vain wait before all others, unless the store has asked again."""
         if job.is_awaited:

@@ -592,6 +592,26 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_p
     assert queue.stats()["alive"]
 
 
+def test_nobody_waits_for_a_job_while_its_process_cannot_be_started(tmp_path: Path, new_queue: NewQueue) -> None:
+    query = Query(Storage(str(tmp_path / "state")))
+    version = query.run_batches(query.open(), EMPTY, 6)[-1]
+    directory = tmp_path / "not there yet"
+    queue = new_queue(directory, 60)
+    queue.start()
+    waits, later = Reports(), Reports()
+    queue.submit(1, Job({**job(tmp_path / "state", 0, version), "awaited": True}, waits, nothing))
+    queue.submit(1, Job(job(tmp_path / "state", 0, version), later, nothing))
+    waits.wait_for(1)
+    (told,) = waits.all
+    assert not told["ok"] and told["awaited"] and told["confirmed"]["version"] == version.version
+    assert told["error"]["kind"] == "engine.start" and str(directory) in told["error"]["message"]
+    # of merges that says nothing: so many that fail would end the query
+    assert not told["merge_failed"] and not later.all
+    directory.mkdir()
+    later.wait_for(1)
+    assert later.all[0]["ok"]
+
+
 @pytest.mark.parametrize("name", ["lamina-maintenance-reports", "lamina-maintenance-jobs"])
 def test_a_process_for_which_there_is_no_thread_is_tried_again_and_none_is_left(
     tmp_path: Path, new_queue: NewQueue, monkeypatch: pytest.MonkeyPatch, name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import gc
 import os
 import shutil
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -265,6 +267,39 @@ def test_what_the_storage_does_not_give_costs_no_table_that_is_here(tables: Quer
     assert len(known) > 2
     assert read(store, ".rdb") == set()
     assert read(tables.open(), last) == {last}
+
+
+@pytest.mark.parametrize("what", ["ingest", "link", "merge"])
+def test_a_full_local_disk_costs_no_table_that_is_here(
+    tables: Query, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The JVM has the same files: to give them up makes no room, and the next job would need room for all once more."""
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    versions += tables.run_batches(store, versions[-1], 2)
+    store.confirm(versions[-1])
+
+    def full(*_: object) -> None:
+        if what == "link":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise Exception("IO error: No space left on device: While appending to file")
+
+    with monkeypatch.context() as patch:
+        if what == "merge":
+            patch.setattr(Database, "settle", lambda self, _: self._check_merges())
+            patch.setattr(Database, "merges_failed", property(lambda _: True))
+            patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        elif what == "link":
+            patch.setattr(os, "link", full)
+            patch.setattr(shutil, "copyfile", full)
+        else:
+            patch.setattr(Database, "_new_writer", full)
+        (failed,) = failing(store.compact)
+    assert failed.kind == "storage.failed" and "room for the tables" in failed.message
+    before = len(tables.faults.calls)
+    assert store.compact() is not None
+    asked = {operation for operation, path in tables.faults.calls[before:] if is_table(path)}
+    assert asked == {"publish"}
 
 
 def test_a_merge_that_is_behind_is_asked_for_although_the_next_commit_would_write_all_rows(

@@ -43,7 +43,7 @@ from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
 from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
-from lamina.store.tables.local_disk import LocalDiskError, require_room
+from lamina.store.tables.local_disk import LocalDiskError, LocalDiskFull, require_room
 from lamina.store.tables.options import TableOptions
 from lamina.store.tables.reading import table_list
 from lamina.store.versions.chain import Replacement, TableList, mergeable, tables
@@ -209,6 +209,9 @@ class TableBuilding:
                 except _StorageAway as failed:
                     # to fetch the tables anew would be more for a storage in trouble
                     raise failed.error from failed.error.__cause__
+                except LocalDiskFull:
+                    # to give them up makes no room where the JVM has them too, and the next job needs room for all
+                    raise
                 except BaseException:
                     # what is wrong may be wrong with them
                     self._local = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import struct
 import sys
 import threading
@@ -23,7 +24,7 @@ import pyarrow as pa
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, BATCH_ROWS, DELETE, PUT, SCHEMA
 from lamina.storage import trusted
-from lamina.store.tables.local_disk import ADVICE_NO_SPACE
+from lamina.store.tables.local_disk import ADVICE_NO_SPACE, LocalDiskFull
 from lamina.store.tables.options import FEWEST_MERGED, TableOptions, check
 
 FAMILY = struct.Struct(">H")
@@ -174,13 +175,19 @@ class Database:
                 worked()
                 waiting.wait(_LOOK_S)
 
+    @property
+    def merges_failed(self) -> bool:
+        """Whether RocksDB has given up a merge since the database was opened."""
+        return bool(self._db.property_int_value("rocksdb.background-errors"))
+
     def _check_merges(self) -> None:
-        if self._db.property_int_value("rocksdb.background-errors"):
+        if self.merges_failed:
+            message = f"RocksDB could not merge the tables in {self._directory}; is the local disk full, or damaged?"
+            # it does not say which; of what it began nothing is left
+            if shutil.disk_usage(self._directory).free < self._table_bytes:
+                raise LocalDiskFull("storage.failed", message + ADVICE_NO_SPACE)
             trusted.distrust(self._directory)
-            raise LaminaError.from_kind(
-                "storage.failed",
-                f"RocksDB could not merge the tables in {self._directory}; is the local disk full, or damaged?",
-            )
+            raise LaminaError.from_kind("storage.failed", message)
 
     def _newest_are_large(self) -> bool:
         """Whether the newest tables, of which each may have any key, are as large as what is below them."""
@@ -332,11 +339,13 @@ class _Told:
         if kind is not Exception:
             return
         text = str(value)
-        # of a bad sector it is another error, and a full disk costs no more than to verify once more
+        if "No space" in text:
+            message = f"RocksDB failed in {self._directory}: {text}{ADVICE_NO_SPACE}"
+            raise LocalDiskFull("storage.failed", message) from value
+        # of a bad sector it is another error
         trusted.distrust(self._directory)
         if text.startswith("Corruption"):
             raise LaminaError.from_kind(
                 "file.damaged", f"the database in {self._directory} is damaged: {text}"
             ) from value
-        advice = ADVICE_NO_SPACE if "No space" in text else ""
-        raise LaminaError.from_kind("storage.failed", f"RocksDB failed in {self._directory}: {text}{advice}") from value
+        raise LaminaError.from_kind("storage.failed", f"RocksDB failed in {self._directory}: {text}") from value

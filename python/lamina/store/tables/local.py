@@ -20,7 +20,7 @@ from lamina.format.table_list import Table, TableListManifest
 from lamina.storage import trusted
 from lamina.storage.local_copies import note_use
 from lamina.store.files.store_files import FILE_PIECE_BYTES, StoreFiles
-from lamina.store.tables.local_disk import ADVICE_NO_SPACE, LocalDiskError, require_room
+from lamina.store.tables.local_disk import ADVICE_NO_SPACE, LocalDiskError, LocalDiskFull, require_room
 from lamina.store.tables.table_format import require_known_format
 
 _FETCHED_AT_ONCE = 4
@@ -191,7 +191,7 @@ def _local_disk(directory: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = ADVICE_NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise LocalDiskError(
-            "storage.failed", f"tables could not be kept in {directory} on local disk: {error}{advice}"
-        ) from error
+        message = f"tables could not be kept in {directory} on local disk: {error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise LocalDiskFull("storage.failed", message + ADVICE_NO_SPACE) from error
+        raise LocalDiskError("storage.failed", message) from error

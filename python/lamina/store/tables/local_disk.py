@@ -29,6 +29,10 @@ class LocalDiskError(StorageError):
     """The local disk is what failed, or is short; of the storage that says nothing."""
 
 
+class LocalDiskFull(LocalDiskError):
+    """It is short: what lies on it is as good as before."""
+
+
 def engine_directory() -> str:
     """Where the working files of this engine lie, in the engine's own process and in that of its maintenance."""
     directory = tempfile.gettempdir()
@@ -92,7 +96,7 @@ class LocalDisk:
         with self._lock:
             self._look(anew=self._used + self._given + needed > most)
             if self._used + self._given + needed > most:
-                raise LocalDiskError(
+                raise LocalDiskFull(
                     "storage.failed",
                     f"working files in {engine_directory()} on local disk take {self._used:,} bytes, and {needed:,} "
                     f"more would pass {PREFIX}engine.localMaxBytes ({most:,}); raise it, or spread the partitions over "
