@@ -35,7 +35,13 @@ def what_an_older_run_has_found_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_store_that_has_said_nothing_needs_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Kept, "is_needless", property(lambda self: len(self.needless) >= 1))
+    original = Kept.mark
+
+    def mark(self: Any, *arguments: Any) -> bool:
+        original(self, *arguments)
+        return len(self.needless) >= 1
+
+    patch.setattr(Kept, "mark", mark)
 
 
 def versions_above_the_confirmed_one_are_not_needed(patch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,16 @@ from lamina.store.collection.retention import Retention
 from lamina.store.commit.commits import Commits
 from lamina.store.materialization import merging as merge
 from lamina.store.versions import arbitration, chain
-from lamina.store.versions.chain import Segment
+from lamina.store.versions.chain import Replacement
 from lamina.store.versions.resolution import Versions
 from lamina.testing.state_machine import StoreMachine, run
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
 MACHINE = ("state_machine.py", "query_machine.py")
+
+# two times two thousand examples take longer than a test may
+pytestmark = pytest.mark.timeout(3600)
 
 
 def a_failed_publication_counts_as_done(patch: pytest.MonkeyPatch) -> None:
@@ -39,11 +42,12 @@ def a_lost_answer_counts_as_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_segment_is_adopted(patch: pytest.MonkeyPatch) -> None:
-    def adopt(references: Any, segment: Segment) -> Any:
-        reference = segment.reference()
-        newer = tuple(one for one in references if one.start >= reference.end)
-        older = tuple(one for one in references if one.end <= reference.start)
-        return (*newer, reference, *older)
+    def adopt(references: Any, made: Replacement) -> Any:
+        adopted = made.references()
+        start, end = min(one.start for one in adopted), max(one.end for one in adopted)
+        newer = tuple(one for one in references if one.start >= end)
+        older = tuple(one for one in references if one.end <= start)
+        return (*newer, *adopted, *older)
 
     patch.setattr(chain, "adopt", adopt)
 
@@ -113,7 +117,10 @@ def an_executor_of_an_older_run_collects(patch: pytest.MonkeyPatch) -> None:
     original = Collector.collect
 
     def collect(self: Any, confirmed: Any, standing: Any, **rest: Any) -> Any:
-        newest = replace(standing, run=replace(standing.run, epoch=1 << 40), newer=None)
+        def newest() -> Any:
+            known = standing()
+            return known and replace(known, run=replace(known.run, epoch=1 << 40), newer=None)
+
         return original(self, confirmed, newest, **rest)
 
     patch.setattr(Collector, "collect", collect)
@@ -162,13 +169,13 @@ def a_zombie_that_published_last_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_chain_is_cut_one_rewrite_too_early(patch: pytest.MonkeyPatch) -> None:
-    def covered(references: Any) -> int | None:
+    def covered(parts: Any) -> int | None:
         seen: dict[tuple[str, int], set[int]] = {}
-        for count, one in enumerate(references, start=1):
-            if one.part is not None:
-                group = seen.setdefault((one.part.hash, one.part.parts), set())
-                group.add(one.part.part)
-                if len(group) == one.part.parts - 1:
+        for count, part in enumerate(parts, start=1):
+            if part is not None:
+                group = seen.setdefault((part.hash, part.parts), set())
+                group.add(part.part)
+                if len(group) == part.parts - 1:
                     return count
         return None
 
