@@ -1,4 +1,4 @@
-# Every command of this project. `make` alone prints them; CI runs `make test` and `make test-spark`.
+# Every command of this project. `make` alone prints them; CI runs `make test` and, of `make test-spark`, what it has time for.
 #
 # Needs Python 3.10-3.13 and a JDK 17 or 21; everything else is fetched: Python packages into .venv, sbt and the jars of
 # Spark 4.2 through Ivy, which pyspark brings along.
@@ -141,7 +141,7 @@ test-kill: $(VENV)/.dev  ## Kills processes of queries, on the disk and on S3 si
 	$(PY) hatch_build.py
 	KILL_MINUTES=$(KILL_MINUTES) $(PY) -m pytest --numprocesses $(WORKERS) -rP tests/kill $(call REPORT,kill)
 
-test-nightly: $(VENV)/.dev  ## The long profiles: what the state machines find, more of them, more of kills, arm64, all suites
+test-nightly: $(VENV)/.dev $(SBT_JAR)  ## The long profiles: what the state machines find, more of them, more of kills, arm64, all suites
 	$(PY) -m tests.promises --begin test-nightly
 	$(PY) hatch_build.py
 	$(PY) -m pytest tests/nightly $(call REPORT,nightly)
@@ -176,7 +176,7 @@ test-broken: $(VENV)/.dev  ## Take a promise away from a running build: the kill
 	$(PY) -m tests.kill --minutes 15 --broken "entry before durable"
 	$(PY) -m tests.kill --minutes 15 --broken "wrong object waited for"
 
-test-packaging: $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
+test-packaging: $(VENV)/.dev $(WHEEL) $(SBT_JAR)  ## Install and run lamina as a new user would, in each documented way
 	$(PY) -m pytest tests/packaging $(call REPORT,packaging)
 
 bench-quick: $(VENV)/.demo  ## The main benchmark, two rounds (three minutes)
@@ -208,7 +208,7 @@ $(VENV)/.base: constraints.txt | check-machine
 $(PYSPARK_42)/pyspark: | $(VENV)/.base
 	$(PIP) install --quiet --no-deps --target $(PYSPARK_42) pyspark==4.2.0
 
-$(WHEEL): $(VENV)/.base $(SCALA_SOURCES) $(PYTHON_SOURCES) pyproject.toml hatch_build.py LICENSE README.md | check-machine
+$(WHEEL): $(VENV)/.base $(SCALA_SOURCES) $(PYTHON_SOURCES) examples/flight_delays.py pyproject.toml hatch_build.py LICENSE README.md | check-machine
 	$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 	@touch $@
 

@@ -35,7 +35,7 @@ def jar_path(minor: str | None = None) -> str:
         raise VersionError(
             "version.spark",
             f"lamina {__version__} has no jar in {_JARS}; a source tree builds them with `python hatch_build.py`, and "
-            "an installation gets them with `pip install --force-reinstall lamina`.",
+            "the wheel that `make build` puts into dist/ has them: install that one.",
         )
     raise VersionError(
         "version.spark",

@@ -20,11 +20,16 @@ class Meeting(FaultyBackend):
         super().__init__(inner)
         self.most: Counter[str] = Counter()
         self.expected = 0
+        self.alone = 0
+        """So many reads come before others do."""
         self._under_way: Counter[str] = Counter()
         self._changed = threading.Condition()
 
     def _met(self, operation: str) -> None:
         with self._changed:
+            if self.alone > 0:
+                self.alone -= 1
+                return
             self._under_way[operation] += 1
             self.most[operation] = max(self.most[operation], self._under_way[operation])
             self._changed.notify_all()
@@ -35,6 +40,10 @@ class Meeting(FaultyBackend):
     def read_tail(self, path: str, length: int) -> tuple[pa.Buffer, int]:
         self._met("read_tail")
         return super().read_tail(path, length)
+
+    def read_range(self, path: str, offset: int, length: int) -> pa.Buffer:
+        self._met("read_range")
+        return super().read_range(path, offset, length)
 
     def read(self, path: str, size: int | None = None) -> pa.Buffer:
         self._met("read")

@@ -20,6 +20,7 @@ from lamina.store.check.checker import row_counts as counts
 from lamina.store.check.report import COUNTS, StoreCheck
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing.expect import fails_with
+from tests.unit.store.meeting import Meeting
 from tests.unit.store.writing import FAMILY, Change, Query, damage, entries, file_name
 
 EMPTY = Version(0)
@@ -45,6 +46,29 @@ def lie(monkeypatch: pytest.MonkeyPatch, versions: Sequence[int]) -> None:
         return commit(store, request, sections)
 
     monkeypatch.setattr(VersionedStore, "commit", lying)
+
+
+@pytest.mark.parametrize("format_version", [1, 2])
+def test_what_is_far_away_is_read_side_by_side(format_version: int) -> None:
+    """Manifests, files that are verified, and the sections whose rows are counted."""
+    query = Query(format_version=format_version)
+    versions = query.run_batches(query.open(), EMPTY, 24)
+    storage = Meeting(query.faults)
+    storage.expected = 8
+    # without ids the newest manifest says which the others are
+    storage.alone = 1 if format_version == 1 else 0
+    most = []
+
+    def next_step(_: int) -> None:
+        most.append(max(storage.most.values()))
+        storage.most.clear()
+
+    named = {version.version: version.attempt if format_version > 1 else None for version in versions}
+    state = Storage(query.storage.url, backend=storage)
+    found = StoreChecker(state, query.open().identity, named, clock=query.clock, plan=next_step).check()
+    assert (found.whole, found.problems) == (tuple(range(1, 25)), ())
+    next_step(0)
+    assert len(most) == 3 and min(most) >= 8
 
 
 def changed(number: int) -> dict[bytes, Change]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -17,11 +18,12 @@ from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
+from lamina.format.container import Manifest
 from lamina.format.manifest import FILE, Lineage, Reference, StoreIdentity
-from lamina.storage import Listed, Storage
+from lamina.storage import Listed, Storage, in_flight
 from lamina.store.check import row_counts
 from lamina.store.check.findings import Findings
-from lamina.store.check.manifests import manifests
+from lamina.store.check.manifests import AT_ONCE, manifests
 from lamina.store.check.other_pins import OtherPins
 from lamina.store.check.places import Place, parts_of, place_of, users_of
 from lamina.store.check.report import COUNTS, LINEAGE, UNREAD, Problem, StoreCheck
@@ -34,6 +36,14 @@ from lamina.store.tables.database import lacking
 from lamina.store.tables.reading import is_table_list, of_list, table_list
 from lamina.store.versions import chain
 from lamina.store.versions.resolution import Versions, is_empty
+
+Users = Sequence[tuple[int, Reference | None]]
+"""The versions that need a file, and how each refers to it; None where it is the version's own."""
+
+Examined = tuple[Manifest, str]
+"""What is in a file, and how it is named to people."""
+
+_SMALL_BYTES = 1 << 20
 
 
 class StoreChecker:
@@ -95,10 +105,10 @@ class StoreChecker:
         self._plan(sum(size for place, size in needed.items() if place not in broken))
         verified = size_verified = 0
         users = users_of(versions)
-        for place, size in needed.items():
-            if place not in broken and self._verify(place, size, users[place]):
+        for place, examined in self._examined([place for place in needed if place not in broken], needed, users):
+            if self._is_whole(place, examined, users[place]):
                 verified += 1
-                size_verified += size
+                size_verified += needed[place]
         rows = self._count(opened, pinned) if self._contents else None
         problems, collected = self._confirmed_problems()
         damaged = {version for problem in problems for version in problem.versions}
@@ -146,10 +156,10 @@ class StoreChecker:
             return found
         self._retained.follow(found[max(found)].manifest, listing)
         unread: dict[int, LaminaError] = {}
-        read = manifests(self._files, self._retained.below.values())
+        read = manifests(self._files, self._retained.below.values(), _shortened)
         for version, attempt in self._retained.below.items():
             try:
-                found[version] = _shortened(read[attempt]())
+                found[version] = read[attempt]()
             except LaminaError as error:
                 unread[version] = error
         for version in self._retained.forget_collected(found, listing):
@@ -170,7 +180,10 @@ class StoreChecker:
                 attempt = self._named[version] or lineage.get(version) or self._versions.locate(Version(version))
                 if attempt is None or is_empty(attempt):
                     continue
-                found[version] = read[attempt]() if attempt in read else self._files.open_commit(attempt)
+                if attempt not in read:
+                    below = (lineage[number] for number in lineage if number < version and number in self._named)
+                    read |= manifests(self._files, [attempt, *(name for name in below if name not in read)])
+                found[version] = read[attempt]()
                 lineage.update((number, name) for name, number in found[version].manifest.lineage)
             except LaminaError as error:
                 self._note_version(version, self._named[version] or lineage.get(version), error)
@@ -266,22 +279,42 @@ class StoreChecker:
             if reference.root is not None and place_of(reference) not in self._findings.unread
         ]
 
-    def _verify(self, place: Place, size: int, users: Sequence[tuple[int, Reference | None]]) -> bool:
+    def _examined(
+        self, places: Sequence[Place], sizes: Mapping[Place, int], users: Mapping[Place, Users]
+    ) -> Iterator[tuple[Place, Callable[[], Examined | None]]]:
+        """For each of these files a call that gives what is in it, verified; small ones, of which each is a request to
+        another machine, are read side by side, before the large ones."""
+
+        def examined(place: Place) -> Examined | None:
+            return self._examine(place, sizes[place], users[place])
+
+        small = [place for place in places if sizes[place] <= _SMALL_BYTES]
+        with closing(in_flight(self._files.storage, examined, small, AT_ONCE)) as found:
+            yield from zip(small, found, strict=True)
+        yield from ((place, partial(examined, place)) for place in places if sizes[place] > _SMALL_BYTES)
+
+    def _examine(self, place: Place, size: int, users: Users) -> Examined | None:
+        """The manifest of a file that is whole, and how it is named; None of one without, and where none is read."""
         root, path = place
+        with self._reading(size) as read:
+            if not self._contents:
+                return None
+            tables = {(one.sha256, one.length): one for _, one in users if one is not None and one.kind == FILE}
+            for table in tables.values():
+                for piece in self._files.read_file(table):
+                    read(piece.size)
+            return None if tables else self._files.verify(path, read, root)
+
+    def _is_whole(self, place: Place, examined: Callable[[], Examined | None], users: Users) -> bool:
+        """Whether a file is whole, and what its users take it for; what is wrong is noted."""
         try:
-            with self._reading(size) as read:
-                if not self._contents:
-                    return True
-                tables = {(one.sha256, one.length): one for _, one in users if one is not None and one.kind == FILE}
-                for table in tables.values():
-                    for piece in self._files.read_file(table):
-                        read(piece.size)
-                if tables:
-                    return True
-                manifest, where = self._files.verify(path, read, root)
+            found = examined()
         except LaminaError as error:
             self._findings.note(place, error, *(version for version, _ in users))
             return False
+        if found is None:
+            return True
+        manifest, where = found
         sections = {(section.offset, section.length, section.sha256, section.rows) for section in manifest.sections}
         for version, reference in users:
             try:

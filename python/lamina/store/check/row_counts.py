@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,8 @@ import pyarrow.compute as pc
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.format.manifest import FILE, SNAPSHOT, Reference
+from lamina.storage import in_flight
+from lamina.store.check.manifests import AT_ONCE
 from lamina.store.check.places import Place, place_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.merging import Merger
@@ -30,6 +32,8 @@ from lamina.store.tables.reading import TableReader, is_table_list, of_list
 
 _EVENT = struct.Struct("<i")
 """Of one key at one version: 2 · the version's place among those counted together, + 1 where the key is there."""
+
+_SMALL_BYTES = 128 << 10
 
 Rows = Counter[int]
 """Rows by column family."""
@@ -84,15 +88,27 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
 
 def _counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], None]) -> list[Rows]:
     changes: list[Rows] = [Counter() for _ in group]
-    inputs = (
-        (reference.is_sorted, _events(files, group, place, reference, read)) for place, reference in _needed(group)
-    )
-    for batch in Merger(_temporary()).merged(inputs, whole=True):
-        for family, place, change in _changes(batch):
-            changes[place][family] += change
+    needed = [*_needed(group)]
+    small = [reference for _, reference in needed if _is_small(reference)]
+    with closing(in_flight(files.storage, files.read, small, AT_ONCE)) as ahead:
+        inputs = (
+            (
+                reference.is_sorted,
+                _events(files, group, place, reference, read, next(ahead) if _is_small(reference) else None),
+            )
+            for place, reference in needed
+        )
+        for batch in Merger(_temporary()).merged(inputs, whole=True):
+            for family, place, change in _changes(batch):
+                changes[place][family] += change
     for before, after in zip(changes, changes[1:], strict=False):
         after.update(before)
     return changes
+
+
+def _is_small(reference: Reference) -> bool:
+    """Whether a section is read whole, side by side with others where each is a request to another machine."""
+    return reference.kind != FILE and reference.length <= _SMALL_BYTES
 
 
 def _temporary() -> str:
@@ -124,11 +140,19 @@ def _brought(opened: Opened) -> list[Reference]:
 
 
 def _events(
-    files: StoreFiles, group: Sequence[Opened], place: int, reference: Reference, read: Callable[[int], None]
+    files: StoreFiles,
+    group: Sequence[Opened],
+    place: int,
+    reference: Reference,
+    read: Callable[[int], None],
+    section: Callable[[], pa.Buffer] | None,
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a section with events as values, which append: a merge keeps them all, oldest first.
 
     Of the first version only the newest event of a key counts, whatever its files did before.
+
+    Args:
+        section: gives it where it is read already.
     """
     there, gone = (pa.scalar(_EVENT.pack(2 * place + present), pa.binary()) for present in (1, 0))
     op = pa.scalar(APPEND if place else PUT, pa.uint8())
@@ -137,7 +161,7 @@ def _events(
         families = group[0].manifest.column_families
         if reference.kind == FILE:
             reader = TableReader(files, of_list(group[0].references, reference))
-        for batch in files.entries(reference, families) if reader is None else reader.entries(families):
+        for batch in files.entries(reference, families, section) if reader is None else reader.entries(families):
             values = pc.if_else(pc.equal(batch.column(1), pa.scalar(DELETE, pa.uint8())), gone, there)
             columns = [batch.column(0), pa.repeat(op, batch.num_rows), batch.column(2), values]
             yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

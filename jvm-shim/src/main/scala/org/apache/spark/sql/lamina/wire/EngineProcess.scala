@@ -102,8 +102,8 @@ private[wire] final class EngineProcess private (
       if (VersionOrder.compare(engine, shim) > 0)
         s"upgrade the shim: use the lamina jar of version $engine (--packages or spark.jars)"
       else if (engine != shim)
-        s"upgrade the engine: ${settings.python} -m pip install lamina==$shim, or remove that lamina, since the jar " +
-          "carries one"
+        s"upgrade the engine: install the wheel of lamina $shim for ${settings.python}, or remove that lamina, since the " +
+          "jar carries one"
       else "install the wheel and the jar of the same release"
     new LaminaError(
       LaminaError.VersionEngine,
@@ -125,7 +125,7 @@ private[wire] final class EngineProcess private (
       case Some("lamina") =>
         startError(
           s"found no Python package lamina (PYTHONPATH: ${settings.pythonPath.mkString(File.pathSeparator)})",
-          s"use the jar of a release, which carries it, or: ${settings.python} -m pip install lamina"
+          s"use a jar of the wheel, which carries it, or install the wheel for ${settings.python}"
         )
       case _ => startError(s"ended at once with ${exit(process.exitValue)}", "see its log")
     }
