@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from lamina.cli.main import run
 from lamina.format import Compression, ContainerWriter, verify
 from lamina.format.container import COMMIT
 from lamina.format.entries import SCHEMA, decode, messages
@@ -100,14 +102,15 @@ def repartition(spark: SparkSession, checkpoint: Path, partitions: int, version:
 def test_an_offline_repartition_keeps_the_state_and_the_query_goes_on(
     streams: Streams, spark: SparkSession, version: int
 ) -> None:
-    """Three keys in 5 partitions leave some empty; then one partition takes all."""
+    """Three keys in 5 partitions leave some empty; then one partition takes all, and gives back what it has."""
     batches = 0
-    for partitions in (2, 5, 1):
-        if partitions != 2:
-            before = state(spark, streams.checkpoint(), batches - 1)
+    states: dict[int, list[str]] = {}
+    for partitions in (2, 5, 1, 5):
+        if batches:
             repartition(spark, streams.checkpoint(), partitions, version)
-            assert state(spark, streams.checkpoint(), batches) == before
-            assert len(before) == 3
+            states[batches] = state(spark, streams.checkpoint(), batches)
+            assert states[batches] == states[batches - 1]
+            assert len(states[batches]) == 3
             batches += 1
         streams.feed("s", rows(batches, keys=3))
         seen: dict[str, tuple[int, int]] = {}
@@ -115,11 +118,19 @@ def test_an_offline_repartition_keeps_the_state_and_the_query_goes_on(
         def keep(frame: DataFrame, batch: int, seen: dict[str, tuple[int, int]] = seen) -> None:
             seen.update({row.k: (row.n, row.total) for row in frame.collect()})
 
-        run = streams.run(totals, LAMINA, mode="complete", format_version=version, each_batch=keep)
+        ran = streams.run(totals, LAMINA, mode="complete", format_version=version, each_batch=keep)
         batches += 1
-        (progress,) = (batch for batch in run.progress if batch["numInputRows"])
+        (progress,) = (batch for batch in ran.progress if batch["numInputRows"])
         assert progress["stateOperators"][0]["numShufflePartitions"] == partitions
         assert seen == batch_answer(streams)
+        states[batches - 1] = state(spark, streams.checkpoint(), batches - 1)
+    # the tasks of a repartition are one run of the query
+    assert len([*(streams.checkpoint() / "state/_lamina/runs").iterdir()]) == 4 + 3
+    for path in (streams.checkpoint() / "state").rglob("*"):
+        os.utime(path, (0, path.stat().st_mtime - 86_400))
+    for command in ("fsck", "gc", "fsck"):
+        assert run([command, str(streams.checkpoint())]) == 0
+    assert {batch: state(spark, streams.checkpoint(), batch) for batch in states} == states
 
 
 def state(spark: SparkSession, checkpoint: Path, batch: int) -> list[str]:

@@ -30,6 +30,7 @@ PROVIDER_CLASS = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 """Lamina's, as a query's settings name it."""
 
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+_PARTITIONS_KEY = "spark.sql.shuffle.partitions"
 _GLOBAL_LIMIT = "globalLimit"
 _CONCURRENT_READS = 8
 
@@ -130,15 +131,27 @@ class CheckpointLogs:
         return column_families(operator, schemas[-1]) if schemas else ()
 
     def partitions(self, operator: OperatorMetadata, entry: CommitEntry | None = None) -> int:
-        """How many partitions the operator really has, by the newest commit where it names attempts.
+        """How many partitions the operator really has, by the newest commit where it names attempts, else by what its
+        batch was planned with.
 
-        Operator metadata always has the number of shuffle partitions, also for a global limit, which runs in one.
+        Operator metadata always has the number of shuffle partitions, also for a global limit, which runs in one; and
+        v1 that of the beginning, also after an offline repartition.
         """
         if entry is not None and entry.state_ids is not None and operator.operator in entry.state_ids:
             return len(entry.state_ids[operator.operator])
         if operator.name == _GLOBAL_LIMIT:
             return 1
-        return max((store.partitions for store in operator.stores), default=0)
+        planned = None if entry is None else self._shuffle_partitions(entry.batch)
+        return planned or max((store.partitions for store in operator.stores), default=0)
+
+    def _shuffle_partitions(self, batch: int) -> int | None:
+        """What a batch was planned with; None where its entry is not there, or does not say."""
+        path = offsets_path(batch)
+        data = read_if_there(self.storage, path)
+        pinned = (
+            None if data is None else parse_offsets(self.storage.location(path), batch, data).conf.get(_PARTITIONS_KEY)
+        )
+        return int(pinned) if pinned is not None and pinned.isdecimal() else None
 
     def state_id(self, entry: CommitEntry, operator: OperatorMetadata, partition: int, store: str) -> str | None:
         """The attempt id that `entry` names for a store; None where the log keeps none.

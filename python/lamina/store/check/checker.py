@@ -177,7 +177,10 @@ class StoreChecker:
         for version in sorted(self._named, reverse=True):
             try:
                 # without ids in the log, a version is the attempt that the newest one stands on
-                attempt = self._named[version] or lineage.get(version) or self._versions.locate(Version(version))
+                attempt = self._named[version] or lineage.get(version)
+                if attempt is None and not _was_there(version, lineage, found):
+                    continue
+                attempt = attempt or self._versions.locate(Version(version))
                 if attempt is None or is_empty(attempt):
                     continue
                 if attempt not in read:
@@ -451,6 +454,17 @@ class StoreChecker:
 
 def _version(attempt: str) -> int:
     return AttemptId.parse(attempt).version
+
+
+def _was_there(version: int, lineage: Mapping[int, str], found: Mapping[int, Opened]) -> bool:
+    """Whether the store of a version that newer ones do not stand on may have been a partition's then: by an offline
+    repartition it may come later than its query, or go and come back.
+
+    Args:
+        lineage: what the versions found stand on.
+    """
+    began = bool(found) and not found[min(found)].manifest.lineage and version < min(found)
+    return not began and not any(number < version for number in lineage)
 
 
 def _shortened(opened: Opened) -> Opened:
