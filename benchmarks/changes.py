@@ -295,11 +295,13 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "4caa6504e10efd8b",
-        "5610d136363fc2c7",
+        "5bc6c8c80e5a31b8",
         _WITH_BOTH,
         "what becomes of merges that take a large part of the minimum age, of attempts of uploads that hang, and of "
         "the last commit of a round whose place is in an older group; what collections keep and where they stop; how "
-        "the JVM's file systems are kept, locked and read; how errors are told; and what commands ask for",
+        "the JVM's file systems are kept, locked and read; how errors are told; what commands ask for; what is done about "
+        "files that a load went around, a full local disk and a maintenance process that does not start; versions that "
+        "an offline repartition writes; and stores that a task has for itself",
     ),
 )
 

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 _SHORTEST_LIFE_S = 2.0
 """A process that dies sooner after its start is not started again before this time has passed."""
 
+_VAIN_STARTS = 3
+"""After so many starts in a row that failed nobody waits for a job: a lack of memory or of files may be a short one."""
+
 _END_S = 1.5
 """How long the end of the engine waits for that of its maintenance process."""
 
@@ -101,6 +104,7 @@ class MaintenanceQueue:
         self._alive = False
         self._closed = False
         self._starts = 0
+        self._vain_starts = 0
         self._figures = MaintenanceFigures()
         self._later: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._killed = False
@@ -239,6 +243,7 @@ class MaintenanceQueue:
             return
         self._alive = True
         self._starts += 1
+        self._vain_starts = 0
         begins.put(True)
 
     def _fail_start(self, error: Exception) -> None:
@@ -247,6 +252,7 @@ class MaintenanceQueue:
         if self._own != self._directory:
             shutil.rmtree(self._own, ignore_errors=True)
             self._own = self._directory
+        self._vain_starts += 1
         log.warning("the maintenance process cannot be started (%s); it is tried again", error)
         self._figures.fail_start(f"the maintenance process cannot be started: {error}")
 
@@ -262,7 +268,7 @@ class MaintenanceQueue:
                         continue
                     self._started = self._clock.monotonic()
                     self._spawn()
-                refused = [] if self._alive else self._turns.pop_awaited()
+                refused = self._turns.pop_awaited() if self._vain_starts >= _VAIN_STARTS else []
             if refused:
                 self._refuse(refused)
                 continue

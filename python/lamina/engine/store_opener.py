@@ -24,6 +24,7 @@ from lamina.store.commit.log_age import LogAge
 from lamina.store.factory import make_store
 from lamina.store.files.log_parts import LogObjects
 from lamina.store.materialization.waiting_segments import WaitingSegments
+from lamina.store.restore.broken import BrokenPlaces
 
 _UNUSED_CHECKPOINTS = 16
 
@@ -102,6 +103,7 @@ class _Known:
     segments: WaitingSegments = field(default_factory=WaitingSegments)
     untold: UntoldFootprints = field(default_factory=UntoldFootprints)
     log_age: LogAge = field(default_factory=LogAge)
+    broken: BrokenPlaces = field(default_factory=BrokenPlaces)
 
 
 @dataclass
@@ -228,6 +230,7 @@ class StoreOpener:
                 segments=known.segments,
                 untold=known.untold,
                 log_age=known.log_age,
+                broken=known.broken,
                 groups=None if changelog is None else changelog.groups,
                 logs=shared.logs,
             )

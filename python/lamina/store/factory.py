@@ -16,6 +16,7 @@ from lamina.store.materialization.materializer import Materializer, spread_over
 from lamina.store.materialization.table_building import TableBuilding
 from lamina.store.materialization.waiting_segments import WaitingSegments
 from lamina.store.model import StoreConf, StoreId
+from lamina.store.restore.broken import BrokenPlaces
 from lamina.store.tables.database import require
 from lamina.store.tables.options import TableOptions, check
 from lamina.store.versioned_store import VersionedStore
@@ -35,6 +36,7 @@ def make_store(
     segments: WaitingSegments | None = None,
     untold: UntoldFootprints | None = None,
     log_age: LogAge | None = None,
+    broken: BrokenPlaces | None = None,
     groups: Groups | None = None,
     logs: LogObjects | None = None,
 ) -> VersionedStore:
@@ -44,6 +46,7 @@ def make_store(
         segments: finished segments that other handles of the store share, if there are any.
         untold: footprints of commits that they share.
         log_age: since when they have seen the oldest commit in the log.
+        broken: what their loads have found damaged or missing.
         groups: small commits wait there, and become durable together with those of other stores.
         logs: the log objects of the checkpoint, whose indexes its stores share.
     """
@@ -95,6 +98,7 @@ def make_store(
         segments=segments,
         untold=untold,
         log_age=log_age,
+        broken=broken,
         groups=groups,
         logs=logs,
     )

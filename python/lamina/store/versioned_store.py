@@ -44,6 +44,7 @@ from lamina.store.model import (
     Version,
     VersionInfo,
 )
+from lamina.store.restore.broken import BrokenPlaces
 from lamina.store.restore.detours import TakenNextTime
 from lamina.store.restore.loader import Loader
 from lamina.store.versions.chain import Replacement
@@ -72,6 +73,7 @@ class VersionedStore:
         segments: WaitingSegments | None = None,
         untold: UntoldFootprints | None = None,
         log_age: LogAge | None = None,
+        broken: BrokenPlaces | None = None,
         groups: Groups | None = None,
         logs: LogObjects | None = None,
     ) -> None:
@@ -84,7 +86,8 @@ class VersionedStore:
         self._versions = Versions(self._files)
         self._materializer = materializer_of(self._files)
         self._segments = WaitingSegments() if segments is None else segments
-        self._loader = Loader(self._versions, self._files, self._segments.all)
+        broken = BrokenPlaces() if broken is None else broken
+        self._loader = Loader(self._versions, self._files, self._segments.all, broken)
         self._untold = UntoldFootprints() if untold is None else untold
 
         def young(made: Replacement) -> bool:
@@ -103,7 +106,7 @@ class VersionedStore:
             ids,
             log_age or LogAge(),
             self._committed,
-            lambda: self._loader.broken,
+            broken,
         )
         self._commits = Commits(
             checkpoint,

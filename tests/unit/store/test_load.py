@@ -393,4 +393,4 @@ def test_what_concurrent_loads_find_broken_is_remembered_of_all_of_them() -> Non
     ours.other = threading.Thread(target=loader._remember_broken, args=(frozenset({(None, "file", 2)}),))
     loader._remember_broken(ours)
     ours.other.join()
-    assert loader._broken == {(None, "file", 1), (None, "file", 2)}
+    assert loader._found.places == {(None, "file", 1), (None, "file", 2)}

@@ -22,6 +22,7 @@ from lamina.store.materialization import merging as merge
 from lamina.store.materialization import spilling
 from lamina.store.materialization.folding import fold, sort
 from lamina.store.materialization.merging import Merger
+from lamina.store.tables.local_disk import LocalDiskFull
 from lamina.testing.expect import fails_with
 
 Entry = tuple[int, int, bytes, bytes]
@@ -209,6 +210,7 @@ def test_a_merge_whose_disk_is_full_fails_and_says_so(tmp_path: Path, monkeypatc
         list(Merger(str(tmp_path)).merged([(False, unsorted(30))], whole=True))
     assert str(tmp_path) in caught.error.message
     assert "No space left" in caught.error.message
+    assert isinstance(caught.error, LocalDiskFull), "what else is on the disk is as good as before"
 
 
 def spilled(sizes: Sequence[int], largest: int = 10) -> list[merge._Run]:

@@ -37,6 +37,7 @@ from lamina.store.memory.budget import MemoryBudget, unbounded
 from lamina.store.tables import database
 from lamina.store.tables.database import OPEN_BYTES, Database
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
+from lamina.store.tables.local_disk import LocalDiskFull
 from lamina.store.tables.options import TableOptions
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions import chain
@@ -267,6 +268,53 @@ def test_what_the_storage_does_not_give_costs_no_table_that_is_here(tables: Quer
     assert len(known) > 2
     assert read(store, ".rdb") == set()
     assert read(tables.open(), last) == {last}
+
+
+def test_a_broken_table_is_made_anew_by_a_merge_and_by_no_commit(tables: Query) -> None:
+    """The whole state may be more than a commit has time for."""
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    versions += materialized(tables, store, versions[-1])[0]
+    versions += tables.run_batches(store, versions[-1], 2)
+    table = [path for path in base_of(store, versions[-1]) if is_table(path)][-1]
+    tables.storage.delete_many([f"0/0/{table}"])
+    again = tables.open()
+    before = tables.begin(again, versions[-1])
+    assert not before.materialization_due
+    tables.assert_restores(again, versions[-1])
+    asked = [tables.begin(again, versions[-1]) for _ in range(2)]
+    assert [(one.snapshot, one.lost, one.materialization_due) for one in asked] == [
+        (False, False, True),
+        # who has a copy of the table does not notice, and would be asked for ever
+        (False, False, False),
+    ]
+
+
+def test_a_part_of_the_tables_takes_no_room_where_the_rest_has_none(
+    tables: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores that each have a part would keep the others from theirs."""
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    for _ in range(2):
+        versions += materialized(tables, store, versions[-1])[0]
+    versions += tables.run_batches(store, versions[-1], 2)
+    fresh = tables.open()
+    fresh.confirm(versions[-1])
+    fetch, here = LocalTables._fetch, []
+
+    def full(self: LocalTables, reference: Any) -> int:
+        if here:
+            raise LocalDiskFull("storage.failed", "there is no room")
+        here.append(self._directory)
+        return fetch(self, reference)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalTables, "_fetch", full)
+        (failed,) = failing(fresh.compact)
+    assert failed.kind == "storage.failed"
+    assert not os.path.exists(here[0])
+    assert fresh.compact() is not None
 
 
 @pytest.mark.parametrize("what", ["ingest", "link", "merge"])

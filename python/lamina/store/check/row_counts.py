@@ -108,7 +108,8 @@ def _counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], N
 
 def _is_small(reference: Reference) -> bool:
     """Whether a section is read whole, side by side with others where each is a request to another machine."""
-    return reference.kind != FILE and reference.length <= _SMALL_BYTES
+    # what is sorted is not read one after the other
+    return reference.kind != FILE and not reference.is_sorted and reference.length <= _SMALL_BYTES
 
 
 def _temporary() -> str:

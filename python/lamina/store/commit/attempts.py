@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,7 @@ from lamina.store.materialization.materializer import spread_over
 from lamina.store.materialization.tiers import live_rows
 from lamina.store.materialization.waiting_segments import WaitingSegments, Young
 from lamina.store.model import Begin, CommitRequest, StoreConf, Version
+from lamina.store.restore.broken import BrokenPlaces
 from lamina.store.restore.detours import Place, advised, place
 from lamina.store.versions import chain
 from lamina.store.versions.checkpoint_state import CheckpointState
@@ -70,7 +71,7 @@ class Attempts:
         ids: Ids,
         log_age: LogAge,
         committed: Callable[[int], str | None],
-        broken: Callable[[], Collection[Place]],
+        broken: BrokenPlaces,
     ) -> None:
         self._checkpoint = checkpoint
         self._files = files
@@ -89,6 +90,7 @@ class Attempts:
         self._ids = ids
         self._committed = committed
         self._broken = broken
+        self._asked: frozenset[Place] = frozenset()
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, Begun] = OrderedDict()
         self._looks = BaseLooks(files.has_commit, versions.forget)
@@ -102,8 +104,11 @@ class Attempts:
         opened, usable, look = self._open_base(
             Version(base.version, located), lenient=have or load_empty, may_wait=have and not load_empty
         )
-        usable = usable and not self._is_broken(opened)
-        stands = usable and not load_empty and not force_snapshot
+        broken = self._broken_in(opened)
+        # of tables the whole state may be more than memory has and a commit has time for: a merge makes them anew
+        by_merge = self._merges and self._settings.backend == "rocksdb"
+        lost = not usable or (bool(broken) and not by_merge)
+        stands = not lost and not load_empty and not force_snapshot
         references = self._chain_on(opened)
         wanted = chain.wants_snapshot(self._settings, version, references)
         standing = opened if stands else None
@@ -112,7 +117,7 @@ class Attempts:
             # who has no merges in the background writes its state whole
             leaves = leaves or self._changes_seldom(base.version, references)
             wanted = wanted or leaves
-        needs_snapshot = not load_empty and (force_snapshot or not usable)
+        needs_snapshot = not load_empty and (force_snapshot or lost)
         snapshot = needs_snapshot or (wanted and not load_empty)
         apart = (leaves and snapshot) or (standing is not None and self._may_leave(base.version, standing))
         # what a snapshot takes the place of is not worth a merge; but of tables it may be more than memory has and a
@@ -139,13 +144,16 @@ class Attempts:
             None if load_empty else located,
             snapshot,
             begun.rewrite,
-            lost=not usable,
+            lost=lost,
             apart=apart,
-            materialization_due=expected is not None and self._is_old(base.version, expected),
+            materialization_due=expected is not None
+            and (not broken <= self._asked or self._is_old(base.version, expected)),
             compaction_due=standing is not None
             and expected is not None
             and self._due(expected, live_rows(standing.manifest)),
         )
+        # once: a merge that has copies of the tables does not notice
+        self._asked |= broken
         return answer, Version(base.version, located)
 
     def begun_as(self, request: CommitRequest) -> Begun:
@@ -216,8 +224,8 @@ class Attempts:
         those after it the store rested, or was no partition's.
         """
         newest = max((number for number in by_version if number <= version), default=0)
-        for number in (version, newest) if self._conf.format_version > 1 else ():
-            named = self._committed(number)
+        for number in dict.fromkeys((version, newest)) if self._conf.format_version > 1 else ():
+            named = self._committed(number) if number else None
             if named is not None:
                 return named
         return self._versions.arbitrate(by_version, Version(newest)) if newest else None
@@ -248,11 +256,11 @@ class Attempts:
             raise advised(error) from error.__cause__
         return opened, True, None
 
-    def _is_broken(self, base: Opened | None) -> bool:
-        """Whether a load went around a file that a commit on `base` would still refer to: the ways around it leave
-        retention, and nothing else may read it before the next restore."""
-        broken = self._broken()
-        return bool(broken) and base is not None and any(place(one) in broken for one in self._applied(base))
+    def _broken_in(self, base: Opened | None) -> frozenset[Place]:
+        """What loads went around that a commit on `base` would still refer to: the ways around it leave retention, and
+        nothing else may read it before the next restore."""
+        broken = self._broken.places
+        return frozenset(map(place, self._applied(base))) & broken if broken and base is not None else frozenset()
 
     def _chain_on(self, base: Opened | None) -> Sequence[Reference]:
         """What a commit on `base` would refer to; finished segments matter only where the chain is long."""

@@ -158,9 +158,9 @@ class StoreFiles:
         """As `LogObjects.cut_off`."""
         return self._logs.cut_off()
 
-    def location(self, name: str, root: str | None = None) -> str:
-        """How a file is named to people; `root` is that of a reference."""
-        files, path = self._at(root, name)
+    def location(self, name: str) -> str:
+        """How a file is named to people."""
+        files, path = self._at(None, name)
         return files.location(path)
 
     def exists(self, name: str) -> bool:

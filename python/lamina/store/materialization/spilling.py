@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tempfile
@@ -11,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.errors import LaminaError
 from lamina.format.entries import SCHEMA
+from lamina.store.tables.local_disk import LocalDiskError, LocalDiskFull
 
 SPILL_BYTES = 48 << 10
 """Size of a batch in a spilled run, unless a single entry is larger: one per source is in memory while merging."""
@@ -84,7 +85,8 @@ class _At(io.RawIOBase):
         try:
             count = os.pwrite(self._spilled.descriptor, data, self._position)
         except OSError as error:
-            raise LaminaError.from_kind(
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (LocalDiskFull if is_full else LocalDiskError)(
                 "storage.failed",
                 f"a merge could not write to {self._spilled.directory}, its temporary directory: {error}; it needs "
                 "about as much room there as what it merges",

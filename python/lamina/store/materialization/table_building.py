@@ -202,20 +202,20 @@ class TableBuilding:
             with self._lock:
                 if self._local is None:
                     self._local = LocalTables(self._files)
-                local = self._local
+                local, has_all = self._local, False
                 try:
                     self._fetch(local, base[1:], share, work.worked)
+                    has_all = True
                     list_, rows, counted = self._on_top(local, replaced, base, merged, share, work.worked)
                 except _StorageAway as failed:
                     # to fetch the tables anew would be more for a storage in trouble
                     raise failed.error from failed.error.__cause__
-                except LocalDiskFull:
-                    # to give them up makes no room where the JVM has them too, and the next job needs room for all
-                    raise
-                except BaseException:
-                    # what is wrong may be wrong with them
-                    self._local = None
-                    local.remove()
+                except BaseException as error:
+                    # what is wrong may be wrong with them. Where the disk is full it is not: to give up all makes no
+                    # room where the JVM has them too, and the next job needs it again; but a part of them is no use
+                    if not (has_all and isinstance(error, LocalDiskFull)):
+                        self._local = None
+                        local.remove()
                     raise
         finally:
             share.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +17,7 @@ from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.memory.budget import Share, unbounded
 from lamina.store.model import Load, Version
 from lamina.store.restore import detours, stream
+from lamina.store.restore.broken import BrokenPlaces
 from lamina.store.tables.local import FETCH_BYTES
 from lamina.store.tables.reading import TableReader, is_table_list
 from lamina.store.versions import chain
@@ -40,16 +40,20 @@ class Loader:
 
     Args:
         waiting: gives the bases that no commit refers to yet, in the order in which they were made.
+        broken: takes what loads find damaged or missing.
     """
 
     def __init__(
-        self, versions: Versions, files: StoreFiles, waiting: Callable[[], Sequence[chain.Replacement]]
+        self,
+        versions: Versions,
+        files: StoreFiles,
+        waiting: Callable[[], Sequence[chain.Replacement]],
+        broken: BrokenPlaces,
     ) -> None:
         self._versions = versions
         self._files = files
         self._waiting = waiting
-        self._lock = threading.Lock()
-        self._broken: frozenset[detours.Place] = frozenset()
+        self._found = broken
 
     def load(
         self, version: Version, have: Version | None, share: Share | None = None, *, in_place: bool = False
@@ -110,9 +114,8 @@ class Loader:
         return replace(self._load(opened, EMPTY, above, self._next_time(opened), share), in_place=found)
 
     @property
-    def broken(self) -> frozenset[detours.Place]:
-        """The sections that loads have found damaged or missing."""
-        return self._broken
+    def _broken(self) -> frozenset[detours.Place]:
+        return self._found.places
 
     def _around_broken(self, opened: Opened, references: Sequence[Reference]) -> Sequence[Reference]:
         """`references`, or what makes the same version without the sections that earlier loads found broken."""
@@ -130,11 +133,8 @@ class Loader:
             return detours.alternatives(walk, self._files, broken)
 
     def _remember_broken(self, places: frozenset[detours.Place]) -> None:
-        with self._lock:
-            new = places - self._broken
-            self._broken |= places
-        for root, path in {(root, path or "") for root, path, _ in new}:
-            where = self._files.location(path, root)
+        for root, path in {(root, path or "") for root, path, _ in self._found.add(places)}:
+            where = self._files.location(path) if root is None else f"{root}/{path}"
             log.warning("%s is damaged or missing: loads go around it where other files lead to the state", where)
 
     def _next_time(self, opened: Opened) -> stream.Recover:
@@ -174,7 +174,7 @@ class Loader:
                 oldest = current.manifest.version
                 if current.manifest.attempt == start:
                     references = [*steps, *current.references]
-                    return self._load(opened, EMPTY, references, self._recover(opened), share, oldest=oldest)
+                    return self._load(opened, EMPTY, references, self._recover_here(opened), share, oldest=oldest)
                 increment = detours.increment_reference(current, self._files)
                 if increment is None:
                     break
@@ -216,6 +216,8 @@ class Loader:
     def _increments(self, newest: list[Opened], names: Sequence[str], attempt: str) -> Sequence[Reference] | None:
         """The increments of `newest` and of `names`, oldest first, if each stands on the next and the last on
         `attempt`."""
+        if any(one.manifest.base is None for one in newest):
+            return None
         try:
             walk = newest + all_of(self._files.storage, self._versions.open, names, _MAX_STEPS)
         except LaminaError:
@@ -277,6 +279,18 @@ class Loader:
                 raise self._ruled_out(opened) from None
 
         return recover
+
+    def _recover_here(self, opened: Opened) -> stream.Recover:
+        """The same for who begins with a certain version, to which no other way from the beginning leads."""
+        recover = self._recover(opened)
+
+        def here(failed: Reference, broken: frozenset[detours.Place], appended: bool) -> Sequence[Reference]:
+            try:
+                return recover(failed, broken, appended)
+            except detours.TakenNextTime as error:
+                raise LaminaError.from_kind(error.kind, error.message) from error
+
+        return here
 
     def _load(
         self,

@@ -6,6 +6,7 @@ order of sorted entries. Nothing is written but by ingesting sorted files: there
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -183,8 +184,9 @@ class Database:
     def _check_merges(self) -> None:
         if self.merges_failed:
             message = f"RocksDB could not merge the tables in {self._directory}; is the local disk full, or damaged?"
-            # it does not say which; of what it began nothing is left
-            if shutil.disk_usage(self._directory).free < self._table_bytes:
+            # it does not say which, and has given back what it had written: there was less room than all tables take
+            tables = sum(int(table["size"]) for table in self._db.live_files())
+            if shutil.disk_usage(self._directory).free < max(tables, self._table_bytes):
                 raise LocalDiskFull("storage.failed", message + ADVICE_NO_SPACE)
             trusted.distrust(self._directory)
             raise LaminaError.from_kind("storage.failed", message)
@@ -339,7 +341,7 @@ class _Told:
         if kind is not Exception:
             return
         text = str(value)
-        if "No space" in text:
+        if any(os.strerror(full) in text for full in (errno.ENOSPC, errno.EDQUOT)):
             message = f"RocksDB failed in {self._directory}: {text}{ADVICE_NO_SPACE}"
             raise LocalDiskFull("storage.failed", message) from value
         # of a bad sector it is another error

@@ -65,7 +65,7 @@ final class ChangeFeed(
         End(null)
       } catch { case error: Throwable => End(error) }
     // nobody waits for the end of a feed whose reader is gone, and whoever closed it has interrupted this thread
-    try if (!stopped) offer(outcome)
+    try if (stopped) engine.closeIfLeft() else offer(outcome)
     catch { case _: InterruptedException | _: LaminaError if stopped => () }
   }
 

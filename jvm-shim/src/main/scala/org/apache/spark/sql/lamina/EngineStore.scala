@@ -100,7 +100,9 @@ class EngineStore(
   /** The task that runs writes the store anew, and is of no query's run. */
   def writesAnew(): Unit =
     for (task <- Option(TaskContext.get())) {
-      val application = Option(SparkEnv.get).flatMap(_.conf.getOption("spark.app.id"))
+      // an id alone may be the user's, and stages are counted anew in each application
+      val application =
+        Seq("spark.app.id", "spark.app.startTime").map(key => Option(SparkEnv.get).map(_.conf.get(key, "")))
       val stage = s"$application ${task.stageId()} ${id.checkpointRootLocation}"
       run = Some(UUID.nameUUIDFromBytes(stage.getBytes(StandardCharsets.UTF_8)).toString)
     }
@@ -381,8 +383,8 @@ class EngineStore(
   /** Whether anything uses the store, also where it was closed. */
   @volatile private[lamina] var isNeeded: () => Boolean = () => true
 
-  /** After the store was opened for a task that did not wait for it: nobody else might close it. */
-  private def closeIfLeft(): Unit = if (isClosed && !isNeeded()) closeLater()
+  /** After the store was opened for somebody who did not wait for it: nobody else might close it. */
+  private[lamina] def closeIfLeft(): Unit = if (isClosed && !isNeeded()) closeLater()
 
   /** A handle of an engine that is gone is gone too. */
   private def closeQuietly(opened: EngineHandle): Unit =

@@ -204,6 +204,7 @@ final class StoreOpener(
       snapshotAttempt: Option[String],
       endAttempt: Option[String]
   ): LaminaStateStore = opened(math.min(snapshot - 1, end - snapshot)) {
+    opens(provider.isStreaming)
     val table = privateTable()
     val sent = attemptOf(endAttempt)
     val source = new StateSource {
@@ -230,12 +231,15 @@ final class StoreOpener(
 
   // ---- steps of an open
 
-  /** Whether Spark has loaded the store for a query, before each open; a task of none has it for itself. */
+  /** Whether Spark has loaded the store for a query, to be asked by each open. */
   private def isOfQuery(): Boolean = {
     val streaming = provider.isStreaming
-    endsWithTask = !streaming && TaskContext.get() != null
+    opens(streaming)
     streaming
   }
+
+  /** An open begins; a task of no query has the store for itself. */
+  private def opens(streaming: Boolean): Unit = endsWithTask = !streaming && TaskContext.get() != null
 
   /** Spark's wrapping of whatever goes wrong while a store is opened. */
   private def opened[A](version: Long)(open: => A): A =

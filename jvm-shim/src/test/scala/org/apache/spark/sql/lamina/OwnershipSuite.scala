@@ -1,6 +1,8 @@
 package org.apache.spark.sql.lamina
 
 import java.util.Properties
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.util.Try
 
@@ -12,6 +14,7 @@ import org.scalatest.time.SpanSugar._
 import org.apache.spark.{TaskContext, TaskContextImpl}
 import org.apache.spark.executor.TaskMetrics
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreOperationOutOfOrder}
+import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** Who has a table where its provider is closed at any moment. */
 class OwnershipSuite extends ProviderFixture {
@@ -221,10 +224,16 @@ class OwnershipSuite extends ProviderFixture {
     }
 
   test("a provider of a task alone that finds no such version leaves nothing in the engine") {
-    val reader = provideHeld(newId())
-    reader.ofQuery = false
-    asTask(TaskContext.empty())(intercept[Exception](reader.getReadStore(3, None)))
-    assert(reader.held.closings > 0)
+    val opens = Seq[LaminaStateStoreProvider => Any](
+      _.getReadStore(3, None),
+      _.replayReadStateFromSnapshot(3, 4, None, None)
+    )
+    for (open <- opens) {
+      val reader = provideHeld(newId())
+      reader.ofQuery = false
+      asTask(TaskContext.empty())(intercept[Exception](open(reader)))
+      assert(reader.held.closings > 0)
+    }
   }
 
   test("a store that was opened for a task that did not wait for it is closed where its provider was") {
@@ -239,6 +248,23 @@ class OwnershipSuite extends ProviderFixture {
     provider.close()
     gate.letGo()
     eventually(timeout(30.seconds))(assert(Try(handle.call("maintain", JObject())).isFailure))
+  }
+
+  test("a store that was opened for a change feed whose reader is gone is closed where its provider was") {
+    val provider = provideHeld(newId())
+    val (reached, goesOn) = (new CountDownLatch(1), new AtomicBoolean)
+    @volatile var handle: EngineHandle = null
+    // as a call to the engine does, it goes on also where its thread is interrupted
+    provider.held.onOpened = opened => { handle = opened; reached.countDown(); while (!goesOn.get) Thread.onSpinWait() }
+    val feed = provider.getStateStoreChangeDataReader(1, 1, None, None)
+    assert(reached.await(60, TimeUnit.SECONDS))
+    feed.closeIfNeeded()
+    provider.close()
+    goesOn.set(true)
+    eventually(timeout(30.seconds))(assert(Try(handle.call("resolve", JObject())).failed.toOption.exists {
+      case error: LaminaError => error.kind == LaminaError.StoreClosed
+      case _ => false
+    }))
   }
 
   test("tasks that write a store anew are one run in a stage, and another one in the next") {
