@@ -299,9 +299,9 @@ CHANGES: tuple[Change, ...] = (
         _WITH_BOTH,
         "what becomes of merges that take a large part of the minimum age, of attempts of uploads that hang, and of "
         "the last commit of a round whose place is in an older group; what collections keep and where they stop; how "
-        "the JVM's file systems are kept, locked and read; how errors are told; what commands ask for; what is done about "
-        "files that a load went around, a full local disk and a maintenance process that does not start; versions that "
-        "an offline repartition writes; and stores that a task has for itself",
+        "the JVM's file systems are kept, locked and read; how errors are told; what commands ask for; what is done "
+        "about files that a load went around, a full local disk and a maintenance process that does not start; "
+        "versions that an offline repartition writes; and stores that a task has for itself",
     ),
 )
 
