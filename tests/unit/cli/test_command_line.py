@@ -81,8 +81,10 @@ def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:
     query = QueryOnDisk(tmp_path / "checkpoint", 1)
     query.run(1)
     # so many stores that the command is still reading them when the interrupt comes
-    metadata = query.directory / "state/0/_metadata/metadata"
-    metadata.write_text(metadata.read_text().replace('"numPartitions":2', '"numPartitions":200000'))
+    planned = query.directory / "offsets/0"
+    pinned = '"spark.sql.shuffle.partitions":"%d"'
+    assert pinned % 2 in planned.read_text()
+    planned.write_text(planned.read_text().replace(pinned % 2, pinned % 200_000))
     with Terminal("inspect", str(query.directory)) as terminal:
         terminal.read_until(b"0/200000")
         terminal.press(b"\x03")

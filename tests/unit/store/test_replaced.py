@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lamina.checkpoint import CheckpointLogs
 from lamina.format.entries import PUT
+from lamina.storage import Storage
 from lamina.store import Version
 from lamina.testing import ManualClock
 from tests.unit.cli.query_on_disk import QueryOnDisk
@@ -65,3 +67,17 @@ def test_a_partition_that_sparks_log_did_not_have_is_found_by_its_files(tmp_path
     for path in query.directory.glob("state/0/1/4_*"):
         path.unlink()
     assert query.replace(1).manifest.lineage[0] == (named[1], 3)
+
+
+def test_without_ids_a_query_has_as_many_partitions_as_its_newest_batch_was_planned_with(tmp_path: Path) -> None:
+    """Operator metadata v1 stays as it was; a batch that is not there says nothing."""
+    query = QueryOnDisk(tmp_path / "query", format_version=1)
+    query.run(1)
+    planned = query.directory / "offsets/0"
+    planned.write_text(planned.read_text().replace('shuffle.partitions":"2"', 'shuffle.partitions":"5"'))
+    logs = CheckpointLogs(Storage(str(query.directory)))
+    (operator,) = logs.operators()
+    (entry,) = logs.commits()
+    assert logs.partitions(operator, entry) == 5
+    planned.unlink()
+    assert logs.partitions(operator, entry) == 2
