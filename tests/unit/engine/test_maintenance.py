@@ -575,13 +575,19 @@ def test_a_process_that_reads_no_more_is_ended_however_much_it_is_told(tmp_path:
         time.sleep(0)
 
 
-def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_path: Path, new_queue: NewQueue) -> None:
+def not_startable(tmp_path: Path, new_queue: NewQueue) -> tuple[MaintenanceQueue, Path, Version]:
+    """A queue whose process cannot be started until its directory is there, that directory, and a store's version."""
     query = Query(Storage(str(tmp_path / "state")))
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
     directory = tmp_path / "not there yet"
     queue = new_queue(directory, 60)
     queue.start()
     assert queue.pid is None
+    return queue, directory, version
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_path: Path, new_queue: NewQueue) -> None:
+    queue, directory, version = not_startable(tmp_path, new_queue)
     reports = Reports()
     queue.submit(1, Job(job(tmp_path / "state", 0, version), reports, nothing))
     while (queue.stats()["last_error"] or {}).get("kind") != "engine.start":
@@ -593,11 +599,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_the_jobs_wait(tmp_p
 
 
 def test_nobody_waits_for_a_job_while_its_process_cannot_be_started(tmp_path: Path, new_queue: NewQueue) -> None:
-    query = Query(Storage(str(tmp_path / "state")))
-    version = query.run_batches(query.open(), EMPTY, 6)[-1]
-    directory = tmp_path / "not there yet"
-    queue = new_queue(directory, 60)
-    queue.start()
+    queue, directory, version = not_startable(tmp_path, new_queue)
     waits, later = Reports(), Reports()
     queue.submit(1, Job({**job(tmp_path / "state", 0, version), "awaited": True}, waits, nothing))
     queue.submit(1, Job(job(tmp_path / "state", 0, version), later, nothing))

@@ -46,6 +46,18 @@ def segment_path(segment: Segment) -> str:
     return f"0/0/{segment.name}"
 
 
+def on_a_damaged_segment(newer: int) -> tuple[Query, VersionedStore, list[Version], Segment]:
+    """Six versions, so many newer ones that refer to a segment of them, and that segment, which is damaged."""
+    query = Query()
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    used = compacted(query, versions[-1])
+    store.adopt(used)
+    versions += query.run_batches(store, versions[-1], newer)
+    damage(query.storage, segment_path(used), 40)
+    return query, store, versions, used
+
+
 def break_file(query: Query, path: str, how: str) -> None:
     if how == "damaged":
         damage(query.storage, path, 40)
@@ -191,13 +203,7 @@ def test_older_segments_with_the_increments_after_them_stand_in_for_a_newer_one(
 
 
 def test_a_compaction_that_meets_a_broken_file_makes_the_next_version_do_without_it() -> None:
-    query = Query()
-    store = query.open()
-    versions = query.run_batches(store, EMPTY, 6)
-    used = compacted(query, versions[-1])
-    store.adopt(used)
-    versions += query.run_batches(store, versions[-1], 12)
-    damage(query.storage, segment_path(used), 40)
+    query, store, versions, used = on_a_damaged_segment(12)
     mended = compacted(query, versions[-1])
     assert (mended.manifest.start, mended.manifest.end) == (0, versions[-1].version)
     store.adopt(mended)
@@ -207,13 +213,7 @@ def test_a_compaction_that_meets_a_broken_file_makes_the_next_version_do_without
 
 
 def test_what_a_load_went_around_is_written_anew_while_the_rows_are_here(caplog: pytest.LogCaptureFixture) -> None:
-    query = Query()
-    store = query.open()
-    versions = query.run_batches(store, EMPTY, 6)
-    used = compacted(query, versions[-1])
-    store.adopt(used)
-    versions += query.run_batches(store, versions[-1], 2)
-    damage(query.storage, segment_path(used), 40)
+    query, _, versions, used = on_a_damaged_segment(2)
     again = query.open()
     query.assert_restores(again, versions[-1])
     assert [str(used.name) in record.getMessage() for record in caplog.records] == [True]
@@ -227,13 +227,7 @@ def test_what_a_load_went_around_is_written_anew_while_the_rows_are_here(caplog:
 
 
 def test_a_list_that_takes_the_place_of_what_is_broken_is_enough() -> None:
-    query = Query()
-    store = query.open()
-    versions = query.run_batches(store, EMPTY, 6)
-    used = compacted(query, versions[-1])
-    store.adopt(used)
-    versions += query.run_batches(store, versions[-1], 12)
-    damage(query.storage, segment_path(used), 40)
+    query, _, versions, _ = on_a_damaged_segment(12)
     again = query.open()
     query.assert_restores(again, versions[-1])
     again.adopt(compacted(query, versions[-1]))

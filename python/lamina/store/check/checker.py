@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -292,7 +291,7 @@ class StoreChecker:
             return self._examine(place, sizes[place], users[place])
 
         small = [place for place in places if sizes[place] <= _SMALL_BYTES]
-        with closing(in_flight(self._files.storage, examined, small, AT_ONCE)) as found:
+        with contextlib.closing(in_flight(self._files.storage, examined, small, AT_ONCE)) as found:
             yield from zip(small, found, strict=True)
         yield from ((place, partial(examined, place)) for place in places if sizes[place] > _SMALL_BYTES)
 

@@ -23,17 +23,16 @@ import pyarrow.compute as pc
 from lamina.errors import LaminaError
 from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
 from lamina.format.manifest import FILE, SNAPSHOT, Reference
-from lamina.storage import in_flight
 from lamina.store.check.manifests import AT_ONCE
 from lamina.store.check.places import Place, place_of
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.merging import Merger
+from lamina.store.materialization.sources import read_sources
+from lamina.store.memory.budget import unbounded
 from lamina.store.tables.reading import TableReader, is_table_list, of_list
 
 _EVENT = struct.Struct("<i")
 """Of one key at one version: 2 · the version's place among those counted together, + 1 where the key is there."""
-
-_SMALL_BYTES = 128 << 10
 
 Rows = Counter[int]
 """Rows by column family."""
@@ -89,12 +88,13 @@ def counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], No
 def _counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], None]) -> list[Rows]:
     changes: list[Rows] = [Counter() for _ in group]
     needed = [*_needed(group)]
-    small = [reference for _, reference in needed if _is_small(reference)]
-    with closing(in_flight(files.storage, files.read, small, AT_ONCE)) as ahead:
+    sections = [reference for _, reference in needed if reference.kind != FILE]
+    families = group[0].manifest.column_families
+    with closing(read_sources(files, sections, families, unbounded(), AT_ONCE)) as sources:
         inputs = (
             (
                 reference.is_sorted,
-                _events(files, group, place, reference, read, next(ahead) if _is_small(reference) else None),
+                _events(files, group, place, reference, read, None if reference.kind == FILE else next(sources)[1]),
             )
             for place, reference in needed
         )
@@ -104,12 +104,6 @@ def _counted(files: StoreFiles, group: Sequence[Opened], read: Callable[[int], N
     for before, after in zip(changes, changes[1:], strict=False):
         after.update(before)
     return changes
-
-
-def _is_small(reference: Reference) -> bool:
-    """Whether a section is read whole, side by side with others where each is a request to another machine."""
-    # what is sorted is not read one after the other
-    return reference.kind != FILE and not reference.is_sorted and reference.length <= _SMALL_BYTES
 
 
 def _temporary() -> str:
@@ -146,23 +140,23 @@ def _events(
     place: int,
     reference: Reference,
     read: Callable[[int], None],
-    section: Callable[[], pa.Buffer] | None,
+    entries: Iterator[pa.RecordBatch] | None,
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a section with events as values, which append: a merge keeps them all, oldest first.
 
     Of the first version only the newest event of a key counts, whatever its files did before.
 
     Args:
-        section: gives it where it is read already.
+        entries: of the section; None of a list of tables.
     """
     there, gone = (pa.scalar(_EVENT.pack(2 * place + present), pa.binary()) for present in (1, 0))
     op = pa.scalar(APPEND if place else PUT, pa.uint8())
     reader = None
     try:
-        families = group[0].manifest.column_families
-        if reference.kind == FILE:
+        if entries is None:
             reader = TableReader(files, of_list(group[0].references, reference))
-        for batch in files.entries(reference, families, section) if reader is None else reader.entries(families):
+            entries = reader.entries(group[0].manifest.column_families)
+        for batch in entries:
             values = pc.if_else(pc.equal(batch.column(1), pa.scalar(DELETE, pa.uint8())), gone, there)
             columns = [batch.column(0), pa.repeat(op, batch.num_rows), batch.column(2), values]
             yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

@@ -17,7 +17,11 @@ _SMALL_BYTES = 256 << 10
 
 
 def read_sources(
-    files: StoreFiles, references: Sequence[Reference], families: Sequence[ColumnFamily], share: Share
+    files: StoreFiles,
+    references: Sequence[Reference],
+    families: Sequence[ColumnFamily],
+    share: Share,
+    at_once: int = _AHEAD,
 ) -> Generator[tuple[bool, Iterator[pa.RecordBatch]]]:
     """For each reference, in this order, whether it is sorted with each key once, and its verified entries.
 
@@ -25,13 +29,14 @@ def read_sources(
 
     Args:
         share: what is read ahead is taken from it; where that is not to be had, nothing is.
+        at_once: how many are under way.
     """
     small = [one for one in references if _is_small(one)] if files.storage.remote else []
     # where it is a part of a file, that may be read whole
-    room = sum(sorted(max(files.reading_bytes(one), _SMALL_BYTES + one.length) for one in small)[-_AHEAD:])
+    room = sum(sorted(max(files.reading_bytes(one), _SMALL_BYTES + one.length) for one in small)[-at_once:])
     if len(small) < 2 or not share.try_take(room):
         small, room = [], 0
-    reads = in_flight(files.storage, files.read, small, _AHEAD)
+    reads = in_flight(files.storage, files.read, small, at_once)
     try:
         for one in references:
             read = next(reads) if small and _is_small(one) else None

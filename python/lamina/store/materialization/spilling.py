@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import tempfile
@@ -13,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.format.entries import SCHEMA
-from lamina.store.tables.local_disk import LocalDiskError, LocalDiskFull
+from lamina.store.tables import local_disk
 
 SPILL_BYTES = 48 << 10
 """Size of a batch in a spilled run, unless a single entry is larger: one per source is in memory while merging."""
@@ -85,9 +84,8 @@ class _At(io.RawIOBase):
         try:
             count = os.pwrite(self._spilled.descriptor, data, self._position)
         except OSError as error:
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise (LocalDiskFull if is_full else LocalDiskError)(
-                "storage.failed",
+            raise local_disk.failed(
+                error,
                 f"a merge could not write to {self._spilled.directory}, its temporary directory: {error}; it needs "
                 "about as much room there as what it merges",
             ) from error

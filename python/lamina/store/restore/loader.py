@@ -148,12 +148,12 @@ class Loader:
 
     def _ruled_out(self, opened: Opened) -> LaminaError:
         """That no way leads on from what was handed out: `TakenNextTime` where one does from the beginning."""
-        error = LaminaError.from_kind("file.damaged", f"nothing else leads on to {opened.name}")
+        kind, message = "file.damaged", f"nothing else leads on to {opened.name}"
         try:
             self._alternatives(opened, self._broken)
         except LaminaError:
-            return error
-        return detours.TakenNextTime.of(error)
+            return LaminaError.from_kind(kind, message)
+        return detours.TakenNextTime(kind, message)
 
     def entries(self, opened: Opened, worked: Callable[[], None]) -> Iterator[pa.RecordBatch]:
         """The entries of a version newest first, around files that are broken; `worked` as of `stream`."""
@@ -211,15 +211,15 @@ class Loader:
         if newer is not None and newer:
             return tuple(reversed(newer))
         # each is a request: those of a caller that is far behind are not asked for
-        return self._increments([opened], names[:above], attempt) if above < _MAX_STEPS else None
+        return self._increments(opened, names[:above], attempt) if above < _MAX_STEPS else None
 
-    def _increments(self, newest: list[Opened], names: Sequence[str], attempt: str) -> Sequence[Reference] | None:
+    def _increments(self, newest: Opened, names: Sequence[str], attempt: str) -> Sequence[Reference] | None:
         """The increments of `newest` and of `names`, oldest first, if each stands on the next and the last on
         `attempt`."""
-        if any(one.manifest.base is None for one in newest):
+        if newest.manifest.base is None:
             return None
         try:
-            walk = newest + all_of(self._files.storage, self._versions.open, names, _MAX_STEPS)
+            walk = [newest, *all_of(self._files.storage, self._versions.open, names, _MAX_STEPS)]
         except LaminaError:
             return None
         steps: list[Reference] = []

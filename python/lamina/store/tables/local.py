@@ -7,7 +7,6 @@ directory of a database is made of hard links, and a table that is there need no
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -20,7 +19,8 @@ from lamina.format.table_list import Table, TableListManifest
 from lamina.storage import trusted
 from lamina.storage.local_copies import note_use
 from lamina.store.files.store_files import FILE_PIECE_BYTES, StoreFiles
-from lamina.store.tables.local_disk import ADVICE_NO_SPACE, LocalDiskError, LocalDiskFull, require_room
+from lamina.store.tables import local_disk
+from lamina.store.tables.local_disk import ADVICE_NO_SPACE, require_room
 from lamina.store.tables.table_format import require_known_format
 
 _FETCHED_AT_ONCE = 4
@@ -192,6 +192,4 @@ def _local_disk(directory: str) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"tables could not be kept in {directory} on local disk: {error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise LocalDiskFull("storage.failed", message + ADVICE_NO_SPACE) from error
-        raise LocalDiskError("storage.failed", message) from error
+        raise local_disk.failed(error, message, ADVICE_NO_SPACE) from error

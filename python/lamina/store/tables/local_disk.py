@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import threading
@@ -31,6 +32,13 @@ class LocalDiskError(StorageError):
 
 class LocalDiskFull(LocalDiskError):
     """It is short: what lies on it is as good as before."""
+
+
+def failed(error: OSError, message: str, advice: str = "") -> LocalDiskError:
+    """What an error of the system means that came from the local disk; `advice` is for one that is full."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return LocalDiskFull("storage.failed", message + advice)
+    return LocalDiskError("storage.failed", message)
 
 
 def engine_directory() -> str:
