@@ -630,7 +630,8 @@ class Settings:
         "engine.python",
         _path_or_auto("a program"),
         None,
-        "The Python that runs the engine. `auto` takes `spark.pyspark.python`, then `PYSPARK_PYTHON`, then `python3`.",
+        "The Python that runs the engine. `auto` takes `spark.pyspark.python`, then `PYSPARK_PYTHON` in the executor's "
+        "environment, then `python3`.",
         "It needs `pyarrow` and `fsspec`.",
         process_wide=True,
     )

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lamina.settings import PREFIX, Settings
-from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, EXTENSIONS_KEY, FILE_MANAGER_KEY, PROVIDER_KEY
+from lamina.spark.configure import CHECKPOINT_FORMAT_KEY, EXTENSIONS_KEY, FILE_MANAGER_KEY, PLUGINS_KEY, PROVIDER_KEY
 from tests.spark import streams as of_streams
 from tests.spark.programs import ROOT
 from tests.spark.streams import LAMINA, Streams
@@ -43,6 +43,7 @@ def test_a_query_runs_with_a_properties_file_in_the_mode_it_names(
     given = entries(spark, path)
     # the session of the tests has it, for it cannot be set later
     assert given.pop(EXTENSIONS_KEY) == spark.conf.get(EXTENSIONS_KEY)
+    del given[PLUGINS_KEY]
     # Spark takes any name, and so does lamina where it is not one of its own
     Settings.parse(given)
     assert {key for key in given if not key.startswith(PREFIX)} <= OF_SPARK

@@ -19,6 +19,8 @@ from lamina.spark.configure import (
     EXTENSIONS_KEY,
     FILE_MANAGER,
     FILE_MANAGER_KEY,
+    PLUGIN,
+    PLUGINS_KEY,
     PROVIDER,
     PROVIDER_KEY,
 )
@@ -49,13 +51,16 @@ def builder(**conf: str) -> Any:
     return fresh.config(map=conf) if conf else fresh
 
 
-def test_it_sets_the_provider_the_extension_the_format_the_backend_and_the_jar_and_nothing_else(home: Path) -> None:
+def test_it_sets_the_provider_what_comes_with_it_the_format_the_backend_and_the_jar_and_nothing_else(
+    home: Path,
+) -> None:
     assert options(configure(builder())) == {
         PROVIDER_KEY: PROVIDER,
         CHECKPOINT_FORMAT_KEY: "2",
         PREFIX + "backend": "heap",
         "spark.jars": jar_path(),
         EXTENSIONS_KEY: EXTENSION,
+        PLUGINS_KEY: PLUGIN,
         PREFIX + "engine.python": sys.executable,
     }
 
@@ -79,6 +84,15 @@ def test_the_engines_python_is_left_alone_where_this_one_may_not_exist(
 ) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
     assert PREFIX + "engine.python" not in options(configure(builder(**conf)))
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn"])
+def test_the_engines_python_is_that_of_the_workers_which_executors_do_not_see(
+    home: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    chosen = options(configure(builder(**{"spark.master": master})))
+    assert chosen[PREFIX + "engine.python"] == "./environment/bin/python"
 
 
 def test_the_engines_python_that_was_asked_for_is_taken(home: Path) -> None:
@@ -140,14 +154,14 @@ def test_jars_extensions_and_plugins_of_the_builder_stay(home: Path) -> None:
     set_ = options(configure(builder(**mine)))
     assert set_["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
     assert set_["spark.sql.extensions"] == f"x.E,{EXTENSION}"
-    assert set_["spark.plugins"] == "x.P"
+    assert set_[PLUGINS_KEY] == f"x.P,{PLUGIN}"
 
 
 def test_jars_of_the_defaults_file_stay(home: Path) -> None:
     (home / "conf" / "spark-defaults.conf").write_text("# mine\nspark.jars  /a.jar, /b.jar\nspark.plugins=x.P\n")
     set_ = options(configure(builder()))
     assert set_["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
-    assert "spark.plugins" not in set_  # Spark still reads it from the file
+    assert set_[PLUGINS_KEY] == f"x.P,{PLUGIN}"
 
 
 def test_jars_of_a_properties_file_in_the_submit_arguments_stay(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,5 +268,6 @@ def test_each_properties_file_holds_settings_that_parse(repository: Path) -> Non
         assert entries[PROVIDER_KEY] == PROVIDER
         assert entries[CHECKPOINT_FORMAT_KEY] == "2"
         assert entries[EXTENSIONS_KEY] == EXTENSION
+        assert entries[PLUGINS_KEY] == PLUGIN
         settings = Settings.parse(entries)
         assert path.stem == settings.backend + ("-changelog" if settings.changelog_enabled else "")

@@ -151,7 +151,7 @@ def _executor_python() -> Iterator[Finding]:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         yield Finding(
             False,
-            f"PYSPARK_PYTHON is {program}, which cannot be run ({error}), but executors start the engine with it: "
+            f"PYSPARK_PYTHON is {program}, which cannot be run ({error}), but the engine is started with it: "
             "set it to a Python that has pyarrow and fsspec, or unset it.",
         )
         return

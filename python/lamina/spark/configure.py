@@ -22,9 +22,14 @@ PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER = "org.apache.spark.sql.lamina.LaminaStateStoreProvider"
 EXTENSIONS_KEY = "spark.sql.extensions"
 EXTENSION = "org.apache.spark.sql.lamina.LaminaExtensions"
+PLUGINS_KEY = "spark.plugins"
+PLUGIN = "org.apache.spark.sql.lamina.LaminaPlugin"
 FILE_MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
 FILE_MANAGER = "org.apache.spark.sql.lamina.LaminaCheckpointFileManager"
 CHECKPOINT_FORMAT_KEY = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+_ENTRIES = {EXTENSIONS_KEY: EXTENSION, PLUGINS_KEY: PLUGIN}
+"""What lists are to hold."""
 
 _KEYS: dict[str, str] = {field.name: field.metadata["key"].full_name for field in fields(Settings)}
 
@@ -35,9 +40,10 @@ def configure(
     """Sets what a session needs so that its streaming queries keep their state in lamina.
 
     Sets the provider, checkpoint format 2 and the given settings, adds the shim's jar for the installed Spark to
-    `spark.jars`, and to `spark.sql.extensions` the extension that `transformWithState` needs; jars, extensions and
-    plugins that the builder, `spark-defaults.conf` or `PYSPARK_SUBMIT_ARGS` set stay. Where the master is local and no
-    Python is chosen for Spark's workers, the engine runs with the Python of this program: set another master before.
+    `spark.jars`, to `spark.sql.extensions` the extension that `transformWithState` needs, and to `spark.plugins` what
+    starts the engines with the executors; jars, extensions and plugins that the builder, `spark-defaults.conf` or
+    `PYSPARK_SUBMIT_ARGS` set stay. The engine runs with the Python that is chosen for Spark's workers; where none is
+    and the master is local, with that of this program: set another master before.
     With `.remote("local[...]")` it sets up the Spark Connect server that the builder starts.
     Needs no network. Call it before the first session of the process, unless the jar is already loaded (as after
     `spark-submit --packages`).
@@ -76,15 +82,18 @@ def configure(
         builder.config(FILE_MANAGER_KEY, FILE_MANAGER)
     if _jvm_runs():
         _require_loaded_provider()
-        builder.config(EXTENSIONS_KEY, launch.merged(_set_before(options, EXTENSIONS_KEY), EXTENSION))
+        for key, entry in _ENTRIES.items():
+            builder.config(key, launch.merged(_set_before(options, key), entry))
     else:
         problem = java_problem()
         if problem is not None:
             raise EngineError("engine.dependency", problem)
         _add(builder, options, "spark.jars", jar_path())
-        _add(builder, options, EXTENSIONS_KEY, EXTENSION)
-        if _engine_needs_this_python(options):
-            wanted.setdefault(_KEYS["engine_python"], sys.executable)
+        for key, entry in _ENTRIES.items():
+            _add(builder, options, key, entry)
+    python = _python_of_engine(options)
+    if python is not None:
+        wanted.setdefault(_KEYS["engine_python"], python)
     for text in warnings_for({str(key): str(value) for key, value in options.items()}):
         warnings.warn(text, stacklevel=2)
     return builder.config(map={PROVIDER_KEY: PROVIDER, CHECKPOINT_FORMAT_KEY: "2", **wanted})
@@ -113,12 +122,18 @@ def _add(builder: SparkSession.Builder, options: dict[str, Any], key: str, entry
         builder.config(key, launch.merged(before, entry))
 
 
-def _engine_needs_this_python(options: dict[str, Any]) -> bool:
-    """Spark's own default, the `python3` on PATH, is another one where a virtual environment is not activated."""
-    before = {**_before_the_jvm(), **options}
-    if "PYSPARK_PYTHON" in launch.jvm_environment() or "spark.pyspark.python" in before:
-        return False
-    return str(before.get("spark.master", "local")).startswith("local")
+def _python_of_engine(options: dict[str, Any]) -> str | None:
+    """What the shim does not see by itself.
+
+    PySpark tells executors the driver's `PYSPARK_PYTHON` with each function, and their environment has it nowhere.
+    Spark's own default, the `python3` on PATH, is another one where a virtual environment is not activated.
+    """
+    if _set_before(options, "spark.pyspark.python"):
+        return None
+    chosen = launch.jvm_environment().get("PYSPARK_PYTHON")
+    if chosen or _jvm_runs():
+        return chosen or None
+    return sys.executable if str(_set_before(options, "spark.master") or "local").startswith("local") else None
 
 
 def _set_before(options: dict[str, Any], key: str) -> str | None:

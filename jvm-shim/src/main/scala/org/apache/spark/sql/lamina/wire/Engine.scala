@@ -168,6 +168,9 @@ object Engine {
   @volatile private var inUse = false
   @volatile private var refused = false
 
+  /** Whether the engine that runs was started ahead of all stores, and none has asked for one since. */
+  @volatile private var ahead = false
+
   /**
    * The engine of this JVM; starts its process if there is none, or if it has ended.
    *
@@ -175,9 +178,26 @@ object Engine {
    *   is not what is fixed for this JVM
    */
   def get(settings: ProcessSettings): Engine = current match {
-    case Some(engine) if engine.isAlive && fixed.forall(fits(_, settings)) => engine
+    case Some(engine) if !ahead && engine.isAlive && fixed.forall(fits(_, settings)) => engine
     case _ => startIfNeeded(settings)
   }
+
+  /**
+   * Starts the process where none has been asked for. The first store's settings count all the same: where they are
+   * others, another engine takes the place of this one.
+   *
+   * @throws LaminaError as `get`
+   */
+  def startAhead(settings: ProcessSettings): Unit = synchronized {
+    if (fixed.isEmpty && !refused) {
+      try startIfNeeded(settings)
+      finally refused = false
+      ahead = true
+    }
+  }
+
+  /** Ends an engine that was started ahead, and that no store has asked for. */
+  def endAhead(): Unit = synchronized(if (ahead) shutdown())
 
   private def fits(first: ProcessSettings, later: ProcessSettings): Boolean =
     if (mayChange) first == later else conflict(first, later).isEmpty
@@ -189,15 +209,16 @@ object Engine {
   def refuse(): Unit = refused = true
 
   /**
-   * Whether the next query's process settings count, those that it leaves out too: no store has opened, and the engine
-   * could not start with the settings of one that tried, or refused them.
+   * Whether the next query's process settings count, those that it leaves out too: no store has opened, and none asked
+   * for the engine, or it could not start with the settings of one that tried, or refused them.
    */
-  def mayChange: Boolean = refused && !inUse
+  def mayChange: Boolean = (refused || ahead) && !inUse
 
   private def startIfNeeded(settings: ProcessSettings): Engine = synchronized {
     fixed.filterNot(fits(_, settings)).foreach { first =>
       if (mayChange) shutdown() else conflict(first, settings).foreach(error => throw error)
     }
+    ahead = false
     current.filter(_.isAlive).getOrElse {
       hookShutdown()
       generations += 1
@@ -257,5 +278,6 @@ object Engine {
     fixed = None
     inUse = false
     refused = false
+    ahead = false
   }
 }

@@ -136,7 +136,7 @@ private[wire] final class EngineProcess private (
     new LaminaError(
       LaminaError.EngineStart,
       s"the engine (${settings.python} -m lamina.engine) $what; $advice. Its interpreter is set by " +
-        s"${Key}engine.python, else spark.pyspark.python, else PYSPARK_PYTHON$tail"
+        s"${Key}engine.python, else spark.pyspark.python, else PYSPARK_PYTHON in this JVM's own environment$tail"
     )
   }
 
@@ -230,7 +230,7 @@ private[wire] object EngineProcess extends Logging {
           throw new LaminaError(
             LaminaError.EngineStart,
             s"the engine cannot be started: ${error.getMessage}. Set ${Key}engine.python (or spark.pyspark.python, " +
-              "or PYSPARK_PYTHON) to a Python of version 3.10 or newer that exists on every executor",
+              "or spark.executorEnv.PYSPARK_PYTHON) to a Python of version 3.10 or newer that exists on every executor",
             error
           )
       }

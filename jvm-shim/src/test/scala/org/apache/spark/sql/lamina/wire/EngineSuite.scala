@@ -21,6 +21,8 @@ import org.apache.spark.sql.lamina.table.EntrySink
 class EngineSuite extends EngineFixture {
   private val one = Seq(Entry(0, 1, Array[Byte](1), Array[Byte](2)))
 
+  private val odd = Map("of the engine" -> "9")
+
   private def kill(engine: Engine): Unit = {
     val handle = ProcessHandle.of(engine.pid).get
     handle.destroyForcibly()
@@ -37,6 +39,38 @@ class EngineSuite extends EngineFixture {
     assert(peer.leftBehind.map(path => PosixFilePermissions.toString(Files.getPosixFilePermissions(path))) ==
       Seq("rwx------"))
     engines.head.ping()
+  }
+
+  test("an engine that was started ahead is that of the first store, and ends where none came") {
+    Engine.startAhead(peer.settings())
+    val ahead = peer.leftBehind
+    assert(ahead.size == 1)
+    Engine.startAhead(peer.settings(connections = 3))
+    assert(peer.leftBehind == ahead)
+    val engine = Engine.get(peer.settings())
+    assert(peer.leftBehind == ahead)
+    Engine.endAhead()
+    engine.ping()
+    assert(kindOf(Engine.get(peer.settings(connections = 3, raw = odd))) == LaminaError.SettingsConflict)
+    Engine.shutdown()
+    Engine.startAhead(peer.settings())
+    Engine.endAhead()
+    assert(peer.leftBehind.isEmpty)
+  }
+
+  test("the first store's settings count, and not those that an engine was started ahead with") {
+    Engine.startAhead(peer.settings())
+    val ahead = peer.leftBehind
+    val engine = Engine.get(peer.settings(raw = odd))
+    assert(peer.leftBehind.size == 1 && peer.leftBehind != ahead)
+    engine.ping()
+    assert(kindOf(Engine.get(peer.settings(raw = odd.map { case (key, _) => key -> "8" }))) ==
+      LaminaError.SettingsConflict)
+  }
+
+  test("an engine that cannot be started ahead is started with the first store's settings") {
+    assert(kindOf(Engine.startAhead(peer.settings().copy(python = "/no/such/python"))) == LaminaError.EngineStart)
+    Engine.get(peer.settings()).ping()
   }
 
   test("a control call carries texts and integers, and an error of the engine becomes ours") {
