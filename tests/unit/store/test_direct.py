@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lamina
@@ -15,6 +16,7 @@ from lamina.errors import LaminaError
 from lamina.format.manifest import Count
 from lamina.settings import Settings
 from lamina.store.direct import open as opening
+from lamina.store.direct import rows as direct_rows
 from lamina.store.direct import store as direct
 from lamina.store.direct.open import open_store
 from lamina.testing import ManualClock
@@ -44,6 +46,34 @@ def test_a_commit_counts_rows_and_bytes_as_all_rows_together_do(tmp_path: Path) 
         assert lamina.open_store(str(tmp_path))._counts == expected
         if draw.random() < 0.2:
             store.restore(draw.choice(store.versions()))
+
+
+def test_what_no_batch_of_arrow_holds_is_committed_in_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_rows, "MAX_BATCH_BYTES", 1000)
+    sizes: list[int] = []
+
+    def noted(rows: Sequence[tuple[int, bytes, int, bytes]]) -> pa.RecordBatch:
+        sizes.append(sum(len(key) + len(value) for _, key, _, value in rows))
+        return batch_of(rows)
+
+    batch_of = direct_rows._batch_of
+    monkeypatch.setattr(direct_rows, "_batch_of", noted)
+    store = lamina.open_store(str(tmp_path), writable=True)
+    expected: dict[bytes, bytes] = {}
+    for batch in range(4):
+        # more in keys, then more in values, and one that is larger than a batch
+        changed = {b"%d %d" % (batch, number) * 9: b"%d" % number for number in range(100)}
+        changed |= {b"%d %d" % (batch, number): b"value %d" % number * 20 for number in range(100)}
+        changed[b"large"] = b"%d" % batch * 3000
+        for key, value in changed.items():
+            store.put(key, value)
+        store.remove(b"%d 7" % (batch - 1))
+        store.commit(snapshot=batch % 2 == 1)
+        expected |= changed
+        expected.pop(b"%d 7" % (batch - 1), None)
+        assert list(lamina.open_store(str(tmp_path)).scan()) == sorted(expected.items())
+    assert len(sizes) > 4 * 10
+    assert {size for size in sizes if size > 1000} == {len(b"large") + 3000}
 
 
 @pytest.mark.parametrize("setting", ["heap_max_bytes", "durability_level", "engine_connections", "no_such"])

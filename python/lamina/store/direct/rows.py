@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.format.entries import APPEND, DELETE, PUT, SCHEMA
+from lamina.format.entries import APPEND, DELETE, MAX_BATCH_BYTES, PUT, SCHEMA
 from lamina.format.manifest import ColumnFamily, Count, Part
 from lamina.store.model import Begin, Version
 
@@ -92,19 +92,32 @@ def shown(family: ColumnFamily, value: bytes) -> Value:
     return elements
 
 
-def batches_of(entries: Iterable[tuple[int, bytes, int, bytes]]) -> list[pa.RecordBatch]:
-    rows = list(entries)
-    return [
-        pa.RecordBatch.from_arrays(
-            [
-                pa.array([row[0] for row in rows], pa.uint16()),
-                pa.array([row[2] for row in rows], pa.uint8()),
-                pa.array([row[1] for row in rows], pa.binary()),
-                pa.array([row[3] for row in rows], pa.binary()),
-            ],
-            schema=SCHEMA,
-        )
-    ]
+def batches_of(entries: Iterable[tuple[int, bytes, int, bytes]]) -> Iterator[pa.RecordBatch]:
+    """The entries of a section, (column family id, key, operation, value) each, in batches that Arrow can hold: of at
+    most `MAX_BATCH_BYTES` of keys and values, unless a single entry is larger."""
+    rows: list[tuple[int, bytes, int, bytes]] = []
+    batch_bytes = 0
+    for row in entries:
+        entry_bytes = len(row[1]) + len(row[3])
+        if rows and batch_bytes + entry_bytes > MAX_BATCH_BYTES:
+            yield _batch_of(rows)
+            rows, batch_bytes = [], 0
+        rows.append(row)
+        batch_bytes += entry_bytes
+    if rows:
+        yield _batch_of(rows)
+
+
+def _batch_of(rows: Sequence[tuple[int, bytes, int, bytes]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([row[0] for row in rows], pa.uint16()),
+            pa.array([row[2] for row in rows], pa.uint8()),
+            pa.array([row[1] for row in rows], pa.binary()),
+            pa.array([row[3] for row in rows], pa.binary()),
+        ],
+        schema=SCHEMA,
+    )
 
 
 def changed_in(
