@@ -14,7 +14,7 @@ import org.apache.spark.util.NextIterator
 /**
  * The changes of a range of versions as Spark's state data source reads them: (record type, key, value or null, batch).
  *
- * The engine sends, the source asks: a thread of its own receives into a bounded queue, a few thousand rows at a time.
+ * The engine sends, the source asks: a thread of its own receives into a queue that is bounded in rows and in bytes.
  * Appended elements come as one merge record each.
  */
 final class ChangeFeed(
@@ -72,11 +72,13 @@ final class ChangeFeed(
   private def receiveRows(): Unit = {
     var chunk = new Array[Received](ChunkRows)
     var count = 0
+    var bytes = 0L
     var family = -1
     def flush(): Unit = if (count > 0) {
       offer(Chunk(chunk.take(count)))
       chunk = new Array[Received](ChunkRows)
       count = 0
+      bytes = 0L
     }
     engine.feed(startVersion, endVersion, endAttempt, None) { header =>
       val families = ColumnFamilies.fromJson(header)
@@ -91,7 +93,8 @@ final class ChangeFeed(
           Bytes.copy(null, valueAddress, valueLength)
         )
         count += 1
-        if (count == ChunkRows) flush()
+        bytes += keyLength + valueLength
+        if (count == ChunkRows || bytes >= ChunkBytes) flush()
       }
     }
     flush()
@@ -135,7 +138,10 @@ final class ChangeFeed(
 
 object ChangeFeed {
   private val QueuedChunks = 4
+
+  /** A chunk ends with the row by which it has so many, or so many bytes of keys and values. */
   private val ChunkRows = 1024
+  private val ChunkBytes = 1L << 20
 
   private final case class Received(version: Long, op: Byte, key: Array[Byte], value: Array[Byte])
   private final case class Row(record: RecordType.Value, key: UnsafeRow, value: UnsafeRow, batch: Long)

@@ -4,7 +4,10 @@ import java.util.concurrent.{ConcurrentLinkedQueue, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection
 import org.apache.spark.sql.lamina.wire.DaemonThreads
+import org.apache.spark.sql.types.{BinaryType, StructType}
 
 /** Readers of the change feed that stop before its end, as `show()` and `limit` do. */
 class ChangeFeedSuite extends ProviderFixture {
@@ -59,6 +62,22 @@ class ChangeFeedSuite extends ProviderFixture {
     provider.close()
     assert(errors == Nil)
     assert(DaemonThreads.failures == failures)
+  }
+
+  test("a feed of large values is received no further than a few MiB ahead of its reader") {
+    val schema = new StructType().add("value", BinaryType)
+    val large = UnsafeProjection.create(schema)(InternalRow(new Array[Byte](256 << 10)))
+    val provider = init(new StreamingProvider, newId(), valueSchema = schema)
+    // 16 MiB, in fewer rows than a chunk may have
+    val keys = 1L to 64L
+    val base = commit(provider, 0, None)(store => keys.foreach(at => store.put(key(at), large, family)))
+    val feed = provider.getStateStoreChangeDataReader(1, 1, None, base)
+    val receivers = feedThreads
+    val first = feed.next()
+    receivers.foreach(awaitStill)
+    assert(receivers.nonEmpty && receivers.forall(_.isAlive), "all of it was received")
+    assert((first +: feed.toSeq).map(_._2.getLong(0)).sorted == keys)
+    provider.close()
   }
 
   test("no exception leaves a thread of the shim: it is counted") {
