@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.lamina.table.Rows
 import org.apache.spark.unsafe.Platform
 
 /** Bytes to hand to a table: (base object or null, offset or address, length). Reused from call to call. */
@@ -85,8 +86,14 @@ final class FamilyCodec(
 
   /** Encodes values of a multi-value family. */
   def elements(key: Bytes, rows: Array[UnsafeRow], out: Bytes): Unit = {
-    val encoded = rows.map(single(key, _))
-    val all = new Array[Byte](encoded.map(_.length + 4).sum)
+    var length = 0L
+    val encoded = rows.map { row =>
+      val bytes = single(key, row)
+      length += bytes.length + 4L
+      Rows.requireFits(key.length, length)
+      bytes
+    }
+    val all = new Array[Byte](length.toInt)
     var at = Platform.BYTE_ARRAY_OFFSET
     encoded.foreach { bytes =>
       Platform.putInt(all, at, bytes.length)

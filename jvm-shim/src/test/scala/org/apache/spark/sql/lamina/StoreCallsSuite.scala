@@ -5,6 +5,8 @@ import java.nio.file.Files
 import org.json4s.{JObject, JValue}
 import org.json4s.JsonDSL._
 
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection
 import org.apache.spark.sql.execution.streaming.state.{
   ReadStateStore,
   RecordType,
@@ -12,6 +14,8 @@ import org.apache.spark.sql.execution.streaming.state.{
   StateStoreCustomMetric,
   StateStoreId
 }
+import org.apache.spark.sql.lamina.errors.LaminaError
+import org.apache.spark.sql.types.{BinaryType, StructType}
 
 /** Calls that Spark's own suites do not make, and what they leave in the files. */
 class StoreCallsSuite extends ProviderFixture {
@@ -196,6 +200,25 @@ class StoreCallsSuite extends ProviderFixture {
     assert(metric(store, Metrics.ReplayedBytes) == bytes.last)
     assert(metric(store, Metrics.Increments) == 4)
     next.close()
+  }
+
+  test("a list of more bytes than an array or a length can hold is refused as too large, and changes nothing") {
+    val schema = new StructType().add("value", BinaryType)
+    val large = UnsafeProjection.create(schema)(InternalRow(new Array[Byte](1 << 20))).copy()
+    val provider = init(new StreamingProvider, newId(), lists = true, valueSchema = schema)
+    val store = provider.getStore(0, None)
+    store.putList(key(1), Array(large), family)
+    // 2 and 4 GiB, of one row
+    for (count <- Seq(128, 2100, 4097)) withClue(s"$count rows: ") {
+      val rows = Array.fill(count)(large)
+      for (
+        call <- Seq[() => Unit](() => store.putList(key(1), rows, family), () => store.mergeList(key(1), rows, family))
+      )
+        assert(intercept[LaminaError](call()).kind == LaminaError.RowTooLarge)
+    }
+    assert(store.valuesIterator(key(1), family).map(_.getSizeInBytes).toSeq == Seq(large.getSizeInBytes))
+    store.abort()
+    provider.close()
   }
 
   test("a change set of more than a batch's 16 MiB is whole when it is restored") {

@@ -1,6 +1,5 @@
 package org.apache.spark.sql.lamina.table
 
-import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -58,13 +57,7 @@ private[table] final class FamilyPages(
       headerBytes: Long = Rows.HeaderBytes
   ): Long = {
     require(keyLength >= 0 && valueLength >= 0, "lengths that a header cannot hold")
-    if (keyLength > Rows.MaxLength || valueLength > Rows.MaxLength) {
-      throw new LaminaError(
-        LaminaError.RowTooLarge,
-        s"a row with a key of $keyLength bytes and a value of $valueLength bytes is above the limit of ${Rows.MaxLength} bytes for each; " +
-          "keep large objects outside of the state and a reference to them in it"
-      )
-    }
+    Rows.requireFits(keyLength, valueLength)
     val row = take(headerBytes + Rows.padded(keyLength) + Rows.padded(valueLength))
     Rows.writeHeader(row, keyLength, valueLength, flags)
     Platform.copyMemory(keyBase, keyOffset, null, row + headerBytes, keyLength)

@@ -2,6 +2,7 @@ package org.apache.spark.sql.lamina.table
 
 import java.lang.invoke.VarHandle
 
+import org.apache.spark.sql.lamina.errors.LaminaError
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -25,6 +26,16 @@ object Rows {
 
   /** Of a key, and of a value. */
   val MaxLength: Int = (1 << 27) - 16
+
+  /** Refuses a row that is above the limit. Its value may be one that no array can hold. */
+  def requireFits(keyLength: Int, valueLength: Long): Unit =
+    if (keyLength > MaxLength || valueLength > MaxLength) {
+      throw new LaminaError(
+        LaminaError.RowTooLarge,
+        s"a row with a key of $keyLength bytes and a value of $valueLength bytes is above the limit of $MaxLength bytes for each; " +
+          "keep large objects outside of the state and a reference to them in it"
+      )
+    }
 
   /** Written by the open transaction. */
   private[table] val Own = 1
