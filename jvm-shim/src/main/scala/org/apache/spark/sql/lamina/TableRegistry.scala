@@ -106,6 +106,9 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   /** Least recently used first. */
   private val tables = mutable.LinkedHashMap.empty[LiveTable, Entry]
 
+  /** When the timers are due that are set: each was set where none was due before it. Milliseconds. */
+  private val wakes = mutable.TreeSet.empty[Long]
+
   /** Whether a thread asks the driver, and when the next one may. */
   private var asking = false
   private var nextAsk = Long.MinValue
@@ -191,7 +194,7 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
         entry.owner = null
         if (entry.key.isDefined && owner.stayMs > 0 && table.at.content != Attempts.Empty) {
           entry.until = nowMs() + owner.stayMs
-          later(owner.stayMs + 1, () => expire())
+          wakeAfter(entry.until)
         } else over = apply(table, entry, Evict)
         lastOf(owner)
       }
@@ -238,6 +241,14 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
     val now = nowMs()
     while (evict(entry => (entry.state eq Parked) && entry.until <= now).isDefined) ()
   }
+
+  /** A timer is due: most tables that were parked when it was set have been taken over since. */
+  private def wake(at: Long): Unit =
+    try expire()
+    finally synchronized {
+        wakes -= at
+        tables.valuesIterator.filter(_.state eq Parked).map(_.until).minOption.foreach(wakeAfter)
+      }
 
   /** A table of the store is loaded: closes the parked ones, whose rows would be in memory beside its own. */
   def evictOf(store: StoreKey): Unit =
@@ -312,6 +323,15 @@ final class TableRegistry(nowMs: () => Long, later: (Long, () => Unit) => Unit) 
   }
 
   // ---- parts, under the lock
+
+  /** Sees to it that tables expire soon after a time. */
+  private def wakeAfter(until: Long): Unit = {
+    val at = until + 1
+    if (wakes.headOption.forall(at < _)) {
+      later(at - nowMs(), () => wake(at))
+      wakes += at
+    }
+  }
 
   /** The owner, if it was closed or serves no other task, and has no table any more. */
   private def lastOf(owner: TableOwner): Option[TableOwner] =

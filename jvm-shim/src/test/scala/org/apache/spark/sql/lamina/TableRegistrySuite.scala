@@ -26,10 +26,24 @@ class TableRegistrySuite extends AnyFunSuite {
 
   private final class Fixture {
     var now = 0L
-    val timers = mutable.ArrayBuffer.empty[Long]
-    val registry = new TableRegistry(() => now, (milliseconds, _) => timers += now + milliseconds)
+
+    /** Those that are outstanding: when each is due, and what it does. */
+    val timers = mutable.ArrayBuffer.empty[(Long, () => Unit)]
+    val registry = new TableRegistry(() => now, (milliseconds, work) => timers += (now + milliseconds) -> work)
     val Seq(first, second) = Seq.fill(2)(new Provider): @unchecked
     private var stores = 0
+
+    /** Lets time pass until the next timer that is due by then has done its work; false where none is. */
+    def isWoken(until: Long): Boolean = timers.filter(_._1 <= until).minByOption(_._1) match {
+      case Some(timer @ (due, work)) =>
+        now = math.max(now, due)
+        timers -= timer
+        work()
+        true
+      case None =>
+        now = until
+        false
+    }
 
     /** A table of `owner` that holds `content` and that nothing uses. */
     def idle(owner: Provider = first, key: StoreKey = newKey()): (StoreKey, LiveTable) = {
@@ -173,13 +187,36 @@ class TableRegistrySuite extends AnyFunSuite {
     val f = new Fixture
     val (_, stays) = f.parked(stayMs = 100L)
     assert(f.parked(stayMs = 0L)._2.closed)
-    assert(f.timers == Seq(101L))
+    assert(f.timers.map(_._1) == Seq(101L))
     f.now = 99L
     f.registry.expire()
     assert(!stays.closed)
     f.now = 100L
     f.registry.expire()
     assert(stays.closed)
+  }
+
+  test("few timers are outstanding however often tables are handed over, and each table goes when its time is over") {
+    val f = new Fixture
+    // in falling order, so that each timer is for an earlier time than those before it
+    val stays = Seq(3600000L, 60000L, 10000L)
+    val tables = stays.map(stay => (stay, f.parked(stay)))
+    for (batch <- 1L to 500L) {
+      while (f.isWoken(batch * 1000L)) ()
+      for ((stay, (key, live)) <- tables) {
+        val next = new Provider(stay)
+        assert(f.registry.take(key, content, next).contains(live))
+        f.registry.leave(next)
+      }
+      assert(f.timers.size <= stays.size)
+    }
+    for ((stay, (_, live)) <- tables.reverse) {
+      while (f.isWoken(500000L + stay - 1L)) ()
+      assert(!live.closed)
+      while (f.isWoken(500000L + stay + 1L)) ()
+      assert(live.closed)
+    }
+    assert(f.timers.isEmpty)
   }
 
   test("a provider that is closed keeps its table until its last open ends, and is told when it has none") {
