@@ -119,52 +119,72 @@ final class FamilyCodec(
 
   /** A fresh row of the key at an address. */
   def decodeKey(address: Long, length: Int): UnsafeRow =
-    if (rawKeys) pointTo(keyColumns, address, length)
+    if (rawKeys) pointTo(keyColumns, null, address, length)
     else keyEncoder.decodeKey(Bytes.copy(null, address, length)).copy()
 
   /** A fresh row of a value; of a multi-value family its first element, or null where there is none. */
   def decodeValue(keyAddress: Long, keyLength: Int, address: Long, length: Int): UnsafeRow =
     if (multiValue) {
       if (length == 0) null
-      else decodeSingle(keyAddress, keyLength, address + 4, Platform.getInt(null, address))
-    } else decodeSingle(keyAddress, keyLength, address, length)
+      else decodeSingle(null, keyAddress, keyLength, address + 4, Platform.getInt(null, address))
+    } else decodeSingle(null, keyAddress, keyLength, address, length)
 
   /** How many bytes the element at an address of a multi-value family's value takes. */
   def elementBytes(address: Long): Int = Platform.getInt(null, address) + 4
 
   /** Walks the elements of a multi-value family's value. */
   def decodeValues(keyAddress: Long, keyLength: Int, address: Long, valueLength: Int): Iterator[UnsafeRow] =
+    decodeValues(null, keyAddress, keyLength, address, valueLength)
+
+  /** The same of a copy of the value, which is made at once: rows point into it where values are read where they lie. */
+  def decodeCopiedValues(keyAddress: Long, keyLength: Int, address: Long, valueLength: Int): Iterator[UnsafeRow] = {
+    // the key is for checksums alone
+    val keyBytes = if (checksum) keyLength else 0
+    val copied = new Array[Byte](keyBytes + valueLength)
+    val start = Platform.BYTE_ARRAY_OFFSET.toLong
+    Platform.copyMemory(null, keyAddress, copied, start, keyBytes)
+    Platform.copyMemory(null, address, copied, start + keyBytes, valueLength)
+    decodeValues(copied, start, keyBytes, start + keyBytes, valueLength)
+  }
+
+  private def decodeValues(
+      base: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      offset: Long,
+      valueLength: Int
+  ): Iterator[UnsafeRow] =
     new Iterator[UnsafeRow] {
-      private var at = address
-      private val end = address + valueLength
+      private var at = offset
+      private val end = offset + valueLength
 
       override def hasNext: Boolean = at < end
 
       override def next(): UnsafeRow = {
         if (!hasNext) throw new NoSuchElementException("no more values")
-        val size = Platform.getInt(null, at)
-        val row = decodeSingle(keyAddress, keyLength, at + 4, size)
+        val size = Platform.getInt(base, at)
+        val row = decodeSingle(base, keyOffset, keyLength, at + 4, size)
         at += size + 4
         row
       }
     }
 
-  private def decodeSingle(keyAddress: Long, keyLength: Int, address: Long, length: Int): UnsafeRow = {
+  private def decodeSingle(base: AnyRef, keyOffset: Long, keyLength: Int, offset: Long, length: Int): UnsafeRow = {
     val size = if (checksum) length - 4 else length
     if (checksum) verifier.foreach { verifier =>
       verifier.verify(
-        Bytes.copy(null, keyAddress, keyLength),
-        Some(Bytes.copy(null, address, size)),
-        Platform.getInt(null, address + size)
+        Bytes.copy(base, keyOffset, keyLength),
+        Some(Bytes.copy(base, offset, size)),
+        Platform.getInt(base, offset + size)
       )
     }
-    if (rawValues) pointTo(valueColumns, address, size)
-    else dataEncoder.decodeValue(Bytes.copy(null, address, size)).copy()
+    if (rawValues) pointTo(valueColumns, base, offset, size)
+    else dataEncoder.decodeValue(Bytes.copy(base, offset, size)).copy()
   }
 
-  private def pointTo(columns: Int, address: Long, length: Int): UnsafeRow = {
+  private def pointTo(columns: Int, base: AnyRef, offset: Long, length: Int): UnsafeRow = {
     val row = new UnsafeRow(columns)
-    row.pointTo(null, address, length)
+    row.pointTo(base, offset, length)
     row
   }
 }

@@ -206,9 +206,7 @@ final class LaminaStateStore(
     val from = family("valuesIterator", colFamilyName)
     verifyMultiValue(from, "valuesIterator")
     val row = find(keyRow, from, base, keeps = false)
-    if (row == 0L) Iterator.empty
-    else if (live.isLayered) from.values(row).map(OpenFamily.copied).toVector.iterator
-    else new ValuesIterator(this, from, row)
+    if (row == 0L) Iterator.empty else new ValuesIterator(this, from, row)
   }
 
   /** The row for the calling thread: as it lies in the table where that may read it there, else a copy. */

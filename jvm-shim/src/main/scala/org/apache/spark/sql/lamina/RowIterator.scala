@@ -38,6 +38,10 @@ final class OpenFamily(val codec: FamilyCodec, val table: FamilyTable) {
   /** All values of a row. */
   def values(row: Long): Iterator[UnsafeRow] =
     codec.decodeValues(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
+
+  /** The same of a row that may go: they are copied at once, in one piece, and decoded when they are asked for. */
+  def copiedValues(row: Long): Iterator[UnsafeRow] =
+    codec.decodeCopiedValues(Rows.keyAddress(row), Rows.keyLength(row), Rows.valueAddress(row), Rows.valueLength(row))
 }
 
 private object OpenFamily {
@@ -134,8 +138,7 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
         position += 1
         keyRow = store.handOut(from.key(row))
         if (!multi) valueRow = store.handOut(from.value(row))
-        else if (live.isLayered) elements = from.values(row).map(OpenFamily.copied).toVector.iterator
-        else elements = from.values(row)
+        else elements = if (live.isLayered) from.copiedValues(row) else from.values(row)
       }
     }
 
@@ -155,12 +158,14 @@ final class RowIterator(store: LaminaStateStore, from: OpenFamily, private var c
 
 /**
  * The values of a row, for one open: refused once that has given its rows up, or has gone on with another table. Those of a
- * list that is growing are copied, so that what it outgrows need not be kept for them.
+ * list that is growing are copied, so that what it outgrows need not be kept for them, and so are those of a row that may go.
+ * It is made under the table's lock.
  */
 final class ValuesIterator(store: LaminaStateStore, from: OpenFamily, row: Long) extends Iterator[UnsafeRow] {
   private val live = store.live
-  private val isGrowing = from.isGrowing(row)
-  private val elements = if (isGrowing) from.growingValues(row) else from.values(row)
+  private val isGrowing = !live.isLayered && from.isGrowing(row)
+  private val elements =
+    if (live.isLayered) from.copiedValues(row) else if (isGrowing) from.growingValues(row) else from.values(row)
 
   override def hasNext: Boolean = elements.hasNext
 

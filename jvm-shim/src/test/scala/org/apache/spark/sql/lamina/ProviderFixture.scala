@@ -188,6 +188,7 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
       lists: Boolean = false,
       format: Int = 2,
       encoding: String = "unsaferow",
+      rowChecksum: Boolean = false,
       valueSchema: StructType = valueSchema,
       settings: Map[String, String] = Map.empty,
       hadoopKeys: Map[String, String] = Map.empty
@@ -195,6 +196,8 @@ private[lamina] abstract class ProviderFixture extends AnyFunSuite with BeforeAn
     val conf = new SQLConf
     conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
     conf.setConf(SQLConf.STREAMING_STATE_STORE_ENCODING_FORMAT, encoding)
+    conf.setConf(SQLConf.STATE_STORE_ROW_CHECKSUM_ENABLED, rowChecksum)
+    conf.setConf(SQLConf.STATE_STORE_ROW_CHECKSUM_READ_VERIFICATION_RATIO, 1L)
     Seq(
       "engine.python" -> python.toString,
       "heap.maxBytes" -> "256m",
