@@ -83,13 +83,14 @@ class Publications:
         """Room for a file that waits to be published in `storage`, and has `size` bytes in memory of which `share` may
         hold some; 0 where there is none.
 
-        Nobody waits for room: without it a commit is published before it is accepted.
+        Nobody waits for room: without it a commit is published before it is accepted. With it `share` is parked, since
+        the storage may hang.
         """
         size = max(_LEAST_TAKEN_BYTES, size)
         with self._lock:
             if self._bytes.get(storage, 0) + size > self._most_bytes:
                 return 0
-            if size > share.held and not share.try_take(size - share.held):
+            if not share.park(size):
                 return 0
             self._bytes[storage] = self._bytes.get(storage, 0) + size
             return size

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -130,6 +130,26 @@ def test_a_commit_that_was_told_before_somebody_asked_is_answered_at_once() -> N
     commit.follow(publications)
     assert [header["durable"] for header in commit.outcomes.sent] == [{"file": "1"}]
     assert not requests.stats()["active"]
+    requests.close()
+
+
+def test_what_hangs_in_a_storage_keeps_no_request_from_going_beyond_the_bound() -> None:
+    requests, budget = Requests(time.monotonic), MemoryBudget(6 * SIZE)
+    publications = Publications(requests, CONNECTIONS, 6 * SIZE)
+    commit = Commit(requests, 1, budget, 0)
+    commit.follow(publications)
+    restores = [budget.share() for _ in range(2)]
+    for share in restores:
+        share.take(2 * SIZE)
+    with ThreadPoolExecutor(2) as pool:
+        growing = [pool.submit(share.take, 2 * SIZE) for share in restores]
+        try:
+            wait(growing, 60, FIRST_COMPLETED)
+            assert sorted(share.held for share in restores) == [2 * SIZE, 4 * SIZE]
+        finally:
+            for share in restores:
+                share.cancel()
+    commit.tell()
     requests.close()
 
 

@@ -194,10 +194,51 @@ def test_what_a_cancelled_share_holds_is_free_for_others_and_is_not_given_back_t
     assert budget.stats()["held_bytes"] == 0
 
 
+def test_shares_that_are_parked_keep_nobody_from_going_beyond_the_bound() -> None:
+    budget = MemoryBudget(100)
+    parked, first, second = (budget.share() for _ in range(3))
+    parked.take(40)
+    assert parked.park(50)
+    first.take(25)
+    second.take(25)
+    threads = [taking(budget, share, 10) for share in (first, second)]
+    threads[0].join(60)
+    assert first.held == 35
+    assert not parked.park(51)
+    first.close()
+    threads[1].join(60)
+    assert second.held == 35
+    second.close()
+    # beside them alone one gets more than there is, and it alone
+    first.take(60)
+    others = [taking(budget, share, 1) for share in (second, budget.share())]
+    assert (budget.stats()["held_bytes"], budget.stats()["waiting"]) == (110, 2)
+    parked.close()
+    for other in others:
+        other.join(60)
+    assert budget.stats()["held_bytes"] == 62
+
+
+def test_beside_parked_shares_nothing_is_read_ahead_or_parked_beyond_the_bound() -> None:
+    budget = MemoryBudget(100)
+    parked, other = budget.share(), budget.share()
+    assert parked.park(90)
+    assert not other.try_take(11)
+    assert not other.park(11)
+    other.take(11)
+    # what it holds suffices, but what is beyond the bound is not to stay
+    assert not other.park(11)
+    other.give(1)
+    assert other.park(10)
+
+
+@pytest.mark.parametrize("parks", [False, True], ids=["all end", "storages hang"])
 @pytest.mark.parametrize("seed", range(5))
-def test_requests_of_any_size_in_any_order_stay_within_the_bound_and_all_end(seed: int) -> None:
-    """Each takes its first piece, more with and without waiting, and gives back in any order; some are cancelled."""
+def test_requests_of_any_size_in_any_order_stay_within_the_bound_and_all_end(seed: int, parks: bool) -> None:
+    """Each takes its first piece, more with and without waiting, and gives back in any order; some are cancelled, and
+    some are parked and never end."""
     budget = MemoryBudget(1000)
+    parked: list[Share] = []
     excess = threading.Semaphore(0)
 
     def request(number: int) -> str:
@@ -223,14 +264,23 @@ def test_requests_of_any_size_in_any_order_stay_within_the_bound_and_all_end(see
                         share.give(own.randrange(share.held + 1))
                     if budget.stats()["held_bytes"] > 1000 + 5000:
                         excess.release()
+                if parks and own.random() < 0.2 and share.park(own.randrange(1, 200)):
+                    parked.append(share)
+                    assert sum(one.held for one in parked) <= 1000
+                    return "parked"
                 share.close()
             return "done"
         finally:
-            share.close()
+            if share not in parked:
+                share.close()
 
     with ThreadPoolExecutor(16) as pool:
         ends = list(pool.map(request, range(200), timeout=120))
     assert ends.count("done") > 100
+    assert bool(parked) == parks
+    assert budget.stats()["held_bytes"] == sum(share.held for share in parked)
+    for share in parked:
+        share.cancel()
     found = budget.stats()
     assert (found["held_bytes"], found["waiting"]) == (0, 0)
     assert found["peak_bytes"] <= 1000 + 5000

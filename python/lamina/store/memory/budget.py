@@ -9,6 +9,9 @@
 5. A share that must not wait for others, since its reader may be slow or stop, goes on beyond the bound.
 6. A share that is cancelled waits no longer, and what it holds is not counted any more: its thread may hang in a
    storage for good. Only so many threads hang in one storage at once (`engine.storage_calls`).
+7. A share whose commit was accepted is parked: it counts, but takes no more, and may hold on for as long as a storage
+   hangs. Where 1 and 3 say that nobody else holds any, or that all wait, parked ones do not matter. Where a
+   share that went beyond the bound still is, it is not parked: the excess is one request's, however many storages hang.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class MemoryBudget:
         self._waiting: deque[Share] = deque()
         self._growing: deque[Share] = deque()
         self._holding: set[Share] = set()
+        """Those that hold something and are not parked."""
         self._beyond: Share | None = None
 
     def share(self, *, waits: bool = True) -> Share:
@@ -76,8 +80,11 @@ class MemoryBudget:
                 "waits": self._waits,
             }
 
+    def _has_room(self, size: int) -> bool:
+        return self.max_bytes is None or self._held + size <= self.max_bytes
+
     def _fits(self, size: int) -> bool:
-        return self.max_bytes is None or self._held == 0 or self._held + size <= self.max_bytes
+        return not self._holding or self._has_room(size)
 
     def _may_take(self, share: Share, size: int) -> bool:
         """Whether a share that is the first of those who wait goes on."""
@@ -85,16 +92,12 @@ class MemoryBudget:
             return not self._growing and self._waiting[0] is share and self._fits(size)
         if self._growing[0] is not share:
             return False
-        if not self._fits(size):
-            if self._beyond is not None or len(self._holding) > len(self._growing):
-                return False
-            self._beyond = share
-        return True
+        return self._fits(size) or (self._beyond is None and len(self._holding) <= len(self._growing))
 
     def _count(self, share: Share, change: int) -> None:
         self._held += change
         self._peak = max(self._peak, self._held)
-        if share._held and not share._cancelled:
+        if share._held and not share._cancelled and not share._parked:
             self._holding.add(share)
         else:
             self._holding.discard(share)
@@ -110,6 +113,7 @@ class Share:
         self._budget = budget
         self._waits = waits
         self._held = 0
+        self._parked = False
         self._cancelled = False
 
     @property
@@ -129,10 +133,13 @@ class Share:
         """
         budget = self._budget
         with budget._changed:
+            assert not self._parked
             if self._waits and budget._beyond is not self and (self._others_wait() or not budget._fits(size)):
                 self._wait(size)
             if self._cancelled:
                 raise LaminaError.from_kind("engine.cancelled", "a request that waited for memory was cancelled")
+            if self._waits and not budget._has_room(size):
+                budget._beyond = self
             self._held += size
             budget._count(self, size)
 
@@ -159,10 +166,24 @@ class Share:
         """Holds `size` bytes more where they are free and nobody waits; whether it does."""
         budget = self._budget
         with budget._changed:
-            if self._cancelled or budget._waiting or budget._growing or not budget._fits(size):
+            # beside parked ones no more is read ahead than there is room for
+            is_free = budget._held == 0 or budget._has_room(size)
+            if self._cancelled or budget._waiting or budget._growing or not is_free:
                 return False
             self._held += size
             budget._count(self, size)
+            return True
+
+    def park(self, size: int) -> bool:
+        """Holds at least `size` bytes, takes no more from now on, and nobody waits for it to end; whether it does: not
+        where `try_take` has none, nor where it is beyond the bound."""
+        budget = self._budget
+        with budget._changed:
+            is_over = budget._beyond is self and not budget._has_room(0)
+            if is_over or (size > self._held and not self.try_take(size - self._held)):
+                return False
+            self._parked = True
+            budget._count(self, 0)
             return True
 
     def give(self, size: int) -> None:
