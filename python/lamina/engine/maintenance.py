@@ -57,10 +57,11 @@ LONG_BYTES = 8 << 20
 """A merge of more takes its turn among such merges, one after the other, and none of the workers."""
 
 SHORT_MERGES_BYTES = 64 << 20
-"""What the other merges have in memory together; where all of them would wait for more, one goes beyond it."""
+"""What the other merges have in memory together, beside the databases that they have open; where all of them would wait
+for more, one goes beyond it."""
 
 
-LONG_MERGE_BYTES = 176 << 20
+LONG_MERGE_BYTES = 160 << 20
 """What a long one takes where it has the choice: two large tables of it are sent to a remote storage at once."""
 
 
@@ -220,7 +221,9 @@ class Maintainer:
         long = merge.bytes > LONG_BYTES
         # who waits does not wait for the long merges of others, and shares the memory of the short ones
         is_alone = long and not job["awaited"] and (yield Turn.LONG_MERGE) is not False
-        share = MemoryBudget(LONG_MERGE_BYTES).share() if is_alone else self._memory.share()
+        memory = MemoryBudget(LONG_MERGE_BYTES) if is_alone else self._memory
+        # who waits for the memory of others goes on, whatever its storage does
+        share = memory.share(waiting=lambda: None if progress is None else progress(0, 0))
         began = self._clock.monotonic()
         try:
             compacted = merge.run(progress, share)

@@ -59,6 +59,18 @@ def test_who_finds_no_room_waits_until_it_is_given_back() -> None:
     assert budget.stats()["held_bytes"] == 0
 
 
+def test_who_waits_says_so_again_and_again() -> None:
+    budget = MemoryBudget(100)
+    said = threading.Semaphore(0)
+    first, second = budget.share(waiting=said.release), budget.share(waiting=said.release)
+    first.take(80)
+    thread = taking(budget, second, 30)
+    assert all(said.acquire(timeout=60) for _ in range(2))
+    first.close()
+    thread.join(60)
+    assert second.held == 30
+
+
 def test_nobody_overtakes_those_who_wait() -> None:
     budget = MemoryBudget(100)
     first, large, small = budget.share(), budget.share(), budget.share()

@@ -41,7 +41,7 @@ from lamina.store.materialization.sources import read_sources
 from lamina.store.materialization.table_uploads import TableUploads, publish_table, stamp
 from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
-from lamina.store.tables.database import OPEN_BYTES, Database, LiveTable
+from lamina.store.tables.database import Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
 from lamina.store.tables.local_disk import LocalDiskError, LocalDiskFull, require_room
 from lamina.store.tables.options import TableOptions
@@ -73,6 +73,10 @@ def _storage_only() -> Iterator[None]:
 
 class TableBuilding:
     """The materializer whose bases are lists of sorted tables.
+
+    A job has one database open, of `OPEN_BYTES`. That is not taken from its share: of what short jobs have together a
+    few databases would be all, and each job would wait for more before its first row. The workers bound how many are
+    open.
 
     Args:
         options: of its databases.
@@ -197,7 +201,6 @@ class TableBuilding:
         written = (*mergeable(replaced), *base[1:]) if base else replaced
         require_room(self._files.local_max_bytes, sum(one.length for one in written))
         try:
-            share.take(OPEN_BYTES)
             merged = work.merged(sources, whole=not base)
             with self._lock:
                 if self._local is None:
@@ -232,7 +235,7 @@ class TableBuilding:
     @staticmethod
     def _fetch(local: LocalTables, tables: Sequence[Reference], share: Share, worked: Callable[[], None]) -> None:
         """Gets the tables that the job stands on. They are here but in the first job of a store, so that most hold no
-        memory for it: of what small jobs share it would be half."""
+        memory for it."""
         if local.absent(tables):
             share.take(FETCH_BYTES)
             with _storage_only():
@@ -260,7 +263,7 @@ class TableBuilding:
             with Database(directory, read_only=True) as database:
                 live = database.live()
             # what was merged is in the tables
-            share.give(share.held - OPEN_BYTES)
+            share.give(share.held)
             with _storage_only():
                 made = self._published(replaced, older, live, directory, share, worked)
             known = {table.name for table in older.tables} if older else set()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 _LEAST_AUTO, _MOST_AUTO = 64 << 20, 256 << 20
 _AUTO_SHARE = 16
+
+_SAID_S = 1.0
+"""How long a share waits at most before it says so again."""
 
 
 def default_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -61,13 +65,14 @@ class MemoryBudget:
         """Those that hold something and are not parked."""
         self._beyond: Share | None = None
 
-    def share(self, *, waits: bool = True) -> Share:
+    def share(self, *, waits: bool = True, waiting: Callable[[], None] = lambda: None) -> Share:
         """What one request takes of it.
 
         Args:
             waits: False where it goes on beyond the bound rather than wait.
+            waiting: called again and again while it waits. The budget is locked meanwhile.
         """
-        return Share(self, waits)
+        return Share(self, waits, waiting)
 
     def stats(self) -> dict[str, Any]:
         """The bound, what is held now and was at most, who waits now, and how often somebody had to."""
@@ -109,9 +114,10 @@ class MemoryBudget:
 class Share:
     """What one request holds of a budget. One thread takes and gives; any thread may cancel."""
 
-    def __init__(self, budget: MemoryBudget, waits: bool) -> None:
+    def __init__(self, budget: MemoryBudget, waits: bool, waiting: Callable[[], None]) -> None:
         self._budget = budget
         self._waits = waits
+        self._waiting = waiting
         self._held = 0
         self._parked = False
         self._cancelled = False
@@ -156,7 +162,8 @@ class Share:
             goes_on = self._cancelled or budget._may_take(self, size)
             budget._waits += not goes_on
             while not goes_on:
-                budget._changed.wait()
+                budget._changed.wait(_SAID_S)
+                self._waiting()
                 goes_on = self._cancelled or budget._may_take(self, size)
         finally:
             queue.remove(self)
