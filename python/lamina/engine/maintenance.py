@@ -37,7 +37,7 @@ from lamina.settings import Settings
 from lamina.storage import Jvm
 from lamina.store import CheckpointState, Collected, Compacted, Store, StoreId, Version
 from lamina.store.collection.known_others import KnownOthers
-from lamina.store.memory.budget import MemoryBudget
+from lamina.store.memory.budget import MemoryBudget, Share
 from lamina.store.versions.resolution import is_empty
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Maintainer:
 
     def _steps(
         self, argument: OpenArgument, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn | Deletion | Merged, bool | None, None]:
+    ) -> Generator[Turn | Deletion | Merged | Share, bool | None, None]:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
         kept = self._kept_for(argument)
         if kept is None:
@@ -213,7 +213,7 @@ class Maintainer:
 
     def _compaction(
         self, store: Store, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
-    ) -> Generator[Turn, bool | None, tuple[Compacted | None, bool]]:
+    ) -> Generator[Turn | Share, bool | None, tuple[Compacted | None, bool]]:
         """What was made, and whether as a long merge, which has no worker."""
         merge = store.plan_compaction(at_once=job["at_once"])
         if merge is None:
@@ -224,6 +224,7 @@ class Maintainer:
         memory = MemoryBudget(LONG_MERGE_BYTES) if is_alone else self._memory
         # who waits for the memory of others goes on, whatever its storage does
         share = memory.share(waiting=lambda: None if progress is None else progress(0, 0))
+        yield share
         began = self._clock.monotonic()
         try:
             compacted = merge.run(progress, share)
@@ -399,6 +400,8 @@ def main() -> None:
             maintainer.leave(StoreId(**job["left"]))
         elif "hurry" in job:
             pool.hurry(job["hurry"])
+        elif "hangs" in job:
+            pool.cancel_memory(job["hangs"])
         else:
             pool.begin(job)
 

@@ -13,6 +13,7 @@ from lamina.components import Clock
 from lamina.storage import Storage
 from lamina.store.collection.collector import by_storage
 from lamina.store.collection.known_others import KnownOthers, newer_run
+from lamina.store.memory.budget import Share
 
 _PROGRESS_S = 1.0
 
@@ -81,9 +82,9 @@ class Merged:
     report: Mapping[str, Any]
 
 
-Steps = Generator[Turn | Deletion | Merged, bool | None, dict[str, Any]]
+Steps = Generator[Turn | Deletion | Merged | Share, bool | None, dict[str, Any]]
 """A job: where it yields something it goes on when its turn has come or the deletion is made; gives its report. It is
-sent False where it goes on before its turn, since somebody waits for it."""
+sent False where it goes on before its turn, since somebody waits for it. A share is what it takes memory from."""
 
 
 @dataclass
@@ -95,6 +96,8 @@ class _Running:
     hurries: bool = False
     turn: Future[None] | None = None
     """For which it waits."""
+    share: Share | None = None
+    hangs: bool = False
 
 
 class MaintenancePool:
@@ -105,6 +108,7 @@ class MaintenancePool:
        merges have in memory is bounded. One for which somebody waits meanwhile goes on as a short one.
     3. Collections that want to delete while files of their checkpoint are being deleted wait, and are next, all
        together: one look at the runs and one request for many stores.
+    4. What a job that hangs has in memory is counted no more: jobs on other storages do not wait for it.
 
     Args:
         steps: begins a job, given what it hears progress by.
@@ -155,6 +159,19 @@ class MaintenancePool:
                 if turn is not None and turn.cancel():
                     self._workers.submit(self._resume, running, False)
 
+    def cancel_memory(self, number: int) -> None:
+        """A job hangs, perhaps for good: others get what it has in memory, and if it goes on it takes no more."""
+        with self._lock:
+            running = self._jobs.get(number)
+            if running is not None:
+                running.hangs = True
+                self._cancel_if_hanging(running)
+
+    @staticmethod
+    def _cancel_if_hanging(running: _Running) -> None:
+        if running.hangs and running.share is not None:
+            running.share.cancel()
+
     def _now_and_then(self) -> Callable[[], bool]:
         """Says whether enough time has passed since it last said so, or since now."""
         sent = self._clock.monotonic()
@@ -172,8 +189,13 @@ class MaintenancePool:
     def _advance(self, running: _Running, has_turn: bool | None = None) -> None:
         try:
             wait = running.steps.send(has_turn)
-            while isinstance(wait, Merged):
-                self._send({"number": running.number, "merged": wait.report})
+            while isinstance(wait, Merged | Share):
+                if isinstance(wait, Merged):
+                    self._send({"number": running.number, "merged": wait.report})
+                else:
+                    with self._lock:
+                        running.share = wait
+                        self._cancel_if_hanging(running)
                 wait = running.steps.send(None)
         except StopIteration as end:
             with self._lock:

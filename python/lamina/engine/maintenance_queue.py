@@ -81,8 +81,9 @@ class MaintenanceQueue:
        failed and not repeated: the stores ask again soon, and a job that kills the process must not do so for ever.
     4. The process ends with the engine, since its standard input is a pipe that only the engine holds.
     5. A job that says nothing for `silence_s` seconds hangs, in a storage that does not answer: it is reported as
-       failed. Its place is lost until its process ends: that is killed once no other job is in work. After as much time
-       again no new ones are begun until then. Those that only wait there begin anew. A long merge says that it goes on.
+       failed, and others get its memory. Its place is lost until its process ends: that is killed once no other job is
+       in work. After as much time again no new ones are begun until then. Those that only wait there begin anew. A long
+       merge says that it goes on.
     6. A storage in which half of the workers wait for an answer for a while gets no more of them. Where there are
        several storages, none gets the last worker.
     7. A process that cannot be started is tried again; jobs wait meanwhile.
@@ -364,15 +365,16 @@ class MaintenanceQueue:
     def _newly_hanging(self) -> list[_Work]:
         """The jobs that have been silent for too long, which count as hanging from now on."""
         now = self._clock.monotonic()
-        found = [
-            work
-            for work in self._work.values()
+        found = {
+            number: work
+            for number, work in self._work.items()
             if not work.hangs and work.heard is not None and work.heard + self._silence_s <= now
-        ]
-        for work in found:
+        }
+        for number, work in found.items():
             work.hangs = True
+            self._lines.put(_line({"hangs": number}))
             log.warning("the maintenance of a store of %s has said nothing for %.0f s", work.url, self._silence_s)
-        return found
+        return [*found.values()]
 
     def _is_draining(self, now: float) -> bool:
         """Whether no more jobs are begun, so that the process can be ended without harm to any."""

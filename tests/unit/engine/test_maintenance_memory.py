@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +17,38 @@ import pytest
 
 from lamina.components import SystemClock
 from lamina.engine.maintenance import SHORT_MERGES_BYTES, Maintainer
+from lamina.engine.maintenance_queue import MaintenanceQueue
+from lamina.engine.maintenance_turns import Job
+from lamina.format.entries import PUT
 from lamina.settings import PREFIX
 from lamina.storage import Storage
 from lamina.store.tables.database import Database
 from lamina.testing import SequenceIds
-from tests.unit.engine.test_maintenance import EMPTY, job
-from tests.unit.store.writing import Query
+from tests.unit.engine.conftest import nothing
+from tests.unit.engine.test_maintenance import EMPTY, Reports, job
+from tests.unit.store.writing import Change, Query, file_name
 
 WORKERS = 8
+
+HOOK = """
+import os, sys
+
+if sys.orig_argv[1:3] == ["-m", "lamina.engine.maintenance"]:
+    from lamina.storage.local import LocalBackend
+
+    path_of = LocalBackend._path
+
+    def gated(self, path):
+        found = path_of(self, path)
+        if os.path.exists(found + ".gate"):
+            with open(found + ".gate") as gate:
+                gate.read()
+        return found
+
+    LocalBackend._path = gated
+"""
+"""Has the maintenance process wait, before it uses a local file beside which there is a pipe, until that has had a
+writer and has none any more."""
 
 
 def test_as_many_jobs_make_tables_at_once_as_there_are_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +95,48 @@ def test_a_job_that_waits_for_the_memory_of_others_says_that_it_goes_on(tmp_path
         finally:
             other.close()
         assert report.result(60)["segment"] is not None
+
+
+def test_a_job_that_hangs_with_memory_keeps_no_other_one_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "hook"), os.environ.get("PYTHONPATH", "")]))
+    query = Query(Storage(str(tmp_path)))
+    store = query.open()
+    versions = query.run_batches(store, EMPTY, 6)
+    # small in its file, and in memory more than all short merges have together
+    rows: dict[bytes, Change] = {b"%d" % key: (PUT, bytes(1 << 16)) for key in range(320)}
+    newest = query.commit(store, versions[-1], rows)
+    # it is read after that
+    gate = tmp_path / "0" / "0" / (file_name(versions[-1].attempt or "") + ".gate")
+    os.mkfifo(gate)
+    jobs = [job(tmp_path, 0, newest, collect=False)]
+    jobs.append(job(tmp_path, 1, query.run_batches(query.open(1), EMPTY, 6)[-1], collect=False))
+    queue = MaintenanceQueue(SystemClock(), str(tmp_path), 120, workers=2)
+    queue.start()
+    hanging, other = Reports(), Reports()
+    queue.submit(0, Job(jobs[0], hanging, nothing))
+    with contextlib.ExitStack() as opened:
+        opened.callback(queue.close)
+        writer = None
+        while writer is None:
+            # there is no reader yet
+            with contextlib.suppress(OSError):
+                writer = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+            time.sleep(0)
+        opened.callback(os.close, writer)
+        queue.submit(1, Job(jobs[1], other, nothing))
+        while len(queue.stats()["working_on"]) < 2 and not other.all:
+            time.sleep(0)
+        with queue._changed:
+            for work in queue._work.values():
+                if work.store == 0:
+                    assert work.heard is not None
+                    work.heard -= 120
+            queue._changed.notify_all()
+        hanging.wait_for(1)
+        other.wait_for(1)
+    assert hanging.all[0]["error"]["kind"] == "engine.deadline"
+    assert other.all[0]["segment"] is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +15,9 @@ from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Progress, 
 from lamina.storage import Backend, Storage
 from lamina.store import CheckpointState
 from lamina.store.collection.known_others import KnownOthers
+from lamina.store.memory.budget import MemoryBudget
 from lamina.testing import Fault, FaultyBackend, ManualClock, SequenceIds
+from lamina.testing.expect import fails_with
 
 PATIENCE_S = 60
 """How long a test waits for what must come."""
@@ -180,6 +183,47 @@ def test_a_job_that_was_hurried_goes_on_once_whatever_it_waits_for_next(checkpoi
     told.wait_for("report", 0)
     assert sent == [True, False]
     assert told.count("report") == len(told.reports())
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["that has memory", "before it asks for any"])
+def test_the_memory_of_a_job_that_hangs_is_free_for_others(is_late: bool) -> None:
+    budget = MemoryBudget(100)
+    asks, answers = threading.Event(), threading.Event()
+
+    def steps(number: int) -> Steps:
+        share = budget.share()
+        if number == 0:
+            if is_late:
+                assert asks.wait(PATIENCE_S)
+            yield share
+            with fails_with("engine.cancelled") if is_late else contextlib.nullcontext():
+                share.take(100)
+            assert answers.wait(PATIENCE_S)
+        else:
+            yield share
+            share.take(100)
+        share.close()
+        return {"ok": True}
+
+    pool, told = pool_of(steps, workers=2)
+    try:
+        pool.begin({"number": 0})
+        while not is_late and not budget.stats()["held_bytes"]:
+            time.sleep(0)
+        if is_late:
+            pool.cancel_memory(0)
+            asks.set()
+        pool.begin({"number": 1})
+        if not is_late:
+            while not budget.stats()["waiting"]:
+                time.sleep(0)
+            pool.cancel_memory(0)
+        told.wait_for("report", 1)
+    finally:
+        answers.set()
+    told.wait_for("report", 0)
+    pool.cancel_memory(0)
+    assert budget.stats()["held_bytes"] == 0
 
 
 class Gathering(FaultyBackend):
