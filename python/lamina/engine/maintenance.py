@@ -185,8 +185,6 @@ class Maintainer:
                 if merges:
                     made, was_alone = yield from self._compaction(kept.store, job, progress, report)
                     report["compacted"] = True
-                if job["at_once"]:
-                    report["materialized"] = {"version": confirmed.version, "attempt": confirmed.attempt}
             except Exception as error:
                 # what cannot be merged is no reason to keep what nobody needs
                 failed = error
@@ -196,6 +194,9 @@ class Maintainer:
                     # last: whoever hears of it owns it, and until then it goes with this process
                     in_place = replace(made.in_place(tempfile.gettempdir()), attempt=confirmed.attempt)
                     report["in_place"] = in_place.to_json()
+                if job["at_once"] and failed is None:
+                    # only with them: whoever waits for tables is to read them
+                    report["materialized"] = {"version": confirmed.version, "attempt": confirmed.attempt}
             except Exception as error:
                 failed = error
             if job["collect"] and not kept.store.is_settled(confirmed):

@@ -303,12 +303,18 @@ class StoreHandle:
             self.store.adopt(segment_from_json(segment))
         if self.reads_in_place:
             LOCAL_DISK.look()
-        newer = _taken(report.get("in_place"))
+        newer, lost = None, None
+        if report.get("in_place") is not None:
+            try:
+                newer = _taken(report["in_place"])
+            except LaminaError as error:
+                log.warning("%s", error.message)
+                lost = {"kind": error.kind, "message": error.message}
         if newer is not None:
             _remove(self._exchanged(newer))
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
-        self._materialized(report)
+        self._materialized(report, lost)
         self._failures.note(report)
         for stamped in report.get("stamped", ()):
             found = stamped["segment"]
@@ -319,8 +325,9 @@ class StoreHandle:
             # the query's next batch may be far off, and Spark may ask for no maintenance until then
             self._maintenance.call_later(self.argument.store, self._stamp_s, self._stamp)
 
-    def _materialized(self, report: Mapping[str, Any]) -> None:
-        """Tells those who wait for what was made; a job that was begun before they did knows nothing of them."""
+    def _materialized(self, report: Mapping[str, Any], lost: Mapping[str, Any] | None) -> None:
+        """Tells those who wait for what was made, or why it cannot be had; a job that was begun before they did knows
+        nothing of them."""
         made = report.get("materialized")
         if made is not None:
             self._due = False
@@ -328,7 +335,7 @@ class StoreHandle:
             with self._lock:
                 ended = [one for one in self._waiting if one.is_over_with(version)]
             for one in ended:
-                one.end(None)
+                one.end(lost)
         if report.get("awaited") and not report["ok"]:
             # who has waited for a later version since has a job of his own
             self._give_up_waiting(report["error"], report["confirmed"]["version"])
@@ -348,16 +355,18 @@ class StoreHandle:
             self._queue(collect=False)
 
 
-def _taken(in_place: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A database that the maintenance process made, in the engine's own directory: that of the process goes with it."""
-    if in_place is None:
-        return None
+def _taken(in_place: Mapping[str, Any]) -> dict[str, Any]:
+    """A database that the maintenance process made, in the engine's own directory: that of the process goes with it.
+
+    Raises:
+        LaminaError: `engine.lost`.
+    """
     directory = os.path.join(tempfile.gettempdir(), os.path.basename(in_place["directory"]))
     try:
         os.rename(in_place["directory"], directory)
     except OSError as error:
-        log.warning("newer tables in %s cannot be had: %s", in_place["directory"], error)
-        return None
+        message = f"newer tables in {in_place['directory']} cannot be had: {error}"
+        raise LaminaError.from_kind("engine.lost", message) from error
     return {**in_place, "directory": directory}
 
 

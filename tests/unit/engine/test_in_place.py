@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -19,10 +20,12 @@ from lamina.engine.maintenance_turns import Job
 from lamina.engine.sessions import LEFT_S, Sessions, StoreHandle
 from lamina.engine.store_opener import OpenArgument
 from lamina.errors import LaminaError
+from lamina.format.table_list import TableListManifest
 from lamina.settings import PREFIX, Settings
 from lamina.storage import Storage
 from lamina.store import Accepted, Committed
 from lamina.store.tables.database import Database
+from lamina.store.tables.local import LocalTables
 from tests.unit.engine.test_maintenance import BEGIN, EMPTY, job
 from tests.unit.store.writing import Query, triples
 
@@ -199,6 +202,33 @@ def test_who_waits_for_tables_hears_why_there_are_none(opened: Opened) -> None:
     waits.end()
     assert waits.error is not None
     assert (waits.error.kind, waits.error.message) == ("storage.failed", "the disk is full")
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["was not made", "is gone"])
+def test_who_waits_for_tables_hears_why_it_cannot_have_them(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 3)[-1]
+    waits = Materialization(opened)
+
+    handed_out = LocalTables.hand_out
+
+    def full(tables: LocalTables, manifest: TableListManifest | None, parent: str | None = None) -> str:
+        if parent is not None:
+            raise LaminaError.from_kind("storage.failed", "the disk is full")
+        return handed_out(tables, manifest)
+
+    if not is_made:
+        monkeypatch.setattr(LocalTables, "hand_out", full)
+    report = opened.maintainer.work({**waits.asked.argument, **waits.asked.known(False)})
+    assert report["segment"] is not None
+    if is_made:
+        shutil.rmtree(report["in_place"]["directory"])
+    opened.handle._maintained({**report, "awaited": True, "confirmed": waits.asked.argument["confirmed"]})
+    waits.end()
+    assert waits.error is not None
+    assert waits.error.kind == ("engine.lost" if is_made else "storage.failed")
+    assert opened.handle.durable(DONE)["in_place"] is None
 
 
 def test_tables_of_another_attempt_of_a_version_are_not_those_that_somebody_waits_for(opened: Opened) -> None:
