@@ -9,6 +9,7 @@ import logging
 import socket
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -52,6 +53,7 @@ class Trouble:
     body. `lose`: the request is carried out, and the connection ends without an answer. `cut_answer`: half of the
     answer's body is sent. `delay`: seconds before the answer. `until`: the request is carried out once there were
     so many others of its operation. `body`: this answer instead of the server's. `part`: only that part of an upload.
+    `before`: called before the request is carried out.
     """
 
     operation: str
@@ -65,6 +67,7 @@ class Trouble:
     until: int = 0
     body: str | None = None
     part: str | None = None
+    before: Callable[[], object] | None = None
     times: int = 1
 
     def meets(self, request: Request) -> bool:
@@ -197,6 +200,8 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
                 return
             if trouble.until:
                 proxy.wait_for(request.operation, trouble.until)
+            if trouble.before is not None:
+                trouble.before()
             upstream = http.client.HTTPConnection("127.0.0.1", proxy.port)
             # moto looks and writes in two steps, and S3 in one
             with proxy.conditional if "if-none-match" in headers else contextlib.nullcontext():

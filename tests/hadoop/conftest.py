@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,11 +25,11 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return line.strip()
 
 
-@pytest.fixture(scope="module")
-def jvm() -> Iterator[Jvm]:
-    """A JVM that serves Hadoop files, without Spark around it."""
+@contextlib.contextmanager
+def serving(*jars: Path) -> Iterator[Jvm]:
+    """A JVM that serves Hadoop files, without Spark around it; `jars` are beside Spark's."""
     token = secrets.token_hex(32)
-    classes = os.pathsep.join([f"{pyspark_jars()}/*", shim_jar(), str(odd_file_system_jar())])
+    classes = os.pathsep.join([f"{pyspark_jars()}/*", shim_jar(), str(odd_file_system_jar()), *map(str, jars)])
     process = subprocess.Popen(
         [java(), "-Xmx512m", "-cp", classes, "org.apache.spark.sql.lamina.wire.HadoopFilesServer", token],
         stdin=subprocess.PIPE,
@@ -42,3 +44,10 @@ def jvm() -> Iterator[Jvm]:
         process.stdin.close()
         process.wait(30)
         process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Jvm]:
+    """A JVM that serves Hadoop files."""
+    with serving() as jvm:
+        yield jvm

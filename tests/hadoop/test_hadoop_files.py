@@ -21,6 +21,7 @@ from lamina.testing.store_conformance import StoreConformance
 from tests.spark.hadoop_jars import ODD
 
 ODD_HDFS = "org.apache.spark.sql.lamina.wire.OddHdfs"
+ODD_GOOGLE = "org.apache.spark.sql.lamina.wire.OddGoogle"
 
 
 class TestHadoopFiles(StorageConformance):
@@ -49,6 +50,20 @@ def test_an_object_that_another_jvm_publishes_after_the_look_is_not_replaced(jvm
     assert not storage.publish_if_absent("d/f", b"mine")
     assert bytes(storage.read("d/f")) == b"theirs"
     assert [entry.name for entry in storage.list("d")] == ["f"]
+
+
+def test_an_object_that_another_machine_publishes_on_google_at_the_last_moment_is_not_replaced(
+    jvm: Jvm, tmp_path: Path
+) -> None:
+    keys = {"fs.gs.impl": ODD_GOOGLE}
+    storage = Storage(f"gs://bucket{tmp_path}", {**keys, "fs.odd.rival": "theirs"}, jvm=jvm)
+    assert not storage.publish_if_absent("d/f", b"mine")
+    assert bytes(storage.read("d/f")) == b"theirs"
+    # as where the answer to a write of these bytes was lost
+    assert storage.publish_if_absent("d/f", b"theirs")
+    assert Storage(f"gs://bucket{tmp_path}", keys, jvm=jvm).publish_if_absent("d/g", b"mine")
+    assert (tmp_path / "d" / "g").read_bytes() == b"mine"
+    assert sorted(entry.name for entry in storage.list("d")) == ["f", "g"]
 
 
 def test_a_rename_that_fails_is_told_and_leaves_nothing(jvm: Jvm, tmp_path: Path) -> None:

@@ -1,6 +1,14 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.io.{DataInputStream, EOFException, FileNotFoundException, InputStream, OutputStream}
+import java.io.{
+  ByteArrayInputStream,
+  ByteArrayOutputStream,
+  DataInputStream,
+  EOFException,
+  FileNotFoundException,
+  InputStream,
+  OutputStream
+}
 import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.channels.{Channels, SocketChannel}
 import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
@@ -14,7 +22,8 @@ import org.apache.commons.io.IOUtils
 import org.json4s.{JArray, JObject, JValue}
 import org.json4s.JsonAST.{JBool, JInt, JString}
 
-import org.apache.hadoop.fs.{FileAlreadyExistsException, FileSystem, Path}
+import org.apache.hadoop.fs.{FileAlreadyExistsException, FileSystem, Path, StreamCapabilities}
+import org.apache.hadoop.fs.viewfs.ViewFileSystem
 import org.apache.hadoop.security.{AccessControlException, UserGroupInformation}
 
 import org.apache.spark.internal.Logging
@@ -24,7 +33,8 @@ import org.apache.spark.sql.lamina.errors.LaminaError
  * One connection of the engine for Hadoop files: its requests follow one another, all on one directory.
  *
  * A publication is written under a temporary name and renamed without replacing anything. How strong that is, is the
- * file system's: HDFS does it in one step.
+ * file system's: HDFS does it in one step. Where a file system writes on condition that nothing is there, as S3A does,
+ * that is how a file is published if absent.
  */
 private[wire] final class HadoopConnection(
     channel: SocketChannel,
@@ -134,9 +144,52 @@ private[wire] final class HadoopConnection(
 
   private def publishIfAbsent(header: JValue, body: Body): Unit = {
     val target = path(header)
-    val written = whole(header, target, body)(temporary => rename(temporary, target))
+    val written =
+      if (isConditional(target)) wroteIfAbsent(target, body)
+      else whole(header, target, body)(temporary => rename(temporary, target))
     send("ok" -> JBool(true), "written" -> JBool(written))
   }
+
+  /** Whether a file can be made that appears whole when it is closed, and only where none is, whoever wrote that one. */
+  private def isConditional(target: Path): Boolean =
+    system.getUri.getScheme == CreatesWhole ||
+      // a view says what its mounts can do, and passes no option on to them
+      !system.isInstanceOf[ViewFileSystem] && system.hasPathCapability(target, ConditionalCreate)
+
+  private def wroteIfAbsent(target: Path, body: Body): Boolean = {
+    // what is published if absent is small
+    val bytes = new ByteArrayOutputStream
+    body.copyTo(bytes)
+    // otherwise the engine gave it up
+    body.complete && {
+      try {
+        create(target, bytes.toByteArray)
+        true
+      } catch {
+        // something is there, which may be what an answer that was lost told of
+        case NonFatal(error) => holds(target, bytes.toByteArray).getOrElse(throw error)
+      }
+    }
+  }
+
+  private def create(target: Path, bytes: Array[Byte]): Unit = {
+    val file =
+      if (system.getUri.getScheme == CreatesWhole) system.create(target, false)
+      else system.createFile(target).create().recursive().must(ConditionalCreate, true).build()
+    try file.write(bytes)
+    catch {
+      case NonFatal(error) =>
+        // to close it would publish a part
+        if (file.hasCapability(StreamCapabilities.ABORTABLE_STREAM)) file.abort()
+        throw error
+    }
+    file.close()
+  }
+
+  /** Whether these bytes are those of a file; None where it is not there. */
+  private def holds(target: Path, bytes: Array[Byte]): Option[Boolean] =
+    try Some(Using.resource(system.open(target))(IOUtils.contentEquals(_, new ByteArrayInputStream(bytes))))
+    catch { case _: FileNotFoundException => None }
 
   private def dropped(temporary: Path): Boolean = {
     try system.delete(temporary, false)
@@ -163,7 +216,7 @@ private[wire] final class HadoopConnection(
 
   /** Renames unless the target is there; whether it did. */
   private def rename(temporary: Path, target: Path): Boolean =
-    if (system.getUri.getScheme == LooksAndRenames) renameUnlessTaken(temporary, target)
+    if (LookAndRename(system.getUri.getScheme)) renameUnlessTaken(temporary, target)
     else Renaming.alone(target)(!system.exists(target) && renameUnlessTaken(temporary, target))
 
   private def renameUnlessTaken(temporary: Path, target: Path): Boolean =
@@ -282,8 +335,14 @@ private[wire] object HadoopConnection {
   /** Some file systems keep whole seconds, or two. */
   private val TimePrecisionMs = 2000L
 
-  /** The file system that looks for the target and renames in one step. Others may replace the target. */
-  private val LooksAndRenames = "hdfs"
+  /** HDFS looks for the target and renames in one step, whatever the protocol. Others may replace the target. */
+  private val LookAndRename = Set("hdfs", "webhdfs", "swebhdfs")
+
+  /** What Hadoop calls a file that is made, when it is closed, only where none is; S3A has it since 3.4.2. */
+  private val ConditionalCreate = "fs.option.create.conditional.overwrite"
+
+  /** Google's connectors make each file that may not replace another one so, and have no such name for it. */
+  private val CreatesWhole = "gs"
 
   /** One rename of this JVM to the same path at a time, where the file system may replace the target. */
   private[wire] object Renaming {

@@ -1,12 +1,14 @@
 package org.apache.spark.sql.lamina.wire
 
+import java.io.ByteArrayOutputStream
 import java.net.URI
-import java.nio.file.{FileAlreadyExistsException, Files}
+import java.nio.file.{FileAlreadyExistsException, Files, StandardOpenOption}
 import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FSDataInputStream, FSInputStream, Path, RawLocalFileSystem}
+import org.apache.hadoop.fs.{FSDataInputStream, FSDataOutputStream, FSInputStream, Path, RawLocalFileSystem}
 import org.apache.hadoop.security.AccessControlException
+import org.apache.hadoop.util.Progressable
 
 /**
  * Local files under another scheme, such as one which nobody but Hadoop, told by `fs.odd.impl`, has a file system for.
@@ -65,6 +67,33 @@ class OddHdfs extends OddFileSystem {
       }
     catch { case _: FileAlreadyExistsException => false }
   }
+}
+
+/**
+ * The same with Google's way of making a file that may not replace another one: it appears whole when it is closed, which
+ * fails where one is there by then. Where `fs.odd.rival` is set, another machine publishes that text right before that.
+ */
+class OddGoogle extends OddFileSystem {
+  override def create(
+      path: Path,
+      overwrite: Boolean,
+      bufferBytes: Int,
+      replication: Short,
+      blockBytes: Long,
+      progress: Progressable
+  ): FSDataOutputStream =
+    if (overwrite) super.create(path, overwrite, bufferBytes, replication, blockBytes, progress)
+    else new FSDataOutputStream(
+      new ByteArrayOutputStream {
+        override def close(): Unit = {
+          val file = pathToFile(path).toPath
+          Files.createDirectories(file.getParent)
+          Option(getConf.get("fs.odd.rival")).foreach(Files.writeString(file, _))
+          Files.write(file, toByteArray, StandardOpenOption.CREATE_NEW)
+        }
+      },
+      null
+    )
 }
 
 /** Serves Hadoop files until standard input ends: `<token>` is the argument, the socket's path the first line. */
