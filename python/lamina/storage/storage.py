@@ -5,6 +5,7 @@ Opens the file system that a URL names, and turns what it raises into `storage.*
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from lamina.storage.local_copies import LocalCache
 from lamina.storage.remote import FsspecBackend
 from lamina.storage.renaming import RENAMING, UNKNOWN_RENAME, RenamingBackend
 from lamina.storage.s3 import S3Backend
+
+log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _Shared = TypeVar("_Shared")
@@ -290,7 +293,10 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
         # libhdfs would start a second JVM in this process, and is seldom there
         return _through_jvm(jvm, url, hadoop)
     if location.only_jvm:
-        return _only_through_jvm(jvm, url, hadoop, location.only_jvm)
+        backend = _only_through_jvm(jvm, url, hadoop, location.only_jvm)
+        if location.protocol in ("s3", "abfs", "gs"):
+            _warn_of_key(url, location.only_jvm)
+        return backend
     if location.protocol in UNKNOWN_RENAME:
         if jvm is not None:
             return _through_jvm(jvm, url, hadoop)
@@ -317,9 +323,9 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
     except Exception as error:
         raise LaminaError.from_kind("storage.failed", f"could not open {url}: {error}") from error
     require_create_mode(location.protocol, filesystem)
-    backend = {"s3": _open_s3, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
+    kind = {"s3": _open_s3, **dict.fromkeys(RENAMING, RenamingBackend)}.get(location.protocol, FsspecBackend)
     try:
-        return backend(filesystem, location.root)
+        return kind(filesystem, location.root)
     except LaminaError:
         raise
     except Exception as error:
@@ -353,12 +359,29 @@ def _only_through_jvm(jvm: Jvm | None, url: str, hadoop: Mapping[str, str], reas
         ) from error
 
 
+def _warn_of_key(url: str, reason: str) -> None:
+    """A line in the log, one for each place and reason: each of many stores opens a storage of its own."""
+    place = (url.partition("://")[2].partition("/")[0], reason)
+    if place not in _TOLD:
+        _TOLD.add(place)
+        log.warning(
+            "%s goes through the JVM's Hadoop client because of a key (%s), with more requests and more time for each "
+            "file than through Python's client: remove the key where nothing needs it, or use what Python's client "
+            "honours (docs/spec/storage.md, Identity and encryption)",
+            url,
+            reason,
+        )
+
+
 def _through_jvm(jvm: Jvm, url: str, hadoop: Mapping[str, str]) -> Backend:
     try:
         return JvmBackend(jvm, url, hadoop)
     except OSError as error:
         raise LaminaError.from_kind("storage.failed", f"could not open {url} through the JVM: {error}") from error
 
+
+_TOLD: set[tuple[str, str]] = set()
+"""Places that the log has a line about, and why they go through the JVM."""
 
 _UNCACHED = {"use_listings_cache": False}
 """Listings must show what other processes published."""

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scala import pyspark_jars
-from lamina.storage import Storage
+from lamina.components import SystemClock
+from lamina.storage import Jvm, Storage
 from lamina.storage.hadoop import translate
 from lamina.storage.hadoop_access import RULES, table
 from lamina.testing.expect import fails_with
+from lamina.testing.memory import MemoryBackend
 
 S3 = "s3a://bucket/q/state"
 AZURE = "abfss://container@account.dfs.core.windows.net/q/state"
@@ -160,6 +162,21 @@ def test_what_it_cannot_honour_needs_hadoops_own_client(url: str, key: str, valu
         Storage(url, keys)
     assert key in caught.error.message
     assert "no JVM" in caught.error.message
+
+
+def test_a_place_that_goes_through_the_jvm_because_of_a_key_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lamina.storage.storage.JvmBackend", lambda *_: MemoryBackend(SystemClock()))
+    monkeypatch.setattr("lamina.storage.storage._TOLD", set())
+    jvm = Jvm("socket", "token")
+    for url in (S3, f"{S3}/a-store", "s3a://other/q"):
+        Storage(url, {"fs.s3a.assumed.role.arn": "arn:aws:iam::1:role/writer"}, jvm=jvm)
+    Storage("hdfs://node/q", jvm=jvm)
+    Storage("sftp://host/q", {"fs.sftp.user.host": "u"}, jvm=jvm)
+    told = [record.getMessage() for record in caplog.records]
+    assert [message.split()[0] for message in told] == [S3, "s3a://other/q"]
+    assert all("fs.s3a.assumed.role.arn: s3fs assumes no role" in message for message in told)
 
 
 @pytest.mark.parametrize(("url", "key"), REFUSED)
