@@ -66,6 +66,21 @@ def test_an_object_that_another_machine_publishes_on_google_at_the_last_moment_i
     assert sorted(entry.name for entry in storage.list("d")) == ["f", "g"]
 
 
+def test_many_files_are_deleted_side_by_side_and_one_that_is_refused_is_named(jvm: Jvm, tmp_path: Path) -> None:
+    storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD, "fs.odd.deletions": "8"}, jvm=jvm)
+    for number in range(80):
+        (tmp_path / f"{number}").write_bytes(b"x")
+    # a directory that holds something
+    (tmp_path / "refused").mkdir()
+    (tmp_path / "refused" / "f").write_bytes(b"x")
+    with fails_with("storage.failed", f"{tmp_path}/refused"):
+        storage.delete_many(["refused", *(f"{number}" for number in range(80))])
+    # what follows it in its part of the list is left
+    assert len(storage.list("")) < 20
+    storage.delete_many([f"{number}" for number in range(80)])
+    assert list(storage.list("")) == []
+
+
 def test_a_rename_that_fails_is_told_and_leaves_nothing(jvm: Jvm, tmp_path: Path) -> None:
     storage = Storage(f"odd:{tmp_path}", {"fs.odd.impl": ODD_HDFS, "fs.odd.fails": "true"}, jvm=jvm)
     for publish in (storage.publish, storage.publish_if_absent):

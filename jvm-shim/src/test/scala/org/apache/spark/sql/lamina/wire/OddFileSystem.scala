@@ -1,9 +1,10 @@
 package org.apache.spark.sql.lamina.wire
 
-import java.io.ByteArrayOutputStream
+import java.io.{ByteArrayOutputStream, IOException}
 import java.net.URI
 import java.nio.file.{FileAlreadyExistsException, Files, StandardOpenOption}
 import java.util.UUID
+import java.util.concurrent.{CountDownLatch, TimeUnit}
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FSDataOutputStream, FSInputStream, Path, RawLocalFileSystem}
@@ -13,7 +14,8 @@ import org.apache.hadoop.util.Progressable
 /**
  * Local files under another scheme, such as one which nobody but Hadoop, told by `fs.odd.impl`, has a file system for.
  * Where `fs.odd.times` is `ignored` or `refused`, nobody sets the time of a file, as with object stores. Where
- * `fs.odd.reads` is a number, files can be opened, and no byte from there on can be read.
+ * `fs.odd.reads` is a number, files can be opened, and no byte from there on can be read. Where `fs.odd.deletions` is a
+ * number, the first deletions wait until so many are under way, and fail where they are not.
  */
 class OddFileSystem extends RawLocalFileSystem {
   private var initialized: URI = _
@@ -30,6 +32,14 @@ class OddFileSystem extends RawLocalFileSystem {
   override def open(path: Path, bufferBytes: Int): FSDataInputStream = {
     val file = super.open(path, bufferBytes)
     Option(getConf.get("fs.odd.reads")).fold(file)(upTo => new FSDataInputStream(new DeniedFrom(file, upTo.toLong)))
+  }
+
+  private lazy val deletions = new CountDownLatch(getConf.getInt("fs.odd.deletions", 0))
+
+  override def delete(path: Path, recursive: Boolean): Boolean = {
+    deletions.countDown()
+    if (!deletions.await(30, TimeUnit.SECONDS)) throw new IOException(s"$path is deleted alone")
+    super.delete(path, recursive)
   }
 
   override def setTimes(path: Path, modified: Long, used: Long): Unit = getConf.get("fs.odd.times") match {
