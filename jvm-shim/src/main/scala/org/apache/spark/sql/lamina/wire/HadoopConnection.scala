@@ -25,6 +25,7 @@ import org.json4s.JsonAST.{JBool, JInt, JString}
 import org.apache.hadoop.fs.{FileAlreadyExistsException, FileSystem, Path, StreamCapabilities}
 import org.apache.hadoop.fs.viewfs.ViewFileSystem
 import org.apache.hadoop.security.{AccessControlException, UserGroupInformation}
+import org.apache.hadoop.util.functional.FutureIO
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.lamina.errors.LaminaError
@@ -233,7 +234,8 @@ private[wire] final class HadoopConnection(
     val offset = number(header, "offset")
     val start = if (offset < 0) math.max(0L, size + offset) else offset
     val count = math.max(0L, math.min(number(header, "length"), size - start))
-    val stream = system.open(file)
+    // many file systems would look once more
+    val stream = FutureIO.awaitFuture(system.openFile(file).withFileStatus(status).build())
     try {
       val buffer = new Array[Byte](math.min(count, BufferBytes.toLong).toInt)
       def next(at: Long): Int = {
@@ -413,7 +415,7 @@ private[wire] object HadoopConnection {
     def skip(): Unit = pieces((_, _) => ())
 
     private def pieces(take: (Array[Byte], Int) => Unit): Unit = {
-      val buffer = new Array[Byte](if (ended) 0 else BufferBytes)
+      var buffer = Array.emptyByteArray
       while (!ended) {
         if (left == 0) {
           left = littleEndian(in)
@@ -423,7 +425,8 @@ private[wire] object HadoopConnection {
           }
         }
         if (!ended) {
-          val count = math.min(left, buffer.length)
+          val count = math.min(left, BufferBytes)
+          if (buffer.length < count) buffer = new Array[Byte](count)
           in.readFully(buffer, 0, count)
           left -= count
           size += count
