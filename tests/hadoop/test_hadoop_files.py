@@ -179,9 +179,10 @@ def test_a_scheme_that_neither_python_nor_hadoop_knows_is_named(jvm: Jvm) -> Non
     assert "unheardof" in caught.error.message
 
 
-def test_hdfs_is_left_to_hadoop_where_there_is_a_jvm(jvm: Jvm) -> None:
+@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
+def test_hdfs_is_left_to_hadoop_where_there_is_a_jvm(jvm: Jvm, scheme: str) -> None:
     """Nobody listens there; but it is Hadoop that says so, not a library that Python lacks."""
-    storage = Storage("hdfs://127.0.0.1:1/a", {"ipc.client.connect.max.retries": "0"}, jvm=jvm)
+    storage = Storage(f"{scheme}://127.0.0.1:1/a", {"ipc.client.connect.max.retries": "0"}, jvm=jvm)
     with fails_with("storage.failed") as caught:
         storage.read("f")
     assert "java.net.ConnectException" in caught.error.message

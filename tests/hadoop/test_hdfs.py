@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.scala import java, pyspark_jars
 from lamina.storage import Jvm, Storage
+from lamina.testing.expect import fails_with
 from lamina.testing.storage_conformance import StorageConformance
 from lamina.testing.store_conformance import StoreConformance
 from tests.conformance import test_stores
@@ -25,11 +26,11 @@ PUBLISHERS = 8
 
 
 class Hdfs:
-    """The file system's URL, and what its name node has done."""
+    """The file system's URLs, the second one over HTTP, and what its name node has done."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self.url = line_of(process)
+        self.url, self.web_url = line_of(process).split()
 
     def operations(self) -> dict[str, int]:
         """Files created, renamed and deleted, and looks at one file, since the start."""
@@ -104,6 +105,21 @@ def test_a_file_is_published_by_one_creation_and_one_rename(jvm: Jvm, hdfs: Hdfs
     assert storage.publish_if_absent("d/g", b"y")
     asked = {name: count - before[name] for name, count in hdfs.operations().items()}
     assert asked == {"created": 2, "renamed": 2, "deleted": 0, "looked up": 0}
+
+
+def test_files_are_reached_over_http_where_there_is_no_jvm(hdfs: Hdfs) -> None:
+    storage = Storage(f"{hdfs.web_url}/{uuid.uuid4()}")
+    storage.publish("d/f", b"one")
+    storage.publish("d/f", b"two")
+    assert bytes(storage.read("d/f")) == b"two"
+    assert storage.publish_if_absent("d/g", b"first")
+    assert not storage.publish_if_absent("d/g", b"second")
+    assert storage.read_tail("d/g", 2) == (b"st", 5)
+    assert {entry.name: entry.size for entry in storage.list("d")} == {"f": 3, "g": 5}
+    storage.delete_many(["d/f", "d/missing"])
+    assert [entry.name for entry in storage.list("d")] == ["g"]
+    with fails_with("file.missing", "d/f"):
+        storage.read("d/f")
 
 
 def test_a_stamp_makes_a_file_as_young_as_one_that_is_written_now(jvm: Jvm, hdfs: Hdfs) -> None:

@@ -40,6 +40,9 @@ PACKAGES: Mapping[str, str] = {
 }
 """The pip package that brings the file system of an fsspec protocol."""
 
+_WEBHDFS_PORT = 9870
+"""Of a name node, where the URL says none; fsspec takes that of Hadoop 2."""
+
 _PROTOCOLS = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "gcs": "gs", "local": "file"}
 
 
@@ -88,6 +91,8 @@ def translate(url: str, hadoop: Mapping[str, str]) -> Location:
         return Location("gs", f"{authority}/{path}", _google(hadoop), only_jvm)
     if protocol == "hdfs":
         return Location("hdfs", "/" + path, _hdfs(authority or _default_authority(hadoop), hadoop), only_jvm)
+    if protocol == "webhdfs":
+        return Location("webhdfs", "/" + path, {"port": _WEBHDFS_PORT, **_hdfs(authority, hadoop)}, only_jvm)
     return Location(protocol, f"{authority}/{path}" if authority else "/" + path, {}, only_jvm)
 
 
@@ -141,9 +146,10 @@ def _place(url: str, hadoop: Mapping[str, str]) -> str:
     location = translate(url, default)
     match = _URL.fullmatch(url)
     authority = match["rest"][2:].partition("/")[0] if match is not None and match["rest"].startswith("//") else ""
-    if location.protocol == "hdfs":
-        # its root has no authority
-        return f"hdfs://{authority or _default_authority(default)}{location.root}".rstrip("/")
+    if location.protocol in ("hdfs", "webhdfs"):
+        # their roots have no authority
+        node = authority or (_default_authority(default) if location.protocol == "hdfs" else "")
+        return f"{location.protocol}://{node}{location.root}".rstrip("/")
     if location.protocol == "abfs":
         return f"abfs://{authority.replace('.dfs.', '.blob.', 1)}/{location.root}".rstrip("/")
     return f"{location.protocol}:{location.root}".rstrip("/")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lamina.storage.backend import PIECE_BYTES
@@ -52,6 +52,12 @@ class RenamingBackend(FsspecBackend):
         with self._temporary(target) as temporary:
             self._upload(temporary, [data])
             return self._rename(temporary, target) or self._holds(path, data)
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        # WebHDFS takes one path at a time
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.rm_file(self._path(path))
 
     def _is_same(self, one: str, other: str) -> bool:
         if self._filesystem.size(one) != self._filesystem.size(other):

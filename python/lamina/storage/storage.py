@@ -289,8 +289,8 @@ def open_backend(url: str, hadoop: Mapping[str, str], fsync: bool, jvm: Jvm | No
     location = translate(url, hadoop)
     if location.protocol == "file":
         return LocalBackend(os.path.abspath(location.root), fsync=fsync)
-    if jvm is not None and location.protocol == "hdfs":
-        # libhdfs would start a second JVM in this process, and is seldom there
+    if jvm is not None and location.protocol in RENAMING:
+        # libhdfs would start a second JVM in this process, and is seldom there; both of Hadoop's know its configuration
         return _through_jvm(jvm, url, hadoop)
     if location.only_jvm:
         backend = _only_through_jvm(jvm, url, hadoop, location.only_jvm)

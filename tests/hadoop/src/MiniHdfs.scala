@@ -13,7 +13,7 @@ import org.apache.hadoop.metrics2.lib.DefaultMetricsSystem
 /**
  * A name node and a data node of HDFS below the directory `arguments(0)`, until standard input ends.
  *
- * The first line of standard output is the file system's URL. Each line of standard input is answered by how often the
+ * The first line of standard output has the file system's URLs, the second one of them over HTTP. Each line of standard input is answered by how often the
  * name node has created, renamed and deleted files, and looked one up.
  */
 object MiniHdfs {
@@ -24,7 +24,7 @@ object MiniHdfs {
     conf.set("dfs.permissions.enabled", "false")
     val cluster = new MiniDFSCluster.Builder(conf, new File(arguments(0))).numDataNodes(1).build()
     try {
-      println(cluster.getURI)
+      println(s"${cluster.getURI} webhdfs://127.0.0.1:${cluster.getNameNode.getHttpAddress.getPort}")
       while (StdIn.readLine() != null) println(counts.mkString(" "))
     } finally cluster.shutdown()
   }

@@ -22,6 +22,7 @@ from lamina.storage.hadoop import Location, is_below, resolved, translate
         ("abfss://container@account.dfs.core.windows.net/a/b", "abfs", "container/a/b"),
         ("wasbs://container@account.blob.core.windows.net/a", "abfs", "container/a"),
         ("hdfs://namenode:8020/a/b", "hdfs", "/a/b"),
+        ("webhdfs://namenode:9870/a/b", "webhdfs", "/a/b"),
         ("memory://a/b", "memory", "/a/b"),
         ("memory:/a/b", "memory", "/a/b"),
         ("oss://bucket/a", "oss", "bucket/a"),
@@ -45,6 +46,7 @@ def test_a_url_names_the_same_place_in_fsspec(url: str, protocol: str, root: str
         ("gs://bucket/lent", "gcs://bucket/lent"),
         ("hdfs://node:8020/lent", "hdfs:///lent/0"),
         ("hdfs:/lent", "hdfs://node:8020/lent/0"),
+        ("webhdfs://node:9870/lent", "webhdfs://node:9870/lent/0"),
         ("file:/", "file:/x"),
     ],
 )
