@@ -96,11 +96,20 @@ private[wire] object HadoopFiles {
   def listen(directory: PrivateDirectory, token: String, name: String): HadoopFiles =
     listen(directory, token, name, DaemonThreads(s"$name-hadoop-connection"))
 
-  /** @param threads those that serve connections */
-  def listen(directory: PrivateDirectory, token: String, name: String, threads: ThreadFactory): HadoopFiles = {
+  /**
+   * @param threads those that serve connections
+   * @param fallback where the second directory is made
+   */
+  def listen(
+      directory: PrivateDirectory,
+      token: String,
+      name: String,
+      threads: ThreadFactory,
+      fallback: String = "/tmp"
+  ): HadoopFiles = {
     val wanted = directory.path.resolve(SocketName)
     val second =
-      if (wanted.toString.getBytes.length <= MaxSocketPath) None else Some(PrivateDirectory.create("/tmp"))
+      if (wanted.toString.getBytes.length <= MaxSocketPath) None else Some(secondDirectory(directory, fallback))
     val socket = second.fold(wanted)(_.path.resolve(SocketName))
     val server = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
     try server.bind(UnixDomainSocketAddress.of(socket))
@@ -112,4 +121,16 @@ private[wire] object HadoopFiles {
     }
     new HadoopFiles(socket, server, second, token, name, threads)
   }
+
+  private def secondDirectory(directory: PrivateDirectory, fallback: String): PrivateDirectory =
+    try PrivateDirectory.create(fallback)
+    catch {
+      case error: LaminaError =>
+        throw new LaminaError(
+          LaminaError.EngineStart,
+          s"java.io.tmpdir (${directory.path.getParent}) is too long for the path of a socket, and $fallback cannot be " +
+            s"written (${error.getCause}); set java.io.tmpdir to a shorter directory",
+          error
+        )
+    }
 }

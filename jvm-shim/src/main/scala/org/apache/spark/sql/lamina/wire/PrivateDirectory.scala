@@ -65,8 +65,8 @@ private[wire] object PrivateDirectory {
       case error: IOException =>
         throw new LaminaError(
           LaminaError.EngineStart,
-          s"no directory for the engine can be made in $tempDir ($error); set java.io.tmpdir or spark.local.dir to a " +
-            "directory that exists and can be written",
+          s"no directory for the engine can be made in $tempDir ($error); set java.io.tmpdir to a directory that " +
+            "exists and can be written",
           error
         )
     }

@@ -5,6 +5,7 @@ import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.nio.ByteBuffer
 import java.nio.channels.SocketChannel
 import java.nio.charset.StandardCharsets.US_ASCII
+import java.nio.file.Files
 import java.util.concurrent.ThreadFactory
 import java.util.concurrent.atomic.AtomicBoolean
 
@@ -13,6 +14,8 @@ import scala.concurrent.duration._
 import scala.util.Using
 
 import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.lamina.errors.LaminaError
 
 /** Connections of the engine to this JVM's Hadoop file systems. */
 class HadoopFilesSuite extends AnyFunSuite {
@@ -48,6 +51,24 @@ class HadoopFilesSuite extends AnyFunSuite {
     } finally {
       files.close()
       directory.delete(None)
+    }
+  }
+
+  test("where no path is short enough for a socket, what is told is the setting that makes it so") {
+    val above = Files.createTempDirectory("lamina-test")
+    val long = Files.createDirectory(above.resolve("x" * 100))
+    val directory = PrivateDirectory.create(long.toString)
+    try {
+      val error = intercept[LaminaError] {
+        HadoopFiles.listen(directory, token, "test", DaemonThreads("served"), fallback = s"$above/missing")
+      }
+      assert(error.kind == LaminaError.EngineStart)
+      assert(error.text.contains(s"java.io.tmpdir ($long) is too long"))
+      assert(error.text.contains(s"$above/missing cannot be written"))
+    } finally {
+      directory.delete(None)
+      Files.delete(long)
+      Files.delete(above)
     }
   }
 }
