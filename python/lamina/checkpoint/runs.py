@@ -72,8 +72,14 @@ def read_identity(state: Storage) -> CheckpointIdentity | None:
 
 def read_claims(state: Storage) -> list[QueryRun]:
     """Every claim of an epoch by a run, in order. A run may have claimed more than one."""
-    parsed = (paths.parse_run(entry.name) for entry in state.list(paths.RUNS))
-    return sorted(QueryRun(*claim) for claim in parsed if claim is not None)
+    return claims_of(entry.name for entry in state.list(paths.RUNS))
+
+
+def claims_of(names: Iterable[str]) -> list[QueryRun]:
+    """The claims that files in `runs` are, in order."""
+    parsed = map(paths.parse_run, names)
+    # there may be thousands, and tuples are in order much sooner than what is made of them
+    return [QueryRun(*claim) for claim in sorted(claim for claim in parsed if claim is not None)]
 
 
 def read_runs(state: Storage) -> list[QueryRun]:

@@ -11,6 +11,7 @@ run id).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from lamina.errors import LaminaError
 from lamina.format import paths
 from lamina.format.manifest import to_bytes
 from lamina.storage import Storage
+from lamina.store.versions.claims import Claims
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,22 @@ class CheckpointState:
         """
         if self.epoch is None:
             return None
-        return Standing.of(self.run_id, {*read_claims(self.storage), QueryRun(self.epoch, self.run_id)})
+        return Standing.of(self.run_id, {*Claims.of(self.storage).now(), QueryRun(self.epoch, self.run_id)})
 
     def newer_run(self) -> QueryRun | None:
-        """The newest run that is ordered after this one, if any."""
-        standing = self.standing()
-        return None if standing is None else standing.newer
+        """The newest run that is ordered after this one, if any.
+
+        Raises:
+            LaminaError: `storage.*`.
+        """
+        if self.epoch is None:
+            return None
+        claims, own = Claims.of(self.storage).now(), QueryRun(self.epoch, self.run_id)
+        own = min(own, next((claim for claim in claims if claim.id == self.run_id), own))
+        # each commit asks, and mostly there is none above, or claims of this run alone: no order has to be made
+        if all(claim.id == self.run_id for claim in claims[bisect_right(claims, own) :]):
+            return None
+        return Standing.of(self.run_id, {*claims, own}).newer
 
 
 def _claim_epoch(storage: Storage, run_id: str, clock: Clock) -> int:
