@@ -16,7 +16,8 @@ from lamina.storage import Storage
 from lamina.storage.temporary import temporary_name
 from lamina.store.admin.check import check_log, check_stores
 from lamina.store.direct.open import open_store
-from lamina.store.files.log_parts import Found, LogObjects
+from lamina.store.files.log_indexes import Found
+from lamina.store.files.log_parts import LogObjects
 from lamina.testing.expect import fails_with
 from tests.unit.cli.conftest import Lamina
 from tests.unit.cli.query_on_disk import PARTITIONS, QueryOnDisk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -17,8 +18,9 @@ from lamina.format.log_object import PartId
 from lamina.format.manifest import INCREMENT, RUN, CommitManifest
 from lamina.storage import Storage
 from lamina.store import Version
-from lamina.store.files import log_parts
-from lamina.store.files.log_parts import Found, LogObjects
+from lamina.store.files import log_indexes, log_parts
+from lamina.store.files.log_indexes import Found, LogIndexes
+from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.log_places import LogPlace
 from lamina.store.files.shared_looks import HOLDS_S
 from lamina.store.materialization.materializer import spread_over
@@ -123,27 +125,76 @@ def test_a_commit_whose_group_is_sealed_waits_for_no_others(grouped: Grouped) ->
     assert len(grouped.objects()) == 1
 
 
-def test_indexes_of_many_parts_are_not_all_kept(grouped: Grouped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_parts, "_INDEX_PARTS_KEPT", 7)
+@pytest.fixture
+def indexes(monkeypatch: pytest.MonkeyPatch) -> LogIndexes:
+    """What a process keeps that has kept none yet."""
+    mine = LogIndexes()
+    monkeypatch.setattr(log_parts, "LOG_INDEXES", mine)
+    return mine
+
+
+def kept_of(indexes: LogIndexes) -> list[str]:
+    """The objects whose indexes are kept, the one that was used last at the end."""
+    assert indexes._parts == sum(len(found.index.parts) for found in indexes._found.values())
+    return [log for _, log in indexes._found]
+
+
+def test_indexes_of_many_parts_are_not_all_kept(
+    grouped: Grouped, indexes: LogIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_indexes, "_PARTS_KEPT", 7)
     stores, versions = grouped.begun(3)
     for number in range(5):
         versions = grouped.batch(stores, versions, number)
     logs = LogObjects(grouped.query.storage, grouped.query.clock)
     for name in grouped.objects():
         logs.find(name.removesuffix(".log"))
-    assert [len(found.index.parts) for found in logs._indexes.values()] == [3, 3]
-    assert logs._index_parts == 6
-    logs.forget(next(iter(logs._indexes)))
-    assert logs._index_parts == 3
-    monkeypatch.setattr(log_parts, "_INDEX_PARTS_KEPT", 1)
+    assert [len(found.index.parts) for found in indexes._found.values()] == [3, 3]
+    assert len(kept_of(indexes)) == 2
+    logs.forget(kept_of(indexes)[0])
+    assert len(kept_of(indexes)) == 1
+    monkeypatch.setattr(log_indexes, "_PARTS_KEPT", 1)
     logs.find(grouped.objects()[0].removesuffix(".log"))
-    assert len(logs._indexes) == 1
+    assert len(kept_of(indexes)) == 1
+
+
+def test_all_checkpoints_of_a_process_have_one_bound_and_what_was_used_last_stays(
+    grouped: Grouped, indexes: LogIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_indexes, "_KEPT", 3)
+    stores, versions = grouped.begun(1)
+    for number in range(3):
+        versions = grouped.batch(stores, versions, number)
+    first, second, third = (name.removesuffix(".log") for name in grouped.objects())
+    one, other = (LogObjects(grouped.query.storage, grouped.query.clock) for _ in range(2))
+    for logs, log in ((one, first), (one, second), (other, first), (one, first), (other, third)):
+        logs.find(log)
+    assert kept_of(indexes) == [first, first, third]
+
+
+def test_what_is_not_there_any_more_keeps_no_index(grouped: Grouped, indexes: LogIndexes) -> None:
+    stores, versions = grouped.begun(1)
+    for number in range(2):
+        versions = grouped.batch(stores, versions, number)
+    logs = LogObjects(grouped.query.storage, grouped.query.clock)
+    logs.parts_of(stores[0].identity)
+    first, second = (name.removesuffix(".log") for name in grouped.objects())
+    assert sorted(kept_of(indexes)) == sorted([first, second])
+    grouped.query.storage.delete_many([logs.places.own.path(first)])
+    grouped.query.clock.advance(round(1000 * log_parts._LOOK_S))
+    logs.parts_of(stores[0].identity)
+    assert kept_of(indexes) == [second]
+    # nor does a checkpoint that nobody knows any more
+    del logs
+    gc.collect()
+    LogObjects(grouped.query.storage, grouped.query.clock).find(second)
+    assert len(kept_of(indexes)) == 1
 
 
 def test_what_a_look_has_read_is_not_read_again_until_somebody_doubts_it(
     grouped: Grouped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_parts, "_INDEXES_KEPT", 1)
+    monkeypatch.setattr(log_indexes, "_KEPT", 1)
     stores, versions = grouped.begun(2)
     for number in range(6):
         versions = grouped.batch(stores, versions, number)

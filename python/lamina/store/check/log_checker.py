@@ -18,7 +18,8 @@ from lamina.format.manifest import StoreIdentity
 from lamina.storage import Listed, Storage, is_temporary
 from lamina.store.check.findings import DAMAGE
 from lamina.store.check.report import UNREAD, LogCheck, Problem, StoreCheck
-from lamina.store.files.log_parts import Found, LogObjects
+from lamina.store.files.log_indexes import Found
+from lamina.store.files.log_parts import LogObjects
 from lamina.store.files.log_places import LogPlace, Unreached
 
 OBJECT, PART, NEEDS, TEMPORARY = "object", "part", "needs", "temporary"

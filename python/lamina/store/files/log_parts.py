@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -26,20 +25,13 @@ from lamina.format.manifest import StoreIdentity
 from lamina.storage import Listed, Storage, all_of, is_temporary
 from lamina.store.files import log_needs
 from lamina.store.files.locator import attempt_of, name_of
+from lamina.store.files.log_indexes import LOG_INDEXES, Found
 from lamina.store.files.log_needs import Kept, Needs, Said
 from lamina.store.files.log_places import LogPlace, LogPlaces, Unreached
 from lamina.store.files.shared_looks import SharedLooks
 
 _TAIL_BYTES = 64 << 10
 """What is read first of an object to see its index; that of 300 stores fits."""
-
-_INDEXES_KEPT = 2_048
-"""A version of a store is in as many objects as it has commits there, up to 256 with tables of RocksDB, and the stores
-of an executor come from objects of all executors there were before."""
-
-_INDEX_PARTS_KEPT = 262_144
-"""In all of them, about 80 MB. All stores are restored at once, so this is enough for 2,000 stores of 128 commits each,
-where their objects have no parts of others. One index is always kept."""
 
 _READ_AT_ONCE = 8
 
@@ -55,15 +47,6 @@ TOLD_AFTER_S = 600.0
 """Most objects go within this time by what one process knows: until then it tells nobody."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Found:
-    """An object that was found: its verified index, its size, and where it is."""
-
-    index: LogIndex
-    size: int
-    place: LogPlace
 
 
 @dataclass(frozen=True)
@@ -121,8 +104,7 @@ class LogObjects:
         self._clock = clock or SystemClock()
         self._ids = ids or RandomIds()
         self._lock = threading.Lock()
-        self._indexes: OrderedDict[str, Found] = OrderedDict()
-        self._index_parts = 0
+        self._indexes = LOG_INDEXES.of(self)
         self._reading: dict[str, Future[Found]] = {}
         self._looks = SharedLooks(self._is_there, self._clock, self.is_remote)
         self._looking = threading.Lock()
@@ -162,7 +144,6 @@ class LogObjects:
         with self._lock:
             known = self._indexes.get(log)
             if known is not None:
-                self._indexes.move_to_end(log)
                 return known
             listed = self._objects.get(log) if log not in self._doubted else None
             if listed is not None:
@@ -248,14 +229,7 @@ class LogObjects:
         return found.place
 
     def _remembered(self, log: str, found: Found) -> Found:
-        with self._lock:
-            before = self._indexes.pop(log, None)
-            self._indexes[log] = found
-            self._index_parts += len(found.index.parts) - (0 if before is None else len(before.index.parts))
-            while len(self._indexes) > _INDEXES_KEPT or (
-                len(self._indexes) > 1 and self._index_parts > _INDEX_PARTS_KEPT
-            ):
-                self._index_parts -= len(self._indexes.popitem(last=False)[1].index.parts)
+        self._indexes.add(log, found)
         return found
 
     def parts_of(
@@ -484,6 +458,8 @@ class LogObjects:
         if gone:
             self._doubted -= gone
             self._needless -= gone
+            for id in gone:
+                self._indexes.pop(id)
             kept = [self._objects.pop(id) for id in gone if id in self._objects]
             for store in {part.store for found in kept for part in found.index.parts}:
                 left = [(found, part) for found, part in self._parts[store] if found.index.log not in gone]
@@ -540,8 +516,7 @@ class LogObjects:
 
     def _index_at(self, place: LogPlace, log: str) -> LogIndex:
         """The index of an object of a place, of which a local copy may be damaged."""
-        with self._lock:
-            known = self._indexes.get(log)
+        known = self._indexes.get(log)
         if known is not None:
             return known.index
         try:
@@ -555,8 +530,7 @@ class LogObjects:
         """Drops what is known of an object, whose contents turned out wrong; whether there was a local copy."""
         with self._lock:
             self._doubted.add(log)
-            known = self._indexes.pop(log, None)
-            self._index_parts -= 0 if known is None else len(known.index.parts)
+            self._indexes.pop(log)
         self._looks.forget(log)
         places = (self.places.own, *self.places.elsewhere())
         dropped = [place.storage.forget(place.path(log)) for place in places]

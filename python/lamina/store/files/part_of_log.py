@@ -12,7 +12,8 @@ from lamina.errors import LaminaError
 from lamina.format.attempt_id import AttemptId
 from lamina.format.log_object import Part, PartId
 from lamina.storage.backend import by_ranges
-from lamina.store.files.log_parts import Found, LogObjects
+from lamina.store.files.log_indexes import Found
+from lamina.store.files.log_parts import LogObjects
 
 
 class PartOfLog:
