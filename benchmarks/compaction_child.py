@@ -113,7 +113,7 @@ class Life:
         self.idle.clear()
         confirmed = {"version": self.version.version, "attempt": self.version.attempt}
         job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": False, "compact": True}
-        job |= {"at_once": False, "awaited": False}
+        job |= {"at_once": False, "awaited": False, "closed": False}
         self.queue.submit(1, Job(job, self._report, lambda collects: known_to_json(self.store, collects)))
 
     def _report(self, report: dict[str, Any]) -> None:

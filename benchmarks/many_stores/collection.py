@@ -113,6 +113,7 @@ def jobs_of(stores: Stores, url: str) -> list[dict[str, Any]]:
         confirmed = {"version": version.version, "attempt": version.attempt}
         # the engine knows of each store that a merge is not worth it, and what it has written itself
         told = {"confirmed": confirmed, "collect": True, "compact": False, "at_once": False, "awaited": False}
+        told["closed"] = False
         jobs.append({"open": argument.to_json(), **told, **stores.known(number)})
     return jobs
 

@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -47,6 +47,10 @@ _IDLE_S = 3600.0
 
 _IDLE_LOOK_S = 60.0
 
+_LEFT_KEPT = 512
+"""So many stores are kept that are open nowhere in this engine: some come back, with `unloadOnCommit` after each rare
+trigger, and those of queries that ended do not."""
+
 _NICE = 19
 _SWEEP_S = 5.0
 
@@ -67,13 +71,14 @@ LONG_MERGE_BYTES = 160 << 20
 
 @dataclass
 class _Kept:
-    """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used, and
-    why its collections were stopped."""
+    """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used,
+    whether it is open in the engine no more, and why its collections were stopped."""
 
     argument: OpenArgument
     opened: OpenedStore
     others: KnownOthers
     used: float
+    left: bool
     stops: set[str] = field(default_factory=set)
 
     @property
@@ -104,7 +109,8 @@ class Maintainer:
     A store is kept from one job to the next, since what its collector knows (the registry of its files, and when
     versions without a file of their own left retention) takes a manifest a version to learn, or cannot be learned
     again at all. That is small; the manifests, which are not, are dropped after each job. So memory follows the number
-    of stores that this executor works on, and an open by a new run of the query replaces that of the run before it.
+    of stores that this executor works on, and an open by a new run of the query replaces that of the run before it. Of
+    those that are open no more, as after many short queries, the ones used last are kept.
     """
 
     def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
@@ -153,16 +159,16 @@ class Maintainer:
             report |= {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
         finally:
             with self._lock:
-                kept = self._kept.get(argument.store)
-                if self._working.pop(argument.store) and kept is not None:
-                    kept.store.give_up_files()
+                is_left = self._working.pop(argument.store)
+                over = self._pop_left(argument.store) if is_left else []
+            self._close(over)
         return report
 
     def _steps(
         self, argument: OpenArgument, job: Mapping[str, Any], progress: Progress | None, report: dict[str, Any]
     ) -> Generator[Turn | Deletion | Merged | Share, bool | None, None]:
         """Does `job`; each step notes in `report` what it did, so that a failure of the next one does not hide it."""
-        kept = self._kept_for(argument)
+        kept = self._kept_for(argument, is_closed=job["closed"])
         if kept is None:
             # of a run that is over: nobody misses it
             report |= {
@@ -264,16 +270,36 @@ class Maintainer:
 
     def leave(self, store: StoreId) -> None:
         """Gives up the local files of a store that is not open any more, once no job uses them; what its collector
-        knows stays."""
+        knows stays for a while."""
         with self._lock:
             # under it no job begins or ends
             if store in self._working:
                 self._working[store] = True
-            elif store in self._kept:
-                self._kept[store].store.give_up_files()
+                return
+            over = self._pop_left(store)
+        self._close(over)
 
-    def _kept_for(self, argument: OpenArgument) -> _Kept | None:
-        """The store as this run of the query opened it; None where a newer run has it."""
+    def _pop_left(self, store: StoreId) -> list[_Kept]:
+        """Takes out what of the stores that were left has not been used for longest, now that this one was, too."""
+        kept = self._kept.get(store)
+        if kept is None:
+            return []
+        kept.left = True
+        kept.store.give_up_files()
+        left = [one for one in self._kept.values() if one.left and one.argument.store not in self._working]
+        left.sort(key=lambda one: one.used)
+        return [self._kept.pop(one.argument.store) for one in left[: max(0, len(left) - _LEFT_KEPT)]]
+
+    def _close(self, kept: Iterable[_Kept]) -> None:
+        for one in kept:
+            self._stores.close(one.opened)
+
+    def _kept_for(self, argument: OpenArgument, *, is_closed: bool) -> _Kept | None:
+        """The store as this run of the query opened it; None where a newer run has it.
+
+        Args:
+            is_closed: whether a handle asks for it that was closed, so that the store may be open no more.
+        """
         now = self._clock.monotonic()
         with self._lock:
             kept = self._kept.get(argument.store)
@@ -293,18 +319,17 @@ class Maintainer:
                 kept = self._kept.get(argument.store)
             if kept is not None and not is_over:
                 kept.used = now
-        for old in closed:
-            self._stores.close(old.opened)
+                kept.left = kept.left and is_closed
+        self._close(closed)
         if is_over:
             return None
         if kept is not None:
             return kept
         opened = self._stores.open(argument)
-        for old in self._pop_of_older_runs(opened):
-            self._stores.close(old.opened)
+        self._close(self._pop_of_older_runs(opened))
         with self._lock:
             others = self._others.setdefault(opened.checkpoint, KnownOthers(opened.checkpoint, self._clock))
-            kept = self._kept[argument.store] = _Kept(argument, opened, others, now)
+            kept = self._kept[argument.store] = _Kept(argument, opened, others, now, is_closed)
         return kept
 
     def _pop_of_older_runs(self, opened: OpenedStore) -> list[_Kept]:

@@ -42,7 +42,8 @@ _STAMPED_S = 3600.0
 """How long those of a store that was closed are stamped: it may be closed and opened for each batch."""
 
 LEFT_S = 300.0
-"""How long after its last writer was closed a store's tables lie ready for its next merge."""
+"""How long after its last writer was closed a store's tables lie ready for its next merge, and what its collector knows
+is kept whatever others need."""
 
 
 def field(value: Mapping[str, Any], name: str, *types: type) -> Any:
@@ -282,6 +283,7 @@ class StoreHandle:
             "at_once": awaited or self._due,
             "awaited": awaited,
             "in_place": self.reads_in_place,
+            "closed": self._closed_s is not None,
         }
         job = Job(argument, self._maintained, lambda collects: known_to_json(self.store, collects))
         return self._maintenance.submit(self.argument.store, job)
@@ -444,7 +446,7 @@ class Sessions:
         if found is not None:
             found.close()
             self._stores.close(found.opened)
-            if found.reads_in_place and not found.argument.read_only:
+            if not found.argument.read_only:
                 self._maintenance.call_later(("left", store), LEFT_S, partial(self._leave, store))
 
     def finish(self, timeout_s: float) -> int:
@@ -452,7 +454,8 @@ class Sessions:
         return self._stores.finish(timeout_s)
 
     def _leave(self, store: StoreId) -> None:
-        """Has files given up of a store that was closed a while ago: its partition may be on another executor now."""
+        """Has files given up of a store that was closed a while ago, and perhaps all that is known of it: its query may
+        have ended, or its partition be on another executor now."""
         if store not in self._writers:
             self._maintenance.tell_left(store)
 

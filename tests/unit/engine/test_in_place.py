@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lamina.components import RandomIds, SystemClock
+from lamina.engine import maintenance
 from lamina.engine.maintenance import Maintainer
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
@@ -344,6 +345,25 @@ def test_the_tables_of_a_store_that_stays_closed_go(opened: Opened, temporary: P
     opened.number = opened.sessions.open(opened.argument)["handle"]
     opened.handle = opened.sessions.get(opened.number)
     assert opened.materialized()["ok"]
+
+
+def test_a_store_without_tables_that_stays_closed_is_left_too(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heap = Opened(tmp_path, monkeypatch, {})
+    heap.version = heap.query.run_batches(heap.handle.store, heap.version, 1)[-1]
+    heap.handle.begin({"version": heap.version.version, "attempt": heap.version.attempt, **BEGIN})
+    heap.handle.maintain({})
+    asked = heap.asked[-1]
+    assert asked.argument["closed"] is False
+    assert heap.maintainer.work({**asked.argument, **asked.known(True)})["ok"]
+    heap.sessions.close(heap.number)
+    monkeypatch.setattr(maintenance, "_LEFT_KEPT", 0)
+    ((_, _, leave),) = heap.later
+    leave()
+    assert not heap.maintainer._kept
+    heap.handle.maintain({})
+    assert heap.asked[-1].argument["closed"] is True
 
 
 def test_the_maintenance_process_hears_of_stores_that_were_left(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ def job(
     *,
     run: str = "run",
     collect: bool = True,
+    closed: bool = False,
     waiting: Sequence[dict[str, Any]] = (),
     footprints: Sequence[Any] = (),
 ) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def job(
         "compact": True,
         "at_once": False,
         "awaited": False,
+        "closed": closed,
         "waiting": list(waiting),
         "footprints": list(footprints),
     }
@@ -160,6 +162,51 @@ def test_what_is_kept_of_a_store_goes_with_a_newer_run_or_after_an_hour_without_
     clock.advance(3_600_001)
     maintainer.work(job(tmp_path, 2, versions[2], run="newer"))
     assert [store.partition for store in maintainer._kept] == [2]
+
+
+def test_of_stores_that_are_open_no_more_those_used_last_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many short queries in one driver leave their stores behind."""
+    monkeypatch.setattr(maintenance, "_LEFT_KEPT", 1)
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    versions = [idle(query, partition) for partition in range(4)]
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer = Maintainer(clock, SequenceIds())
+
+    def work(partition: int, *, closed: bool = False) -> None:
+        clock.advance(1)
+        maintainer.work(job(tmp_path, partition, versions[partition], closed=closed))
+
+    def leave(partition: int) -> list[int]:
+        maintainer.leave(StoreId(str(tmp_path), 0, partition, "default"))
+        return sorted(store.partition for store in maintainer._kept)
+
+    for partition in range(4):
+        work(partition)
+    assert leave(0) == [0, 1, 2, 3]
+    assert leave(1) == [1, 2, 3]
+    # one that came back is not among them
+    work(1)
+    assert leave(2) == [1, 2, 3]
+    # and one whose closed handle has its segments kept stays among them
+    work(2, closed=True)
+    assert leave(1) == [2, 3]
+    (shared,) = maintainer._stores._shared.values()
+    assert shared.users == 2
+    work(0, closed=True)
+    assert leave(2) == [0, 3]
+
+
+def test_a_store_that_was_left_during_its_job_is_one_of_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "_LEFT_KEPT", 0)
+    query = Query(Storage(str(tmp_path)), min_versions=3)
+    maintainer = Maintainer(SystemClock(), SequenceIds())
+    steps = maintainer.steps(job(tmp_path, 0, idle(query, 0)))
+    maintainer.leave(StoreId(str(tmp_path), 0, 0, "default"))
+    for _ in steps:
+        assert maintainer._kept
+    assert not maintainer._kept
 
 
 def test_a_job_of_an_older_run_takes_nothing_from_a_newer_one(tmp_path: Path) -> None:
@@ -746,17 +793,18 @@ def test_the_segments_of_a_closed_store_are_stamped_for_an_hour(
     version = query.run_batches(query.open(), EMPTY, 6)[-1]
     clock = ManualClock(SystemClock().now_ms())
     queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=1)
-    asked: list[float] = []
-    monkeypatch.setattr(queue, "call_later", lambda store, delay_s, submit: asked.append(delay_s))
+    asked: list[Hashable] = []
+    monkeypatch.setattr(queue, "call_later", lambda store, delay_s, submit: asked.append(store))
     opened = Sessions(Settings(), queue, clock, RandomIds())
     handle = opened.open(job(tmp_path, 0, version)["open"])["handle"]
     store = opened.get(handle)
     store.begin({"version": 6, "attempt": version.attempt, **BEGIN})
     report = Maintainer(clock, RandomIds()).work(job(tmp_path, 0, version, collect=False))
     opened.close(handle)
+    asked.clear()
     clock.advance(closed_for_s * 1000)
     store._maintained(report)
-    assert bool(asked) == again
+    assert asked == [store.argument.store] * again
     # no commit of its run comes any more
     opened.open(job(tmp_path, 1, version, run="newer")["open"])
     asked.clear()

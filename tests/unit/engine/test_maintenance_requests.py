@@ -112,6 +112,7 @@ class Executor:
             )
             confirmed = {"version": version.version, "attempt": version.attempt}
             told = {"confirmed": confirmed, "collect": True, "compact": False, "at_once": False, "awaited": False}
+            told["closed"] = False
             known = known_to_json(self.stores[number], collects=True) if self.hands_over else nothing(True)
             pool.begin({"number": number, "open": argument.to_json(), **told, **known})
         for _ in self.newest:
