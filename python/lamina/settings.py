@@ -489,8 +489,9 @@ class Settings:
         100,
         "What a store has in log objects is merged when it has changed nothing for so many batches, and the store "
         "leaves them with a small file, so that no object is kept for longer by stores that rest or change seldom. "
-        "Where its commits are merged already, it leaves them after a tenth of that. With `compaction.mode` `full` or "
-        "`rolling`, where nothing is merged, its next commit writes its state whole.",
+        "Where its commits are merged already, it leaves them after a tenth of that; then a store without log objects, "
+        "too, names what was merged of it. With `compaction.mode` `full` or `rolling`, where nothing is merged, its "
+        "next commit writes its state whole.",
         "Fewer: less space of the log. More: stores that rest are merged less often.",
     )
     changelog_materialize_parts: int = _key(

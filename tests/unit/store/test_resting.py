@@ -12,7 +12,7 @@ from lamina.format.entries import PUT
 from lamina.store import Begin, Version
 from lamina.store.files.locator import is_part
 from lamina.store.versioned_store import VersionedStore
-from tests.unit.store.aging import MIN_AGE_MS
+from tests.unit.store.aging import EMPTY, MIN_AGE_MS, compact
 from tests.unit.store.grouped import Grouped, collected, materialized
 from tests.unit.store.writing import Query, rows_of
 
@@ -101,3 +101,43 @@ def test_a_commit_with_changes_of_a_store_that_has_rested_is_like_any_other() ->
     (version,) = grouped.batch([store], [base], 1)
     assert AttemptId.parse(version.attempt or "").kind == GROUP
     assert rows_of(store.load(version, have=None, read_only=True)) == grouped.query.states[version.attempt]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_store_that_rests_names_what_was_merged_of_it_and_keeps_it_young_no_longer(backend: str) -> None:
+    query = Query(backend=backend, rocksdb__materializeEvery=1, min_versions=2, changelog__maxIdleBatches=30)
+    store = query.open()
+    version = query.run_batches(store, EMPTY, 6)[-1]
+    segment = compact(query, store, version)
+
+    def next_of(version: Version, idle: int) -> tuple[Version, Begin]:
+        base = Version(version.version + idle, version.attempt)
+        return base, query.begin(store, base)
+
+    assert not next_of(version, 2)[1].apart
+    base, begun = next_of(version, 3)
+    assert (begun.apart, begun.snapshot) == (True, False)
+    named = query.commit(store, base, {}, begun=begun)
+    manifest = store.manifest(named)
+    assert manifest is not None
+    assert segment in [one.path for one in manifest.references]
+    assert rows_of(store.load(named, have=None, read_only=True)) == query.states[version.attempt]
+    # once, also where that commit is worth a merge
+    base, begun = next_of(named, 50)
+    assert not begun.apart
+    assert not store.waiting_segments()
+    if begun.compaction_due:
+        compact(query, store, base)
+        assert not next_of(named, 60)[1].apart
+
+
+def test_a_segment_that_is_too_old_to_be_named_waits_for_its_stamp() -> None:
+    query = Query(min_versions=2, changelog__maxIdleBatches=30)
+    store = query.open()
+    version = query.run_batches(store, EMPTY, 6)[-1]
+    compact(query, store, version)
+    query.clock.advance(MIN_AGE_MS)
+    base = Version(version.version + 3, version.attempt)
+    assert not query.begin(store, base).apart
+    store.stamp_segments()
+    assert query.begin(store, base).apart

@@ -34,7 +34,8 @@ _SPARE_LINEAGE = 28
 """Lineage beyond the retained versions, so that most questions about it cost no further manifest."""
 
 _SOON = 10
-"""A store whose parts are merged already leaves the log after so many times fewer batches without a change."""
+"""A store that has merged what it has names that, and leaves the log, after so many times fewer batches without a
+change."""
 
 Due = Callable[[Sequence[Reference], int], bool]
 """Whether materializing some of the references of a version of so many rows is worth it."""
@@ -279,9 +280,16 @@ class Attempts:
         return version - base.manifest.version >= idle_batches and self._is_in_log(base.references)
 
     def _may_leave(self, version: int, base: Opened) -> bool:
-        """Whether the next commit takes a store that has changed nothing for a while out of the log."""
-        idle_batches = max(1, self._settings.changelog_max_idle_batches // _SOON)
-        return self._rests(version, base, idle_batches) and not self._is_in_log(self._applied(base))
+        """Whether the next commit names what was merged of a store that has changed nothing for a while, and takes it
+        out of the log: what waits is kept young in vain until then, on some storages by copies of all of it.
+
+        Once: a commit that brought nothing may itself make a merge due.
+        """
+        if version - base.manifest.version < max(1, self._settings.changelog_max_idle_batches // _SOON):
+            return False
+        references, applied = tuple(base.references), self._applied(base)
+        is_over = references[0].rows == 0 and not self._is_in_log(references)
+        return applied != references and not is_over and not self._is_in_log(applied)
 
     @staticmethod
     def _is_in_log(references: Iterable[Reference]) -> bool:

@@ -56,7 +56,7 @@ final class EngineHandle(
  * @param snapshot whether the commit must hold the whole version
  * @param rewrite the part of the version, and of how many, that the commit must hold
  * @param isWanted a commit that changes nothing must be sent, too: the base's file is not whole any more, or the store rests and
- *   keeps log objects that others have left
+ *   names what was merged of it, or keeps log objects that others have left
  */
 final case class Begun(
     handle: EngineHandle,
