@@ -54,7 +54,7 @@ trigger, and those of queries that ended do not."""
 _NICE = 19
 _SWEEP_S = 5.0
 
-_OF_MERGES = ("segment", "merged", "merge_ms", "compacted", "materialized", "in_place")
+_OF_MERGES = ("segment", "merged", "merge_ms", "compacted", "materialized", "tried", "in_place")
 """What a report says of a merge."""
 
 LONG_BYTES = 8 << 20
@@ -191,6 +191,8 @@ class Maintainer:
                 if merges:
                     made, was_alone = yield from self._compaction(kept.store, job, progress, report)
                     report["compacted"] = True
+                if job["at_once"]:
+                    report["tried"] = job["broken"]
             except Exception as error:
                 # what cannot be merged is no reason to keep what nobody needs
                 failed = error

@@ -82,7 +82,7 @@ class _Checkpoint:
         """See `Turns.add`."""
         for waiting, collects in ((self._compactions, False), (self._collections, True)):
             if store in waiting:
-                waiting[store].job = replace(job, argument={**job.argument, "collect": collects})
+                waiting[store].job = _in_place_of(waiting[store].job, job, collects)
         waiting = self._collections if job.collects else self._compactions
         if store in waiting:
             return False
@@ -133,11 +133,17 @@ class _Checkpoint:
         return found
 
 
+def _in_place_of(waiting: Job, job: Job, collects: bool) -> Job:
+    """`job`, which merges what the one that waits was to merge, too: who asked for that does not ask again."""
+    merges = {name: bool(job.argument.get(name) or waiting.argument.get(name)) for name in ("compact", "at_once")}
+    return replace(job, argument={**job.argument, **merges, "collect": collects})
+
+
 class Turns:
     """The jobs that wait. Not thread-safe.
 
     1. A store has at most one compaction and one collection waiting. Asking again replaces them, and they keep their
-       turns. So stores take turns, however often one of them asks.
+       turns, and the merge that was asked for. So stores take turns, however often one of them asks.
     2. Checkpoints take turns: a query of few stores does not wait for all of one that has thousands. Of one whoever
        asked first goes first. A collection counts as asked for a minute later, so that compactions go before it, but
        not for ever.

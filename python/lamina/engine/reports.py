@@ -1,15 +1,16 @@
 """What the engine and the maintenance process tell each other of a store's files, as JSON: finished segments that the
-process reports and that a job tells it of, and what commits need."""
+process reports and that a job tells it of, what commits need, and what is broken."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lamina.format import SegmentManifest
 from lamina.format.table_list import TableListManifest
 from lamina.store import Replacement, Store
 from lamina.store.collection.footprints import Footprint
+from lamina.store.restore.detours import Place
 from lamina.store.versions.chain import Segment, TableList
 
 
@@ -26,6 +27,16 @@ def known_to_json(store: Store, collects: bool) -> dict[str, Any]:
         "waiting": [segment_to_json(segment) for segment in store.waiting_segments()],
         "footprints": [_footprint_to_json(*one) for one in store.take_footprints()] if collects else [],
     }
+
+
+def places_to_json(places: Iterable[Place]) -> list[Any]:
+    """Sections of files."""
+    return [list(place) for place in places]
+
+
+def places_from_json(value: Sequence[Any]) -> frozenset[Place]:
+    """What `places_to_json` wrote."""
+    return frozenset((root, path, offset) for root, path, offset in value)
 
 
 def _footprint_to_json(attempt: str, footprint: Footprint) -> list[Any]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
-from lamina.engine.reports import known_to_json, segment_from_json
+from lamina.engine.reports import known_to_json, places_from_json, places_to_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
 from lamina.engine.ticker import Ticker
@@ -285,8 +285,11 @@ class StoreHandle:
             "in_place": self.reads_in_place,
             "closed": self._closed_s is not None,
         }
-        job = Job(argument, self._maintained, lambda collects: known_to_json(self.store, collects))
-        return self._maintenance.submit(self.argument.store, job)
+        return self._maintenance.submit(self.argument.store, Job(argument, self._maintained, self._known))
+
+    def _known(self, collects: bool) -> dict[str, Any]:
+        """What a job is told of the store when it is sent."""
+        return {**known_to_json(self.store, collects), "broken": places_to_json(self.opened.broken.to_mend)}
 
     def close(self) -> None:
         """Says that the handle is used no more."""
@@ -333,6 +336,7 @@ class StoreHandle:
         made = report.get("materialized")
         if made is not None:
             self._due = False
+            self.opened.broken.note_tried(places_from_json(report.get("tried", ())))
             version = version_of(made)
             with self._lock:
                 ended = [one for one in self._waiting if one.is_over_with(version)]

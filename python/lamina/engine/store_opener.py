@@ -155,6 +155,7 @@ class OpenedStore:
         changelog: what its small commits go into; None where each is a file of its own.
         key: of what the opener shares among its stores.
         failures: merges of the store, whichever handle asked for them.
+        broken: what was found damaged or missing of the store, by any handle.
     """
 
     store: Store
@@ -164,6 +165,7 @@ class OpenedStore:
     id: StoreId
     key: tuple[Any, ...]
     failures: MergeFailures
+    broken: BrokenPlaces
 
 
 @dataclass
@@ -237,7 +239,7 @@ class StoreOpener:
         except BaseException:
             self._leave(key, argument.store)
             raise
-        return OpenedStore(store, checkpoint, settings, changelog, argument.store, key, known.failures)
+        return OpenedStore(store, checkpoint, settings, changelog, argument.store, key, known.failures, known.broken)
 
     def _failures_of(self, settings: Settings) -> MergeFailures:
         most = settings.changelog_materialize_failures if settings.changelog_enabled else 0

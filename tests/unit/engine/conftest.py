@@ -36,4 +36,4 @@ def engine(start_engine: Starter) -> Engine:
 
 def nothing(collects: bool) -> dict[str, Any]:
     """What an engine says that knows nothing of a store."""
-    return {"waiting": [], "footprints": []}
+    return {"waiting": [], "footprints": [], "broken": []}

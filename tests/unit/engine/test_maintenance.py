@@ -71,6 +71,7 @@ def job(
         "closed": closed,
         "waiting": list(waiting),
         "footprints": list(footprints),
+        "broken": [],
     }
 
 
@@ -835,7 +836,7 @@ def test_a_store_whose_segment_waits_is_asked_for_again_although_nobody_maintain
     finally:
         queue.close()
     assert handed[0].argument["collect"] is False
-    assert handed[0].known(False) == {"waiting": [report["segment"]], "footprints": []}
+    assert handed[0].known(False) == {"waiting": [report["segment"]], "footprints": [], "broken": []}
 
 
 def test_a_job_says_whether_the_base_of_the_last_commit_is_worth_a_merge(

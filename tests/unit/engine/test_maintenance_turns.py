@@ -107,6 +107,16 @@ def test_a_compaction_that_was_asked_for_after_a_collection_leaves_it_its_turn()
     assert order(turns) == [("store", False), ("store", True)]
 
 
+@pytest.mark.parametrize("collect", [False, True])
+def test_a_merge_that_was_asked_for_is_not_forgotten_when_somebody_asks_for_less(collect: bool) -> None:
+    turns = Turns()
+    merge = asked()
+    turns.add("store", Job({**merge.argument, "compact": True, "at_once": True}, ignore, nothing), 0)
+    turns.add("store", asked(collect, confirmed=2), 1)
+    _, job = turns.next(2, lambda *_: True) or ("none", asked())
+    assert (job.argument["compact"], job.argument["at_once"], job.argument["confirmed"]) == (True, True, 2)
+
+
 def awaited(report: Report = ignore, confirmed: int = 1) -> Job:
     job = asked(confirmed=confirmed)
     return Job({**job.argument, "awaited": True}, report, nothing)

@@ -282,12 +282,9 @@ def test_a_broken_table_is_made_anew_by_a_merge_and_by_no_commit(tables: Query) 
     before = tables.begin(again, versions[-1])
     assert not before.materialization_due
     tables.assert_restores(again, versions[-1])
+    # the first merge may fail
     asked = [tables.begin(again, versions[-1]) for _ in range(2)]
-    assert [(one.snapshot, one.lost, one.materialization_due) for one in asked] == [
-        (False, False, True),
-        # who has a copy of the table does not notice, and would be asked for ever
-        (False, False, False),
-    ]
+    assert [(one.snapshot, one.lost, one.materialization_due) for one in asked] == [(False, False, True)] * 2
 
 
 def test_a_part_of_the_tables_takes_no_room_where_the_rest_has_none(

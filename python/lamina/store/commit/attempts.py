@@ -91,7 +91,6 @@ class Attempts:
         self._ids = ids
         self._committed = committed
         self._broken = broken
-        self._asked: frozenset[Place] = frozenset()
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, Begun] = OrderedDict()
         self._looks = BaseLooks(files.has_commit, versions.forget)
@@ -148,13 +147,11 @@ class Attempts:
             lost=lost,
             apart=apart,
             materialization_due=expected is not None
-            and (not broken <= self._asked or self._is_old(base.version, expected)),
+            and (self._broken.ask(broken) or self._is_old(base.version, expected)),
             compaction_due=standing is not None
             and expected is not None
             and self._due(expected, live_rows(standing.manifest)),
         )
-        # once: a merge that has copies of the tables does not notice
-        self._asked |= broken
         return answer, Version(base.version, located)
 
     def begun_as(self, request: CommitRequest) -> Begun:
