@@ -30,7 +30,13 @@ from lamina.components import Clock, Ids, RandomIds, SystemClock
 from lamina.engine.cycles import collect_seldom
 from lamina.engine.imports import without_pandas
 from lamina.engine.maintenance_pool import Deletion, MaintenancePool, Merged, Progress, Steps, Turn, delete
-from lamina.engine.reports import footprint_from_json, segment_from_json, segment_to_json
+from lamina.engine.reports import (
+    footprint_from_json,
+    places_from_json,
+    places_to_json,
+    segment_from_json,
+    segment_to_json,
+)
 from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
 from lamina.errors import LaminaError
 from lamina.settings import Settings
@@ -38,6 +44,7 @@ from lamina.storage import Jvm
 from lamina.store import CheckpointState, Collected, Compacted, Store, StoreId, Version
 from lamina.store.collection.known_others import KnownOthers
 from lamina.store.memory.budget import MemoryBudget, Share
+from lamina.store.restore.detours import place
 from lamina.store.versions.resolution import is_empty
 
 log = logging.getLogger(__name__)
@@ -185,6 +192,7 @@ class Maintainer:
                 {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
                 for name, stamped in kept.store.stamp_segments(progress)
             ]
+            kept.opened.broken.add(places_from_json(job["broken"]))
             made, was_alone, failed = None, False, None
             merges = job["compact"] or job["at_once"]
             try:
@@ -197,6 +205,9 @@ class Maintainer:
                 # what cannot be merged is no reason to keep what nobody needs
                 failed = error
                 report["merge_failed"] = True
+                if LaminaError.from_exception(error).kind.startswith("file."):
+                    # no other way leads to the state, and nobody here has what is broken
+                    report["tried"] = job["broken"]
             try:
                 if made is not None and made.in_place is not None and job["in_place"]:
                     # last: whoever hears of it owns it, and until then it goes with this process
@@ -269,6 +280,8 @@ class Maintainer:
             report["space"] = {"stored_bytes": collected.stored_bytes, "newest_bytes": collected.newest_bytes}
         elif not is_empty(confirmed.attempt):
             kept.warn_once(collected.stopped)
+        if collected.lost:
+            report["lost"] = places_to_json(map(place, collected.lost))
 
     def leave(self, store: StoreId) -> None:
         """Gives up the local files of a store that is not open any more, once no job uses them; what its collector

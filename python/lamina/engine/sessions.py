@@ -320,6 +320,10 @@ class StoreHandle:
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
         self._materialized(report, lost)
+        broken = self.opened.broken
+        broken.note_tried(places_from_json(report.get("tried", ())))
+        # a collection sees it while the rows are here, and the next load would see it when they are not
+        broken.add(places_from_json(report.get("lost", ())))
         self._failures.note(report)
         for stamped in report.get("stamped", ()):
             found = stamped["segment"]
@@ -336,7 +340,6 @@ class StoreHandle:
         made = report.get("materialized")
         if made is not None:
             self._due = False
-            self.opened.broken.note_tried(places_from_json(report.get("tried", ())))
             version = version_of(made)
             with self._lock:
                 ended = [one for one in self._waiting if one.is_over_with(version)]

@@ -46,7 +46,7 @@ def make_store(
         segments: finished segments that other handles of the store share, if there are any.
         untold: footprints of commits that they share.
         log_age: since when they have seen the oldest commit in the log.
-        broken: what their loads have found damaged or missing.
+        broken: what was found damaged or missing, of which tables that are here are published anew.
         groups: small commits wait there, and become durable together with those of other stores.
         logs: the log objects of the checkpoint, whose indexes its stores share.
     """
@@ -63,6 +63,8 @@ def make_store(
         check(options)
     compression = Compression(settings.compression_codec, settings.compression_level)
 
+    broken = BrokenPlaces() if broken is None else broken
+
     def materializer_of(files: StoreFiles) -> Materializer:
         if settings.backend == "rocksdb":
             return TableBuilding(
@@ -72,6 +74,7 @@ def make_store(
                 settings.retention_min_age_ms,
                 clock,
                 ids,
+                broken,
                 most_bytes=settings.changelog_materialize_bytes if settings.changelog_enabled else DUE_BYTES,
             )
         if not settings.changelog_enabled:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.format.manifest import ColumnFamily, Count, Part
+from lamina.format.manifest import ColumnFamily, Count, Part, Reference
 from lamina.settings import Settings
 
 _LEAST_AGE_MS = 20_000
@@ -253,7 +253,7 @@ class Collected:
     """What a collection did, or would do, with each file; `stopped` says why it looked at none.
 
     `newest_bytes` are of the files that the confirmed version needs. `needs_repair`: it looks at none before somebody
-    has done something about it.
+    has done something about it. `lost` are those of the newest version's references whose files are not there.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -261,6 +261,7 @@ class Collected:
     stopped: str | None = None
     newest_bytes: int = 0
     needs_repair: bool = False
+    lost: tuple[Reference, ...] = ()
 
     @property
     def deleted(self) -> tuple[Verdict, ...]:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from lamina.components import RandomIds, SystemClock
+from lamina.engine.maintenance import Maintainer
 from lamina.engine.merge_failures import MergeFailures
+from lamina.format.manifest import RUN
 from lamina.format.paths import TableName, parse_name
 from lamina.store import Version
 from lamina.testing import ManualClock
 from tests.unit.engine.test_in_place import TABLES, Opened, temporary
 from tests.unit.engine.test_maintenance import BEGIN
-from tests.unit.store.writing import rows_of
+from tests.unit.store.writing import file_name, names, rows_of
 
 __all__ = ["temporary"]
 
@@ -26,6 +29,15 @@ def tables_of(opened: Opened, version: Version) -> list[str]:
     assert manifest is not None
     paths = [reference.path or "" for reference in manifest.references]
     return [path for path in paths if isinstance(parse_name(path), TableName)]
+
+
+def keep_needed(opened: Opened) -> None:
+    """Deletes all that the newest version does not need."""
+    storage, store = opened.query.storage, opened.query.open()
+    manifest = store.manifest(opened.version)
+    assert manifest is not None
+    needed = {file_name(str(opened.version.attempt)), *(reference.path for reference in manifest.references)}
+    storage.delete_many([f"0/0/{name}" for name in names(storage) if name not in needed])
 
 
 def begun(opened: Opened) -> list[dict[str, Any]]:
@@ -85,3 +97,89 @@ def test_a_merge_that_leaves_what_is_broken_is_asked_for_once(around: Opened) ->
     for _ in range(2):
         assert begun(around) == []
         reopen(around)
+
+
+def collected(opened: Opened, *, merges: bool = True) -> dict[str, Any]:
+    """The report of a collection as Spark's maintenance asks for it; the handle has heard of it."""
+    opened.handle.begin({"version": opened.version.version, "attempt": opened.version.attempt, **BEGIN})
+    opened.handle.maintain({})
+    asked = opened.asked[-1]
+    argument = asked.argument if merges else {**asked.argument, "compact": False, "at_once": False}
+    report = opened.maintainer.work({**argument, **asked.known(True)})
+    opened.handle._maintained(report)
+    return report
+
+
+def test_what_a_collection_misses_is_written_anew_while_the_rows_are_here(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = Opened(tmp_path, monkeypatch, {})
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 6)[-1]
+    begun(opened)
+    asked = opened.asked[-1]
+    opened.handle._maintained(opened.maintainer.work({**asked.argument, **asked.known(False)}))
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 1)[-1]
+    manifest = opened.handle.store.manifest(opened.version)
+    assert manifest is not None
+    (segment,) = (one.path or "" for one in manifest.references if one.kind == RUN)
+    opened.query.storage.delete_many([f"0/0/{segment}"])
+    assert segment in collected(opened)["stopped"]
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 1)[-1]
+    assert collected(opened)["stopped"] is None
+    keep_needed(opened)
+    opened.query.assert_restores(opened.query.open(), opened.version)
+    assert [segment in record.getMessage() for record in caplog.records].count(True) == 1
+
+
+def on_tables(directory: Path, patch: pytest.MonkeyPatch) -> tuple[Opened, str]:
+    """A store on tables, with one version above them, and the name of one that is lost now."""
+    opened = Opened(directory, patch, TABLES)
+    for _ in range(2):
+        opened.handle._maintained(opened.materialized())
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 1)[-1]
+    lost = tables_of(opened, opened.version)[-1]
+    opened.query.storage.delete_many([f"0/0/{lost}"])
+    return opened, lost
+
+
+def test_that_nothing_is_collected_since_a_file_is_lost_is_said_once(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened, lost = on_tables(tmp_path, monkeypatch)
+    for _ in range(3):
+        assert lost in collected(opened, merges=False)["stopped"]
+        opened.version = opened.query.run_batches(opened.handle.store, opened.version, 1)[-1]
+    assert [lost in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_what_no_merge_can_make_anew_is_asked_for_once(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that goes on without it must not end since merges fail."""
+    opened, lost = on_tables(tmp_path, monkeypatch)
+    keep_needed(opened)
+    clock = ManualClock(0)
+    opened.handle._failures = MergeFailures(0, clock.monotonic)
+    assert lost in collected(opened)["stopped"]
+    assert [job["at_once"] for job in begun(opened)] == [True]
+    asked = opened.asked[-1]
+    report = Maintainer(SystemClock(), RandomIds()).work({**asked.argument, **asked.known(False)})
+    assert report["merge_failed"] and lost in report["error"]["message"]
+    opened.handle._maintained(report)
+    clock.advance(60_000)
+    assert begun(opened) == []
+
+
+def test_a_table_that_a_collection_misses_is_published_anew_from_this_machine(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, lost = on_tables(tmp_path, monkeypatch)
+    assert lost in collected(opened)["stopped"]
+    assert [job["at_once"] for job in begun(opened)] == [True]
+    asked = opened.asked[-1]
+    opened.handle._maintained(opened.maintainer.work({**asked.argument, **asked.known(False)}))
+    opened.version = opened.query.run_batches(opened.handle.store, opened.version, 1)[-1]
+    assert lost not in tables_of(opened, opened.version)
+    assert collected(opened)["stopped"] is None
+    keep_needed(opened)
+    opened.query.assert_restores(opened.query.open(), opened.version)

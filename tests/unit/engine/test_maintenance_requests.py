@@ -114,7 +114,7 @@ class Executor:
             told = {"confirmed": confirmed, "collect": True, "compact": False, "at_once": False, "awaited": False}
             told["closed"] = False
             known = known_to_json(self.stores[number], collects=True) if self.hands_over else nothing(True)
-            pool.begin({"number": number, "open": argument.to_json(), **told, **known})
+            pool.begin({"number": number, "open": argument.to_json(), **told, "broken": [], **known})
         for _ in self.newest:
             assert done.acquire(timeout=PATIENCE_S)
         assert all(report["ok"] for report in reports), reports

@@ -222,6 +222,7 @@ def test_where_a_file_of_the_newest_version_is_lost_nothing_that_may_lead_to_its
     collected = query.open().collect(versions[-1], dry_run=False)
     assert lost in str(collected.stopped)
     assert collected.needs_repair
+    assert {one.path for one in collected.lost} == {lost}
     assert names(query.storage) == before - {lost}
     query.assert_restores(query.open(), versions[-1])
 

@@ -287,6 +287,50 @@ def test_a_broken_table_is_made_anew_by_a_merge_and_by_no_commit(tables: Query) 
     assert [(one.snapshot, one.lost, one.materialization_due) for one in asked] == [(False, False, True)] * 2
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_table_that_is_broken_where_it_lies_is_published_anew_from_this_disk(
+    tables: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    merged_on_demand(monkeypatch, [])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = tables.open()
+    versions, _ = materialized(tables, store, EMPTY)
+    more, name = materialized(tables, store, versions[-1])
+    before = listed(tables, name).tables
+    lost = before[0]
+    # of one disk, both are names of one file
+    (local,) = tmp_path.glob(f"lamina-tables-*/{lost.path}")
+    data = local.read_bytes()
+    tables.storage.delete_many([f"0/0/{lost.path}"])
+    if not is_whole:
+        local.unlink()
+        local.write_bytes(data[:20] + bytes([data[20] ^ 1]) + data[21:])
+    assert store.plan_compaction(at_once=True) is None
+    store._materializer._broken.add(frozenset({(None, lost.path, 0)}))  # type: ignore[attr-defined]
+    # although there is nothing that is not in tables yet
+    merge = store.plan_compaction(at_once=True)
+    assert merge is not None
+    made = merge.run(None, unbounded()).made
+    assert isinstance(made, TableList)
+    after = made.manifest.tables
+    if is_whole:
+        assert [(one.name, one.sha256) for one in after] == [(one.name, one.sha256) for one in before]
+        assert [one.path == other.path for one, other in zip(after, before, strict=True)] == [False, True]
+        assert after[0].path in made.new_names()
+    else:
+        # made anew of what leads around it
+        assert {one.path for one in after}.isdisjoint(one.path for one in before)
+    store.adopt(made)
+    assert store.plan_compaction(at_once=True) is None
+    version = tables.run_batches(store, more[-1], 1)[-1]
+    needed = {file(version), *base_of(store, version)}
+    tables.storage.delete_many([f"0/0/{name}" for name in names(tables.storage) if name not in needed])
+    tables.assert_restores(tables.open(), version)
+    # and the next list goes on from it
+    more, _ = materialized(tables, store, version)
+    tables.assert_restores(tables.open(), tables.run_batches(store, more[-1], 1)[-1])
+
+
 def test_a_part_of_the_tables_takes_no_room_where_the_rest_has_none(
     tables: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

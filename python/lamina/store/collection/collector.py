@@ -35,6 +35,7 @@ from itertools import chain
 from lamina.checkpoint import Pin, read_pins
 from lamina.components import Clock
 from lamina.errors import LaminaError
+from lamina.format.manifest import Reference
 from lamina.storage import Listed, Storage
 from lamina.store.collection.classes import COMMIT, FOREIGN, LOG, TEMPORARY, StoreFile, least_age_ms, number_of
 from lamina.store.collection.footprints import Entry, Footprint, Footprints, Progressed
@@ -93,9 +94,11 @@ class Judged:
         return self.deleted(self.in_logs)
 
     @classmethod
-    def stopped(cls, storage: Storage, reason: str, *, needs_repair: bool = False) -> Judged:
+    def stopped(
+        cls, storage: Storage, reason: str, *, needs_repair: bool = False, lost: tuple[Reference, ...] = ()
+    ) -> Judged:
         """That of a collection that looks at no file."""
-        found = Collected((), True, reason, needs_repair=needs_repair)
+        found = Collected((), True, reason, needs_repair=needs_repair, lost=lost)
         return cls(found, storage, (), (), lambda _: (), lambda _: replace(found, dry_run=False))
 
 
@@ -206,9 +209,16 @@ class Collector:
             reason = "the lineage of the retained versions cannot be followed: see lamina fsck"
             return Judged.stopped(storage, reason, needs_repair=True)
         newest = lineage.entries[0][1]
-        if lost := self._lost(newest, listing):
-            reason = f"{lost}, which version {newest} needs, is not there: see lamina fsck"
-            return Judged.stopped(storage, reason, needs_repair=True)
+        if unlisted := self._unlisted(newest, listing):
+            # without the version's number, of which there is another one each time
+            reason = (
+                f"{self._files.location(unlisted[0])}, which the newest version needs, is not there: see lamina fsck"
+            )
+            # who has its rows writes them anew: for that a listing that once left something out is not enough
+            lost = self._files.missing(unlisted)
+            references = self._versions.open(confirmed.attempt, confirmed).references
+            which = tuple(one for one in references if one.root is None and one.path in lost)
+            return Judged.stopped(storage, reason, needs_repair=True, lost=which)
         found = read_pins(storage) if pins is None else pins(self._retention.min_age_ms)
         verdicts, needed = self._verdicts(lineage, confirmed.version, listing, now, waiting, progressed)
         pinned = {attempt: "a version in Spark's log needs it" for attempt in named if self._is_among(listing, attempt)}
@@ -341,11 +351,11 @@ class Collector:
         own = [name for name in commits if not is_part(name)]
         return any(number_of(name) < version for name in commits if [name] != own)
 
-    def _lost(self, newest: int, listing: Mapping[str, Listed]) -> str | None:
-        """A file of the newest version that is not listed: those that nothing needs otherwise may lead to its state."""
+    def _unlisted(self, newest: int, listing: Mapping[str, Listed]) -> Sequence[str]:
+        """The files of the newest version that are not listed: those that nothing needs otherwise may lead to its
+        state."""
         used = self._registry.last_used.items()
-        lost = [name for name, version in used if version == newest and name not in listing and not is_part(name)]
-        return self._files.location(min(lost)) if lost else None
+        return sorted(name for name, version in used if version == newest and name not in listing and not is_part(name))
 
     def _verdicts(
         self,

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lamina._version import __version__
 from lamina.components import Clock, Ids
-from lamina.errors import StorageError
+from lamina.errors import LaminaError, StorageError
 from lamina.format.container import TABLE_LIST, ContainerWriter, checksum
 from lamina.format.entries import Compression
 from lamina.format.manifest import FILE, CommitManifest, Reference, Section, to_bytes
@@ -41,6 +41,8 @@ from lamina.store.materialization.sources import read_sources
 from lamina.store.materialization.table_uploads import TableUploads, publish_table, stamp
 from lamina.store.memory.budget import Share
 from lamina.store.model import InPlace
+from lamina.store.restore.broken import BrokenPlaces
+from lamina.store.restore.detours import place
 from lamina.store.tables.database import Database, LiveTable
 from lamina.store.tables.local import FETCH_BYTES, LocalTables
 from lamina.store.tables.local_disk import LocalDiskError, LocalDiskFull, require_room
@@ -83,6 +85,7 @@ class TableBuilding:
         every: so many increments are materialized at once, or more,
         most_bytes: or increments of so many bytes, however few they are. Both are up to a quarter less, by store.
         min_age_ms: after which a collector deletes what no version has referred to.
+        broken: tables of the list that a job goes on from are published under new names where they are among these.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class TableBuilding:
         min_age_ms: int,
         clock: Clock,
         ids: Ids,
+        broken: BrokenPlaces,
         *,
         most_bytes: int,
     ) -> None:
@@ -104,6 +108,7 @@ class TableBuilding:
         self._min_age_ms = min_age_ms
         self._clock = clock
         self._ids = ids
+        self._broken = broken
         self._lock = threading.Lock()
         self._local: LocalTables | None = None
 
@@ -120,7 +125,7 @@ class TableBuilding:
 
     def plan(self, manifest: CommitManifest, references: Sequence[Reference], *, at_once: bool = False) -> Merge | None:
         above, base = mergeable(references), tables(references)
-        if not (above if at_once else self.is_due(references, 0)):
+        if not (above or self._are_broken(base) if at_once else self.is_due(references, 0)):
             return None
 
         def run(progress: Progress | None, share: Share) -> Compacted:
@@ -128,6 +133,10 @@ class TableBuilding:
                 return self._built(references, base, entries, progress, share)
 
         return Merge(sum(reference.length for reference in above), run)
+
+    def _are_broken(self, base: Sequence[Reference]) -> bool:
+        places = self._broken.places
+        return any(place(one) in places for one in base)
 
     def rebuilt(
         self,
@@ -266,9 +275,9 @@ class TableBuilding:
             share.give(share.held)
             with _storage_only():
                 made = self._published(replaced, older, live, directory, share, worked)
-            known = {table.name for table in older.tables} if older else set()
+            known = {table.path for table in older.tables} if older else set()
             for table in made.manifest.tables:
-                if table.name not in known:
+                if table.path not in known:
                     local.add(directory, table)
         local.keep(table.path for table in made.manifest.tables)
         return made, rows, counted
@@ -285,13 +294,20 @@ class TableBuilding:
         """Publishes what is new of the tables, and then the list of all."""
         version = replaced[0].version
         # a database that goes on from a list gives no name of its tables to another one
-        known = {table.name: table for table in older.tables} if older else {}
+        older_tables = {table.name: table for table in older.tables} if older else {}
+        broken = {path for root, path, _ in self._broken.places if root is None}
+        known = {name: table for name, table in older_tables.items() if table.path not in broken}
         paths = {table.name: str(TableName(self._ids.hex128())) for table in live if table.name not in known}
         uploads = TableUploads(self._files, share, self._clock, self._min_age_ms, worked)
         published = uploads.publish({path: os.path.join(directory, name) for name, path in paths.items()})
 
         def listed(table: LiveTable) -> Table:
             path = paths[table.name]
+            was = older_tables.get(table.name)
+            if was is not None and published[path] != (was.size, was.sha256):
+                raise LaminaError.from_kind(
+                    "file.damaged", f"what this disk has of {self._files.location(was.path)} is, too"
+                )
             return Table(table.name, path, *published[path], table.rows, version)
 
         tables = tuple(known[one.name] if one.name in known else listed(one) for one in live)

@@ -8,7 +8,8 @@ from lamina.store.restore.detours import Place
 
 
 class BrokenPlaces:
-    """Remembers sections. Thread-safe; handles of a store that are open one after the other share it."""
+    """Remembers sections that loads, or collections, found so. Thread-safe; handles of a store that are open one after
+    the other share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
