@@ -165,6 +165,9 @@ class StoreHandle:
         self._due = begun.materialization_due or (self.reads_in_place and argument.get("due") is True)
         if (begun.compaction_due or self._due) and self._failures.may_try():
             self._queue(collect=False)
+        if base.version > 0 and self._stores.begins_collections(self.opened):
+            # the run may end before Spark asks for maintenance, and so may each one after it
+            self._queue(collect=True)
         self._failures.check(self.argument.store)
         return {
             "attempt": begun.attempt,

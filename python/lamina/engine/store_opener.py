@@ -96,7 +96,7 @@ class OpenArgument:
 @dataclass
 class _Known:
     """What the handles of one store share: how many are open, what their next commits are to refer to, what the next
-    collection is to be told of, and what became of merges."""
+    collection is to be told of and whether there was a first one, and what became of merges."""
 
     failures: MergeFailures
     users: int = 0
@@ -104,6 +104,7 @@ class _Known:
     untold: UntoldFootprints = field(default_factory=UntoldFootprints)
     log_age: LogAge = field(default_factory=LogAge)
     broken: BrokenPlaces = field(default_factory=BrokenPlaces)
+    was_collected: bool = False
 
 
 @dataclass
@@ -283,6 +284,13 @@ class StoreOpener:
         """Whether a newer run of the query has stores here than the one that a store was opened by."""
         with self._lock:
             return self._has_newer(opened.checkpoint)
+
+    def begins_collections(self, opened: OpenedStore) -> bool:
+        """Whether nobody has asked for a collection of a store in this run; who hears so is to ask."""
+        with self._lock:
+            known = self._shared[opened.key].stores[opened.id]
+            begins, known.was_collected = not known.was_collected, True
+        return begins
 
     def _has_newer(self, state: CheckpointState) -> bool:
         return any(shared.state.outlives(state) for shared in self._shared.values())

@@ -41,9 +41,11 @@ def keep_needed(opened: Opened) -> None:
 
 
 def begun(opened: Opened) -> list[dict[str, Any]]:
-    """Begins a batch on the newest version; the arguments of the jobs that it asks for."""
+    """Begins a batch on the newest version; the arguments of the merges that it asks for."""
     before = len(opened.asked)
     opened.handle.begin({"version": opened.version.version, "attempt": opened.version.attempt, **BEGIN})
+    # the first one of a run asks for a collection, too
+    opened.asked[before:] = [job for job in opened.asked[before:] if not job.collects]
     return [job.argument for job in opened.asked[before:]]
 
 

@@ -854,6 +854,8 @@ def test_a_job_says_whether_the_base_of_the_last_commit_is_worth_a_merge(
         store.begin({"version": version.version, "attempt": version.attempt, **BEGIN})
         store.maintain({})
     assert [(one.collects, one.argument["compact"]) for one in handed] == [
+        # the first of all is asked for by the batch
+        (True, False),
         (True, False),
         (False, True),
         (True, True),

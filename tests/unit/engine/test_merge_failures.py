@@ -71,7 +71,7 @@ def test_a_query_fails_whose_merges_do(
     clock = ManualClock(SystemClock().now_ms())
     queue = MaintenanceQueue(clock, str(tmp_path), 60, workers=1)
     asked: list[Job] = []
-    monkeypatch.setattr(queue, "submit", lambda store, one: asked.append(one))
+    monkeypatch.setattr(queue, "submit", lambda store, one: one.collects or asked.append(one))
     monkeypatch.setattr(queue, "call_later", lambda *_: None)
     opened = Sessions(Settings(), queue, clock, RandomIds())
     settings = {
