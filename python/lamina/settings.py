@@ -625,7 +625,9 @@ class Settings:
         "Versions that were the newest one within this time are retained, besides those that Spark's "
         "`minBatchesToRetain` counts; 0 counts only.",
         "Longer keeps versions of a fast query for a time that people can act in, and takes storage; Spark itself goes "
-        "back only as far as its own logs, `lamina.open_store` and a copy of Spark's logs go further.",
+        "back only as far as its own logs, `lamina.open_store` and a copy of Spark's logs go further. Each retained "
+        "version of a store costs its collections some 55 µs, and the maintenance process 550 bytes: with very many "
+        "collections come less often.",
     )
     engine_python: str | None = _key(
         "engine.python",

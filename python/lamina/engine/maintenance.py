@@ -64,6 +64,11 @@ _SWEEP_S = 5.0
 _OF_MERGES = ("segment", "merged", "merge_ms", "compacted", "materialized", "tried", "in_place")
 """What a report says of a merge."""
 
+_PAUSES = 5
+_SHORT_PAUSE_S = 10.0
+"""A store's next collection comes so many times later as the last ones of all stores took together: a look costs some
+microseconds a retained version, of which many stores may have very many. Shorter pauses are not made."""
+
 LONG_BYTES = 8 << 20
 """A merge of more takes its turn among such merges, one after the other, and none of the workers."""
 
@@ -79,7 +84,8 @@ LONG_MERGE_BYTES = 160 << 20
 @dataclass
 class _Kept:
     """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used,
-    whether it is open in the engine no more, and why its collections were stopped."""
+    whether it is open in the engine no more, why its collections were stopped, how long the last one took to look at
+    its files, and until when it has no other."""
 
     argument: OpenArgument
     opened: OpenedStore
@@ -87,6 +93,8 @@ class _Kept:
     used: float
     left: bool
     stops: set[str] = field(default_factory=set)
+    took_s: float = 0.0
+    rests_until: float = 0.0
 
     @property
     def store(self) -> Store:
@@ -118,9 +126,13 @@ class Maintainer:
     again at all. That is small; the manifests, which are not, are dropped after each job. So memory follows the number
     of stores that this executor works on, and an open by a new run of the query replaces that of the run before it. Of
     those that are open no more, as after many short queries, the ones used last are kept.
+
+    Args:
+        workers: how many work on jobs.
     """
 
-    def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
+    def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None, workers: int = 1) -> None:
+        self._workers = workers
         self._clock = clock
         # a store's last job may be its last one here
         self._stores = StoreOpener(Settings.parse, clock, ids, jvm, unused_s=0.0)
@@ -218,7 +230,8 @@ class Maintainer:
                     report["materialized"] = {"version": confirmed.version, "attempt": confirmed.attempt}
             except Exception as error:
                 failed = error
-            if job["collect"] and not kept.store.is_settled(confirmed):
+            rests = self._clock.monotonic() < kept.rests_until
+            if job["collect"] and not rests and not kept.store.is_settled(confirmed):
                 if merges and not report.get("merge_failed"):
                     # a look at a large log takes long, and may never end: the merge does not wait for it
                     yield Merged({name: report.pop(name) for name in _OF_MERGES if name in report})
@@ -267,7 +280,9 @@ class Maintainer:
             if progress is not None:
                 progress(next(manifests), 0)
 
+        began = self._clock.monotonic()
         judged = kept.store.judge(confirmed, kept.others, progressed)
+        self._pace(kept, self._clock.monotonic() - began)
         if judged.files:
             deletion = Deletion(kept.others, judged.files)
             yield deletion
@@ -282,6 +297,14 @@ class Maintainer:
             kept.warn_once(collected.stopped)
         if collected.lost:
             report["lost"] = places_to_json(map(place, collected.lost))
+
+    def _pace(self, kept: _Kept, took_s: float) -> None:
+        """Takes note of how long a look at a store's files took."""
+        with self._lock:
+            kept.took_s = took_s
+            together_s = sum(one.took_s for one in self._kept.values()) / self._workers
+        if _PAUSES * together_s >= _SHORT_PAUSE_S:
+            kept.rests_until = self._clock.monotonic() + _PAUSES * together_s
 
     def leave(self, store: StoreId) -> None:
         """Gives up the local files of a store that is not open any more, once no job uses them; what its collector
@@ -418,7 +441,8 @@ def main() -> None:
     clock = SystemClock()
     start = jobs.get()
     assert start is not None
-    maintainer = Maintainer(clock, RandomIds(), None if start["jvm"] is None else Jvm(**start["jvm"]))
+    jvm = None if start["jvm"] is None else Jvm(**start["jvm"])
+    maintainer = Maintainer(clock, RandomIds(), jvm, start["workers"])
     sending = threading.Lock()
 
     def send(told: Mapping[str, Any]) -> None:

@@ -519,6 +519,46 @@ def test_a_collection_that_a_newer_run_stops_says_so_once_and_names_the_run(
     assert warnings_of_a_round(4) == []
 
 
+def test_collections_come_less_often_where_all_together_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks at all retained versions, of which many stores may have very many."""
+    query = Query(Storage(str(tmp_path)))
+    versions = [query.run_batches(query.open(partition), EMPTY, 2) for partition in range(10)]
+    clock = ManualClock(SystemClock().now_ms())
+    maintainer = Maintainer(clock, RandomIds(), workers=2)
+    judge, looked = VersionedStore.judge, []
+
+    def slow(store: VersionedStore, *arguments: Any) -> Any:
+        looked.append(store.identity.partition)
+        clock.advance(takes_ms)
+        return judge(store, *arguments)
+
+    monkeypatch.setattr(VersionedStore, "judge", slow)
+
+    def collected(number: int) -> int:
+        """How many stores were looked at in a round."""
+        looked.clear()
+        for partition in range(10):
+            report = maintainer.work(job(tmp_path, partition, versions[partition][number]))
+            assert report["ok"]
+        return len(looked)
+
+    # what takes 0.5 s of two workers together is not worth a pause
+    takes_ms = 100
+    assert [collected(number) for number in (0, 1, 0)] == [10, 10, 10]
+    takes_ms = 2_000
+    for number in (1, 0):
+        clock.advance(100_000)
+        assert collected(number) == 10
+    # all take 20 s, of two workers 10 s, and come again after five times as much
+    assert collected(1) == 0
+    clock.advance(29_000)
+    assert collected(1) == 0
+    clock.advance(31_000)
+    assert collected(1) == 10
+
+
 def test_a_collection_of_an_empty_store_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     maintainer = Maintainer(SystemClock(), RandomIds())
     report = maintainer.work(job(tmp_path, 0, Version(4, f"L1.0.1.e.-.{'0f' * 16}")))
