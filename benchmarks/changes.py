@@ -295,13 +295,15 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "4caa6504e10efd8b",
-        "876d5352816163da",
+        "578c604390870d6f",
         _WITH_BOTH,
         "what becomes of merges that take a large part of the minimum age, of attempts of uploads that hang, and of "
         "the last commit of a round whose place is in an older group; what collections keep and where they stop; how "
         "the JVM's file systems are kept, locked and read; how errors are told; what commands ask for; what is done "
-        "about files that a load went around, a full local disk and a maintenance process that does not start; "
-        "versions that an offline repartition writes; and stores that a task has for itself",
+        "about files that a load went around or a collection misses, a full local disk and a maintenance process that "
+        "does not start; versions that an offline repartition writes; stores that a task has for itself, that rest or "
+        "that were left; which memory counts of jobs that hang; claims under checkpoint format v1; lists that are "
+        "walked on tables; and engines that start with their executors, of which benchmarks have none",
     ),
 )
 

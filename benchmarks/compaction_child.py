@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ class Life:
         self.argument = OpenArgument(
             StoreId(directory, 0, 0, "default"), settings, {}, "benchmark", False, 2, "none", retained
         )
-        self.store = StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(self.argument).store
+        opened = StoreOpener(Settings.parse, SystemClock(), RandomIds()).open(self.argument)
+        self.store, self.broken = opened.store, opened.known.broken
         self.background = mode == "background"
         self.rows: dict[bytes, bytes] = {}
         self.parts: list[dict[bytes, bytes]] = [{} for _ in range(PARTS)] if mode == "rolling" else []
@@ -114,7 +116,8 @@ class Life:
         confirmed = {"version": self.version.version, "attempt": self.version.attempt}
         job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": False, "compact": True}
         job |= {"at_once": False, "awaited": False, "closed": False}
-        self.queue.submit(1, Job(job, self._report, lambda collects: known_to_json(self.store, collects)))
+        known = partial(known_to_json, self.store, self.broken)
+        self.queue.submit(1, Job(job, self._report, known))
 
     def _report(self, report: dict[str, Any]) -> None:
         if not report["ok"]:

@@ -147,9 +147,8 @@ def setup(parameters: Parameters, figures: Figures) -> str:
         f"keys; {parameters['preload'] + parameters['warmup']} batches, with {parameters['rest_s']} seconds for the "
         f"stores' maintenance after the preload and before the last {parameters['warmup'] // 2}. Checkpoints: {sizes}. "
         f"A restart is the time from the query's start, in a fresh JVM whose session is "
-        f"there, to the end of its first batch of {parameters['rows']:,} rows, less the median of those after it; "
-        f"lamina's engine starts with the session, as `lamina.configure` has it. "
-        f"Local copies are kept: with S3 alone none is there before. Without a state the same rows go to as many "
-        f"partitions. S3 is moto's server behind "
+        f"there, to the end of its first batch of {parameters['rows']:,} rows, less the median of those after it; the "
+        f"engine's start is in it. Local copies are kept: with S3 alone none is there before. Without a state the same "
+        f"rows go to as many partitions. S3 is moto's server behind "
         f"{parameters['latency_s'] * 1000:.0f} ms and {parameters['bytes_per_s'] / 1e6:.0f} MB/s a connection."
     )

@@ -15,6 +15,7 @@ from lamina.settings import Settings
 from lamina.storage import Storage
 from lamina.store import CheckpointState, CommitRequest, Store, StoreConf, StoreId, Version
 from lamina.store.factory import make_store
+from lamina.store.restore.broken import BrokenPlaces
 
 KEY_BYTES, VALUE_BYTES = 40, 32
 GROUPS = 5
@@ -74,7 +75,7 @@ class Stores:
 
     def known(self, number: int) -> dict[str, Any]:
         """What the engine tells a job that collects the store."""
-        return known_to_json(self._stores[number], collects=True)
+        return known_to_json(self._stores[number], BrokenPlaces(), collects=True)
 
     def forget(self, number: int) -> None:
         """Gives back what a store keeps of its manifests, as an engine that has not written them."""

@@ -22,6 +22,10 @@ class Clock(Protocol):
         """Seconds that never go back; only differences mean something."""
         ...
 
+    def processor(self) -> float:
+        """Seconds that the calling thread has had of a processor; only differences mean something."""
+        ...
+
 
 class Ids(Protocol):
     """Identifiers that no other process makes."""
@@ -43,6 +47,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def processor(self) -> float:
+        return time.thread_time()
 
 
 class RandomIds:

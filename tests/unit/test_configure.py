@@ -86,13 +86,21 @@ def test_the_engines_python_is_left_alone_where_this_one_may_not_exist(
     assert PREFIX + "engine.python" not in options(configure(builder(**conf)))
 
 
-@pytest.mark.parametrize("master", ["local[2]", "yarn"])
+@pytest.mark.parametrize(
+    ("conf", "found"),
+    [
+        ({"spark.master": "yarn"}, "./environment/bin/python"),
+        # the shim sees it by itself
+        ({"spark.master": "local[2]"}, None),
+        ({"spark.master": "yarn", "spark.executorEnv.PYSPARK_PYTHON": "/opt/python"}, None),
+        ({"spark.master": "yarn", "spark.pyspark.python": "/opt/python"}, None),
+    ],
+)
 def test_the_engines_python_is_that_of_the_workers_which_executors_do_not_see(
-    home: Path, monkeypatch: pytest.MonkeyPatch, master: str
+    home: Path, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], found: str | None
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
-    chosen = options(configure(builder(**{"spark.master": master})))
-    assert chosen[PREFIX + "engine.python"] == "./environment/bin/python"
+    assert options(configure(builder(**conf))).get(PREFIX + "engine.python") == found
 
 
 def test_the_engines_python_that_was_asked_for_is_taken(home: Path) -> None:

@@ -54,7 +54,7 @@ _IDLE_S = 3600.0
 
 _IDLE_LOOK_S = 60.0
 
-_LEFT_KEPT = 512
+_LEFT_KEPT = 2_048
 """So many stores are kept that are open nowhere in this engine: some come back, with `unloadOnCommit` after each rare
 trigger, and those of queries that ended do not."""
 
@@ -66,8 +66,9 @@ _OF_MERGES = ("segment", "merged", "merge_ms", "compacted", "materialized", "tri
 
 _PAUSES = 5
 _SHORT_PAUSE_S = 10.0
-"""A store's next collection comes so many times later as the last ones of all stores took together: a look costs some
-microseconds a retained version, of which many stores may have very many. Shorter pauses are not made."""
+"""A store's next collection comes so many times later as the last ones of all open stores took of the interpreter
+together: a look costs some microseconds a retained version, of which many stores may have very many. Shorter pauses are
+not made."""
 
 LONG_BYTES = 8 << 20
 """A merge of more takes its turn among such merges, one after the other, and none of the workers."""
@@ -84,8 +85,8 @@ LONG_MERGE_BYTES = 160 << 20
 @dataclass
 class _Kept:
     """A store that had a job: how it was opened, what is known of others of its checkpoint, when it was last used,
-    whether it is open in the engine no more, why its collections were stopped, how long the last one took to look at
-    its files, and until when it has no other."""
+    whether it is open in the engine no more, why its collections were stopped, how much processor time the last one
+    took to look at its files, and until when it has no other."""
 
     argument: OpenArgument
     opened: OpenedStore
@@ -126,13 +127,9 @@ class Maintainer:
     again at all. That is small; the manifests, which are not, are dropped after each job. So memory follows the number
     of stores that this executor works on, and an open by a new run of the query replaces that of the run before it. Of
     those that are open no more, as after many short queries, the ones used last are kept.
-
-    Args:
-        workers: how many work on jobs.
     """
 
-    def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None, workers: int = 1) -> None:
-        self._workers = workers
+    def __init__(self, clock: Clock, ids: Ids, jvm: Jvm | None = None) -> None:
         self._clock = clock
         # a store's last job may be its last one here
         self._stores = StoreOpener(Settings.parse, clock, ids, jvm, unused_s=0.0)
@@ -178,8 +175,9 @@ class Maintainer:
             report |= {"ok": False, "error": {"kind": ours.kind, "message": ours.message}}
         finally:
             with self._lock:
-                is_left = self._working.pop(argument.store)
-                over = self._pop_left(argument.store) if is_left else []
+                is_left, kept = self._working.pop(argument.store), self._kept.get(argument.store)
+                # a job of a handle that was closed, too
+                over = self._pop_left(argument.store) if is_left or (kept is not None and kept.left) else []
             self._close(over)
         return report
 
@@ -204,7 +202,7 @@ class Maintainer:
                 {"name": name, "segment": None if stamped is None else segment_to_json(stamped)}
                 for name, stamped in kept.store.stamp_segments(progress)
             ]
-            kept.opened.broken.add(places_from_json(job["broken"]))
+            kept.opened.known.broken.add(places_from_json(job["broken"]))
             made, was_alone, failed = None, False, None
             merges = job["compact"] or job["at_once"]
             try:
@@ -280,9 +278,11 @@ class Maintainer:
             if progress is not None:
                 progress(next(manifests), 0)
 
-        began = self._clock.monotonic()
-        judged = kept.store.judge(confirmed, kept.others, progressed)
-        self._pace(kept, self._clock.monotonic() - began)
+        began = self._clock.processor()
+        try:
+            judged = kept.store.judge(confirmed, kept.others, progressed)
+        finally:
+            self._pace(kept, self._clock.processor() - began)
         if judged.files:
             deletion = Deletion(kept.others, judged.files)
             yield deletion
@@ -299,10 +299,10 @@ class Maintainer:
             report["lost"] = places_to_json(map(place, collected.lost))
 
     def _pace(self, kept: _Kept, took_s: float) -> None:
-        """Takes note of how long a look at a store's files took."""
+        """Takes note of how much processor time a look at a store's files took."""
         with self._lock:
             kept.took_s = took_s
-            together_s = sum(one.took_s for one in self._kept.values()) / self._workers
+            together_s = sum(one.took_s for one in self._kept.values() if not one.left)
         if _PAUSES * together_s >= _SHORT_PAUSE_S:
             kept.rests_until = self._clock.monotonic() + _PAUSES * together_s
 
@@ -441,8 +441,7 @@ def main() -> None:
     clock = SystemClock()
     start = jobs.get()
     assert start is not None
-    jvm = None if start["jvm"] is None else Jvm(**start["jvm"])
-    maintainer = Maintainer(clock, RandomIds(), jvm, start["workers"])
+    maintainer = Maintainer(clock, RandomIds(), None if start["jvm"] is None else Jvm(**start["jvm"]))
     sending = threading.Lock()
 
     def send(told: Mapping[str, Any]) -> None:

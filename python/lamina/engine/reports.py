@@ -10,6 +10,7 @@ from lamina.format import SegmentManifest
 from lamina.format.table_list import TableListManifest
 from lamina.store import Replacement, Store
 from lamina.store.collection.footprints import Footprint
+from lamina.store.restore.broken import BrokenPlaces
 from lamina.store.restore.detours import Place
 from lamina.store.versions.chain import Segment, TableList
 
@@ -20,10 +21,12 @@ def segment_to_json(made: Replacement) -> dict[str, Any]:
     return {"manifest": made.manifest.to_json(), "size": made.size, "published_ms": made.published_ms, **checksum}
 
 
-def known_to_json(store: Store, collects: bool) -> dict[str, Any]:
-    """What a job says of a store: the finished segments that wait for its next commit, and where the job collects,
-    the footprints of commits, by any handle of the store, that no job was told of."""
+def known_to_json(store: Store, broken: BrokenPlaces, collects: bool) -> dict[str, Any]:
+    """What a job is told of a store when it is sent: the finished segments that wait for its next commit, what of it a
+    merge is to make anew, and where the job collects, the footprints of commits, by any handle of the store, that no
+    job was told of."""
     return {
+        "broken": places_to_json(broken.to_mend),
         "waiting": [segment_to_json(segment) for segment in store.waiting_segments()],
         "footprints": [_footprint_to_json(*one) for one in store.take_footprints()] if collects else [],
     }

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lamina.components import Clock, Ids
 from lamina.engine.maintenance_queue import MaintenanceQueue
 from lamina.engine.maintenance_turns import Job
-from lamina.engine.reports import known_to_json, places_from_json, places_to_json, segment_from_json
+from lamina.engine.reports import known_to_json, places_from_json, segment_from_json
 from lamina.engine.storage_calls import StorageCalls, storage_of
 from lamina.engine.store_opener import OpenArgument, OpenedStore, StoreOpener
 from lamina.engine.ticker import Ticker
@@ -125,7 +125,7 @@ class StoreHandle:
         """Databases that were named to the JVM, of which it may not have heard, and that are still there."""
         self._due = False
         self._waiting: list[_Materialization] = []
-        self._failures = opened.failures
+        self._failures = opened.known.failures
         # the JVM gives up its call after the whole time
         self._most_s = 0.9 * settings.engine_request_timeout_ms / 1000
         self._stamp_s = max(_SHORTEST_STAMP_S, settings.retention_min_age_ms / 4 / 1000)
@@ -165,7 +165,8 @@ class StoreHandle:
         self._due = begun.materialization_due or (self.reads_in_place and argument.get("due") is True)
         if (begun.compaction_due or self._due) and self._failures.may_try():
             self._queue(collect=False)
-        if base.version > 0 and self._stores.begins_collections(self.opened):
+        # where it begins empty, as in Spark's offline repartition, nobody has said which attempt of it stands
+        if begun.base_attempt is not None and base.version > 0 and self.opened.known.begins_collections():
             # the run may end before Spark asks for maintenance, and so may each one after it
             self._queue(collect=True)
         self._failures.check(self.argument.store)
@@ -288,11 +289,9 @@ class StoreHandle:
             "in_place": self.reads_in_place,
             "closed": self._closed_s is not None,
         }
-        return self._maintenance.submit(self.argument.store, Job(argument, self._maintained, self._known))
-
-    def _known(self, collects: bool) -> dict[str, Any]:
-        """What a job is told of the store when it is sent."""
-        return {**known_to_json(self.store, collects), "broken": places_to_json(self.opened.broken.to_mend)}
+        broken = self.opened.known.broken
+        job = Job(argument, self._maintained, lambda collects: known_to_json(self.store, broken, collects))
+        return self._maintenance.submit(self.argument.store, job)
 
     def close(self) -> None:
         """Says that the handle is used no more."""
@@ -323,7 +322,7 @@ class StoreHandle:
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
         self._materialized(report, lost)
-        broken = self.opened.broken
+        broken = self.opened.known.broken
         broken.note_tried(places_from_json(report.get("tried", ())))
         # a collection sees it while the rows are here, and the next load would see it when they are not
         broken.add(places_from_json(report.get("lost", ())))

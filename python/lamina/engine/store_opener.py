@@ -94,7 +94,7 @@ class OpenArgument:
 
 
 @dataclass
-class _Known:
+class Known:
     """What the handles of one store share: how many are open, what their next commits are to refer to, what the next
     collection is to be told of and whether there was a first one, and what became of merges."""
 
@@ -105,6 +105,11 @@ class _Known:
     log_age: LogAge = field(default_factory=LogAge)
     broken: BrokenPlaces = field(default_factory=BrokenPlaces)
     was_collected: bool = False
+
+    def begins_collections(self) -> bool:
+        """Whether nobody has asked for a collection of the store in this run; who hears so is to ask."""
+        begins, self.was_collected = not self.was_collected, True
+        return begins
 
 
 @dataclass
@@ -118,11 +123,11 @@ class _Shared:
     changelog: Changelog | None = None
     users: int = 0
     unused_since: float = 0.0
-    stores: dict[StoreId, _Known] = field(default_factory=dict)
+    stores: dict[StoreId, Known] = field(default_factory=dict)
     closed: OrderedDict[StoreId, float] = field(default_factory=OrderedDict)
 
-    def entered(self, store: StoreId, failures: MergeFailures) -> _Known:
-        known = self.stores.setdefault(store, _Known(failures))
+    def entered(self, store: StoreId, failures: MergeFailures) -> Known:
+        known = self.stores.setdefault(store, Known(failures))
         known.users += 1
         self.users += 1
         self.closed.pop(store, None)
@@ -155,8 +160,7 @@ class OpenedStore:
     Args:
         changelog: what its small commits go into; None where each is a file of its own.
         key: of what the opener shares among its stores.
-        failures: merges of the store, whichever handle asked for them.
-        broken: what was found damaged or missing of the store, by any handle.
+        known: what its handles share.
     """
 
     store: Store
@@ -165,8 +169,7 @@ class OpenedStore:
     changelog: Changelog | None
     id: StoreId
     key: tuple[Any, ...]
-    failures: MergeFailures
-    broken: BrokenPlaces
+    known: Known
 
 
 @dataclass
@@ -240,7 +243,7 @@ class StoreOpener:
         except BaseException:
             self._leave(key, argument.store)
             raise
-        return OpenedStore(store, checkpoint, settings, changelog, argument.store, key, known.failures, known.broken)
+        return OpenedStore(store, checkpoint, settings, changelog, argument.store, key, known)
 
     def _failures_of(self, settings: Settings) -> MergeFailures:
         most = settings.changelog_materialize_failures if settings.changelog_enabled else 0
@@ -285,13 +288,6 @@ class StoreOpener:
         with self._lock:
             return self._has_newer(opened.checkpoint)
 
-    def begins_collections(self, opened: OpenedStore) -> bool:
-        """Whether nobody has asked for a collection of a store in this run; who hears so is to ask."""
-        with self._lock:
-            known = self._shared[opened.key].stores[opened.id]
-            begins, known.was_collected = not known.was_collected, True
-        return begins
-
     def _has_newer(self, state: CheckpointState) -> bool:
         return any(shared.state.outlives(state) for shared in self._shared.values())
 
@@ -332,7 +328,7 @@ class StoreOpener:
                 with self._lock:
                     self._left.remove(shared.changelog.groups)
 
-    def _checkpoint(self, key: tuple[Any, ...], argument: OpenArgument, settings: Settings) -> tuple[_Shared, _Known]:
+    def _checkpoint(self, key: tuple[Any, ...], argument: OpenArgument, settings: Settings) -> tuple[_Shared, Known]:
         with self._turn(key):
             with self._lock:
                 shared = self._shared.get(key)

@@ -44,7 +44,8 @@ def configure(
     starts the engines with the executors; jars, extensions and plugins that the builder, `spark-defaults.conf` or
     `PYSPARK_SUBMIT_ARGS` set stay. The engine runs with the Python that is chosen for Spark's workers; where none is
     and the master is local, with that of this program: set another master before.
-    With `.remote("local[...]")` it sets up the Spark Connect server that the builder starts.
+    With `.remote("local[...]")` it sets up the Spark Connect server that the builder starts, to which PySpark gives no
+    plugins.
     Needs no network. Call it before the first session of the process, unless the jar is already loaded (as after
     `spark-submit --packages`).
 
@@ -125,15 +126,15 @@ def _add(builder: SparkSession.Builder, options: dict[str, Any], key: str, entry
 def _python_of_engine(options: dict[str, Any]) -> str | None:
     """What the shim does not see by itself.
 
-    PySpark tells executors the driver's `PYSPARK_PYTHON` with each function, and their environment has it nowhere.
-    Spark's own default, the `python3` on PATH, is another one where a virtual environment is not activated.
+    PySpark tells executors the driver's `PYSPARK_PYTHON` with each function, and their environment has it only where
+    `spark.executorEnv` says so. Spark's own default, the `python3` on PATH, is another one where a virtual environment
+    is not activated.
     """
-    if _set_before(options, "spark.pyspark.python"):
-        return None
     chosen = launch.jvm_environment().get("PYSPARK_PYTHON")
-    if chosen or _jvm_runs():
-        return chosen or None
-    return sys.executable if str(_set_before(options, "spark.master") or "local").startswith("local") else None
+    if str(_set_before(options, "spark.master") or "local").startswith("local"):
+        return None if chosen or _jvm_runs() or _set_before(options, "spark.pyspark.python") else sys.executable
+    before = any(_set_before(options, key) for key in ("spark.pyspark.python", "spark.executorEnv.PYSPARK_PYTHON"))
+    return None if before else chosen
 
 
 def _set_before(options: dict[str, Any], key: str) -> str | None:

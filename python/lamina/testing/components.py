@@ -6,7 +6,8 @@ import threading
 
 
 class ManualClock:
-    """Stands still until it is told to go on; `now_ms` may go back, `monotonic` never does."""
+    """Stands still until it is told to go on, and has the processor meanwhile; `now_ms` may go back, `monotonic` never
+    does."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -16,6 +17,9 @@ class ManualClock:
         return self._now_ms
 
     def monotonic(self) -> float:
+        return self._monotonic
+
+    def processor(self) -> float:
         return self._monotonic
 
     def advance(self, milliseconds: int) -> None:

@@ -38,6 +38,7 @@ from lamina.store.collection.footprints import Footprint
 from lamina.store.files.store_files import Opened, StoreFiles
 from lamina.store.materialization.materializer import Compacted, Merge
 from lamina.store.memory.budget import Share
+from lamina.store.restore.broken import BrokenPlaces
 from lamina.store.versioned_store import VersionedStore
 from lamina.store.versions.chain import Segment
 from lamina.testing import ManualClock, SequenceIds
@@ -196,7 +197,7 @@ def test_of_stores_that_are_open_no_more_those_used_last_are_kept(
     (shared,) = maintainer._stores._shared.values()
     assert shared.users == 2
     work(0, closed=True)
-    assert leave(2) == [0, 3]
+    assert sorted(store.partition for store in maintainer._kept) == [0, 3]
 
 
 def test_a_store_that_was_left_during_its_job_is_one_of_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,7 +527,7 @@ def test_collections_come_less_often_where_all_together_take_long(
     query = Query(Storage(str(tmp_path)))
     versions = [query.run_batches(query.open(partition), EMPTY, 2) for partition in range(10)]
     clock = ManualClock(SystemClock().now_ms())
-    maintainer = Maintainer(clock, RandomIds(), workers=2)
+    maintainer = Maintainer(clock, RandomIds())
     judge, looked = VersionedStore.judge, []
 
     def slow(store: VersionedStore, *arguments: Any) -> Any:
@@ -544,16 +545,16 @@ def test_collections_come_less_often_where_all_together_take_long(
             assert report["ok"]
         return len(looked)
 
-    # what takes 0.5 s of two workers together is not worth a pause
+    # what takes a second together is not worth a pause
     takes_ms = 100
     assert [collected(number) for number in (0, 1, 0)] == [10, 10, 10]
     takes_ms = 2_000
     for number in (1, 0):
         clock.advance(100_000)
         assert collected(number) == 10
-    # all take 20 s, of two workers 10 s, and come again after five times as much
+    # all take 20 s, and come again after five times as much
     assert collected(1) == 0
-    clock.advance(29_000)
+    clock.advance(79_000)
     assert collected(1) == 0
     clock.advance(31_000)
     assert collected(1) == 10
@@ -764,13 +765,15 @@ def test_a_job_is_sent_with_the_segments_that_wait_when_its_turn_comes(tmp_path:
         reports(report)
 
     second = Job(
-        job(tmp_path, 0, versions[-1], collect=False), adopted, lambda collects: known_to_json(store, collects)
+        job(tmp_path, 0, versions[-1], collect=False),
+        adopted,
+        lambda collects: known_to_json(store, BrokenPlaces(), collects),
     )
 
     def ask_again(collects: bool) -> dict[str, Any]:
         # the first job is in work by now
         assert queue.submit(0, second)
-        return known_to_json(store, collects)
+        return known_to_json(store, BrokenPlaces(), collects)
 
     queue.submit(0, Job(job(tmp_path, 0, versions[-2], collect=False), adopted, ask_again))
     queue.start()
@@ -948,12 +951,13 @@ def test_a_job_that_collects_has_the_footprints_of_all_commits_since_the_last_on
     query = Query(Storage(str(tmp_path)))
     store = query.open()
     versions = query.run_batches(store, EMPTY, 4)
-    assert known_to_json(store, collects=False)["footprints"] == []
-    told = json.loads(json.dumps(known_to_json(store, collects=True)))["footprints"]
+    assert known_to_json(store, BrokenPlaces(), collects=False)["footprints"] == []
+    told = json.loads(json.dumps(known_to_json(store, BrokenPlaces(), collects=True)))["footprints"]
     reader = query.open()
     assert [footprint_from_json(one) for one in told] == [
         (version.attempt, Footprint.of(reader._versions.open(str(version.attempt)))) for version in versions
     ]
     versions += query.run_batches(store, versions[-1], 1)
-    assert [one[0] for one in known_to_json(store, collects=True)["footprints"]] == [versions[-1].attempt]
-    assert known_to_json(store, collects=True)["footprints"] == []
+    told = known_to_json(store, BrokenPlaces(), collects=True)["footprints"]
+    assert [one[0] for one in told] == [versions[-1].attempt]
+    assert known_to_json(store, BrokenPlaces(), collects=True)["footprints"] == []

@@ -19,6 +19,7 @@ from lamina.format import paths
 from lamina.settings import PREFIX
 from lamina.storage import LocalCache, Storage
 from lamina.store import StoreId, Version
+from lamina.store.restore.broken import BrokenPlaces
 from lamina.store.versioned_store import VersionedStore
 from lamina.testing import FaultyBackend, ManualClock
 from tests.unit.engine.conftest import nothing
@@ -113,8 +114,10 @@ class Executor:
             confirmed = {"version": version.version, "attempt": version.attempt}
             told = {"confirmed": confirmed, "collect": True, "compact": False, "at_once": False, "awaited": False}
             told["closed"] = False
-            known = known_to_json(self.stores[number], collects=True) if self.hands_over else nothing(True)
-            pool.begin({"number": number, "open": argument.to_json(), **told, "broken": [], **known})
+            known = (
+                known_to_json(self.stores[number], BrokenPlaces(), collects=True) if self.hands_over else nothing(True)
+            )
+            pool.begin({"number": number, "open": argument.to_json(), **told, **known})
         for _ in self.newest:
             assert done.acquire(timeout=PATIENCE_S)
         assert all(report["ok"] for report in reports), reports

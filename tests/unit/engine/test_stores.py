@@ -357,11 +357,11 @@ def test_the_first_batch_on_a_version_asks_for_a_collection_once_in_a_run(
     monkeypatch.setattr(queue, "submit", lambda store, one: asked.append(one))
     opened = Sessions(Settings(), queue, clock, RandomIds())
 
-    def batch(run: str, base: Version) -> list[bool]:
+    def batch(run: str, base: Version, *, anew: bool = False) -> list[bool]:
         """Whether each job that a batch with `unloadOnCommit` asks for collects."""
         asked.clear()
         handle = opened.open(job(tmp_path, 0, base, run=run)["open"])["handle"]
-        opened.get(handle).begin({"version": base.version, "attempt": base.attempt, **BEGIN})
+        opened.get(handle).begin({"version": base.version, "attempt": base.attempt, **BEGIN, "load_empty": anew})
         opened.close(handle)
         return [one.collects for one in asked]
 
@@ -369,3 +369,5 @@ def test_the_first_batch_on_a_version_asks_for_a_collection_once_in_a_run(
     assert batch("run", Version(0)) == []
     assert [batch("run", version) for _ in range(3)] == [[True], [], []]
     assert [batch("second", version) for _ in range(2)] == [[True], []]
+    # an offline repartition begins empty, and does not say which attempt of the version before it stands
+    assert batch("third", Version(version.version), anew=True) == []

@@ -125,18 +125,19 @@ class TableBuilding:
 
     def plan(self, manifest: CommitManifest, references: Sequence[Reference], *, at_once: bool = False) -> Merge | None:
         above, base = mergeable(references), tables(references)
-        if not (above or self._are_broken(base) if at_once else self.is_due(references, 0)):
+        broken = self._broken_of(base) if at_once else []
+        if not (above or broken if at_once else self.is_due(references, 0)):
             return None
 
         def run(progress: Progress | None, share: Share) -> Compacted:
             with closing(read_sources(self._files, above, manifest.column_families, share)) as entries:
                 return self._built(references, base, entries, progress, share)
 
-        return Merge(sum(reference.length for reference in above), run)
+        return Merge(sum(reference.length for reference in (*above, *broken)), run)
 
-    def _are_broken(self, base: Sequence[Reference]) -> bool:
+    def _broken_of(self, base: Sequence[Reference]) -> list[Reference]:
         places = self._broken.places
-        return any(place(one) in places for one in base)
+        return [one for one in base if place(one) in places]
 
     def rebuilt(
         self,

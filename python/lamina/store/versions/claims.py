@@ -29,7 +29,8 @@ class Claims:
     def __init__(self, state: Storage) -> None:
         self._state = state
         self._lock = threading.Lock()
-        self._listing = threading.Lock()
+        # a thread that asks while it lists, as where a model has another store go on meanwhile, has its turn
+        self._listing = threading.RLock()
         self._next: Future[Sequence[QueryRun]] | None = None
         """The answer of a listing that has not begun."""
         self._known: tuple[Sequence[str], Sequence[QueryRun]] = ((), ())

@@ -22,16 +22,23 @@ final class LaminaPlugin extends SparkPlugin {
   override def driverPlugin(): DriverPlugin = null
 
   override def executorPlugin(): ExecutorPlugin = new ExecutorPlugin with Logging {
+    private var starting = Option.empty[Thread]
+
     override def init(context: PluginContext, extra: JavaMap[String, String]): Unit =
       if (LaminaPlugin.isChosen(context.conf)) {
-        DaemonThreads.start("lamina-engine-ahead") {
+        // it knows the jars of spark.jars, as the thread does not, and the engine's Hadoop file systems are found by it
+        val classes = Thread.currentThread.getContextClassLoader
+        starting = Some(DaemonThreads.start("lamina-engine-ahead") {
+          Thread.currentThread.setContextClassLoader(classes)
           try Engine.startAhead(LaminaPlugin.settings(context.conf).process(context.conf))
           catch { case NonFatal(error) => logInfo("the engine is not there ahead of the first store", error) }
-        }
-        ()
+        })
       }
 
-    override def shutdown(): Unit = Engine.endAhead()
+    override def shutdown(): Unit = {
+      starting.foreach(_.interrupt())
+      Engine.endAhead()
+    }
   }
 }
 

@@ -189,10 +189,17 @@ object Engine {
    * @throws LaminaError as `get`
    */
   def startAhead(settings: ProcessSettings): Unit = synchronized {
-    if (fixed.isEmpty && !refused) {
-      try startIfNeeded(settings)
-      finally refused = false
+    if (fixed.isEmpty && !refused && !Thread.interrupted()) {
+      // before the engine is there: who takes it says that it is not
       ahead = true
+      try startFixed(settings)
+      catch {
+        case error: Throwable =>
+          ahead = false
+          refused = false
+          throw error
+      }
+      ()
     }
   }
 
@@ -200,7 +207,7 @@ object Engine {
   def endAhead(): Unit = synchronized(if (ahead) shutdown())
 
   private def fits(first: ProcessSettings, later: ProcessSettings): Boolean =
-    if (mayChange) first == later else conflict(first, later).isEmpty
+    if (mayChange || ahead) first == later else conflict(first, later).isEmpty
 
   /** A store has opened: from now on the process settings hold for all queries. */
   def opened(): Unit = inUse = true
@@ -209,36 +216,38 @@ object Engine {
   def refuse(): Unit = refused = true
 
   /**
-   * Whether the next query's process settings count, those that it leaves out too: no store has opened, and none asked
-   * for the engine, or it could not start with the settings of one that tried, or refused them.
+   * Whether the next query's process settings count, those that it leaves out too: no store has opened, and the engine
+   * could not start with the settings of one that tried, or refused them.
    */
-  def mayChange: Boolean = (refused || ahead) && !inUse
+  def mayChange: Boolean = refused && !inUse
 
   private def startIfNeeded(settings: ProcessSettings): Engine = synchronized {
     fixed.filterNot(fits(_, settings)).foreach { first =>
-      if (mayChange) shutdown() else conflict(first, settings).foreach(error => throw error)
+      if (mayChange || ahead) shutdown() else conflict(first, settings).foreach(error => throw error)
     }
     ahead = false
-    current.filter(_.isAlive).getOrElse {
-      hookShutdown()
-      generations += 1
-      // another start is like the first one, also for a query that leaves settings out
-      val wanted = fixed.getOrElse(settings)
-      val engine =
-        try start(wanted, generations)
-        catch {
-          case error: InterruptedException =>
-            Thread.currentThread.interrupt()
-            throw new LaminaError(LaminaError.EngineCancelled, "the start of the engine was interrupted", error)
-          case error: LaminaError =>
-            refuse()
-            throw error
-        }
-      fixed = Some(wanted)
-      refused = false
-      current = Some(engine)
-      engine
-    }
+    current.filter(_.isAlive).getOrElse(startFixed(settings))
+  }
+
+  private def startFixed(settings: ProcessSettings): Engine = {
+    hookShutdown()
+    generations += 1
+    // another start is like the first one, also for a query that leaves settings out
+    val wanted = fixed.getOrElse(settings)
+    val engine =
+      try start(wanted, generations)
+      catch {
+        case error: InterruptedException =>
+          Thread.currentThread.interrupt()
+          throw new LaminaError(LaminaError.EngineCancelled, "the start of the engine was interrupted", error)
+        case error: LaminaError =>
+          refuse()
+          throw error
+      }
+    fixed = Some(wanted)
+    refused = false
+    current = Some(engine)
+    engine
   }
 
   private def start(settings: ProcessSettings, generation: Long): Engine = {
