@@ -295,7 +295,7 @@ CHANGES: tuple[Change, ...] = (
     ),
     Change(
         "4caa6504e10efd8b",
-        "578c604390870d6f",
+        "94a3ca0b0b3e0f56",
         _WITH_BOTH,
         "what becomes of merges that take a large part of the minimum age, of attempts of uploads that hang, and of "
         "the last commit of a round whose place is in an older group; what collections keep and where they stop; how "

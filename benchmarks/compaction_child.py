@@ -116,8 +116,7 @@ class Life:
         confirmed = {"version": self.version.version, "attempt": self.version.attempt}
         job = {"open": self.argument.to_json(), "confirmed": confirmed, "collect": False, "compact": True}
         job |= {"at_once": False, "awaited": False, "closed": False}
-        known = partial(known_to_json, self.store, self.broken)
-        self.queue.submit(1, Job(job, self._report, known))
+        self.queue.submit(1, Job(job, self._report, partial(known_to_json, self.store, self.broken)))
 
     def _report(self, report: dict[str, Any]) -> None:
         if not report["ok"]:

@@ -112,8 +112,8 @@ def jobs_of(stores: Stores, url: str) -> list[dict[str, Any]]:
         argument = OpenArgument(store, SHORT_CHAINS, {}, stores.run, False, 2, "4.3.0", 100, claimed)
         confirmed = {"version": version.version, "attempt": version.attempt}
         # the engine knows of each store that a merge is not worth it, and what it has written itself
-        told = {"confirmed": confirmed, "collect": True, "compact": False, "at_once": False, "awaited": False}
-        told["closed"] = False
+        told = {"confirmed": confirmed, "collect": True}
+        told |= dict.fromkeys(("compact", "at_once", "awaited", "closed"), False)
         jobs.append({"open": argument.to_json(), **told, **stores.known(number)})
     return jobs
 

@@ -310,18 +310,18 @@ class StoreHandle:
             self.store.adopt(segment_from_json(segment))
         if self.reads_in_place:
             LOCAL_DISK.look()
-        newer, lost = None, None
+        newer, not_taken = None, None
         if report.get("in_place") is not None:
             try:
                 newer = _taken(report["in_place"])
             except LaminaError as error:
                 log.warning("%s", error.message)
-                lost = {"kind": error.kind, "message": error.message}
+                not_taken = {"kind": error.kind, "message": error.message}
         if newer is not None:
             _remove(self._exchanged(newer))
             if self._closed_s is not None:
                 _remove(self._exchanged(None))
-        self._materialized(report, lost)
+        self._materialized(report, not_taken)
         broken = self.opened.known.broken
         broken.note_tried(places_from_json(report.get("tried", ())))
         # a collection sees it while the rows are here, and the next load would see it when they are not
@@ -336,7 +336,7 @@ class StoreHandle:
             # the query's next batch may be far off, and Spark may ask for no maintenance until then
             self._maintenance.call_later(self.argument.store, self._stamp_s, self._stamp)
 
-    def _materialized(self, report: Mapping[str, Any], lost: Mapping[str, Any] | None) -> None:
+    def _materialized(self, report: Mapping[str, Any], not_taken: Mapping[str, Any] | None) -> None:
         """Tells those who wait for what was made, or why it cannot be had; a job that was begun before they did knows
         nothing of them."""
         made = report.get("materialized")
@@ -346,7 +346,7 @@ class StoreHandle:
             with self._lock:
                 ended = [one for one in self._waiting if one.is_over_with(version)]
             for one in ended:
-                one.end(lost)
+                one.end(not_taken)
         if report.get("awaited") and not report["ok"]:
             # who has waited for a later version since has a job of his own
             self._give_up_waiting(report["error"], report["confirmed"]["version"])
